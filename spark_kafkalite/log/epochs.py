@@ -66,11 +66,6 @@ class LeaderEpochs:
         """All (leader epoch, start offset) pairs."""
         return list(zip(self.epochs, self._starts, strict=True))
 
-    @property
-    def latest_start_offset(self) -> int:
-        """Where the latest epoch begins; 0 while there is none."""
-        return self._starts[-1] if self._starts else 0
-
     def note(self, epoch: int, start_offset: int) -> bool:
         """Take up an epoch in memory and return whether it was new; ``write`` must follow.
 

@@ -23,6 +23,7 @@ from spark_kafkalite.errors import (
     CorruptMessage,
     KafkaStorageError,
     OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
@@ -252,7 +253,14 @@ class PartitionLog:
             self._make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
-            original = self.producers.check(header, self.log_start_offset)
+            try:
+                original = self.producers.check(header, self.log_start_offset)
+            except OutOfOrderSequenceNumber:
+                # On a disk without room the batch before was refused for that, and comes again. So does this one, if it
+                # gets the same answer: librdkafka gives its batches other sequences after this error, and then what
+                # waits for an acknowledgement in other partitions is there twice.
+                local.take_room(len(batch))
+                raise
             if original is not None:
                 stamped = local.config.message_timestamp_type == "LogAppendTime"
                 return AppendResult(

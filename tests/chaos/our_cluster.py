@@ -4,6 +4,7 @@ whose disks can be filled and slowed down."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -11,19 +12,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import free_ports
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.chaos.broker_program import NO_BUG, conditions_of
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
-from tests.chaos.history import Complaint, HistoryWriter, Leftover, State
+from tests.chaos.history import Complaint, Ephemeral, Health, HistoryWriter, Leftover, State
 from tests.chaos.links import Door, Link, Network
 from tests.paths import PROJECT
 
 SIZE: Final = 3
 SESSION_S: Final = 3.0
-_LAG_TIME_MS: Final = 5_000
+LAG_TIME_S: Final = 5.0
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 
@@ -100,6 +103,43 @@ class ChaosCluster:
                 )
             )  # fmt: skip
 
+    def note_registrations(self, history: HistoryWriter) -> None:
+        """Note which ephemeral nodes there are, and whether their brokers are."""
+        numbers = {int(name) for name in self._children(znodes.BROKER_IDS)}
+        running = {number for number, broker in self.brokers.items() if broker.running}
+        owners = {znodes.broker_path(number): number for number in numbers}
+        controller = self.cluster.controller()
+        if controller is not None:
+            owners[znodes.CONTROLLER] = controller
+        now = time.monotonic()
+        history.note(
+            *(
+                Ephemeral(begun=now, ended=now, path=path, owner=str(owner), owner_lives=owner in running)
+                for path, owner in owners.items()
+            )
+        )
+
+    def _children(self, path: str) -> list[str]:
+        store = open_zookeeper(self.cluster.registry.connect)
+        try:
+            found: list[str] = store.children(path).result(_WAIT_S)
+            return found
+        finally:
+            store.close()
+
+    def note_health(self, history: HistoryWriter, phase: str) -> None:
+        """Note how many files and how much memory each broker's process has."""
+        now = time.monotonic()
+        history.note(
+            *(
+                Health(
+                    begun=now, ended=now, broker=number, phase=phase,
+                    open_files=len(os.listdir(f"/proc/{broker.pid}/fd")), resident_bytes=broker.resident_bytes(),
+                )
+                for number, broker in self.brokers.items()
+            )
+        )  # fmt: skip
+
     def stop(self) -> None:
         """Stop everything in order: what the files hold is final."""
         self.network.heal()
@@ -138,7 +178,7 @@ class ChaosCluster:
                     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
                     "inter.broker.listener.name": "INNER",
                     "zookeeper.connect": self.registry_doors[number].address,
-                    "replica.lag.time.max.ms": _LAG_TIME_MS,
+                    "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
                     **self._overrides,
                 }
             self.cluster = KafkaliteCluster(

@@ -51,7 +51,7 @@ def play(rows: Iterable[Row], directory: Path, seed: int) -> Round:
     order = list(rows)
     random.Random(seed).shuffle(order)
     class_path = compile_java_producer(directory / "java")
-    topics: dict[str, str] = {}
+    topics: dict[int, Place] = {}
     with ChaosCluster(directory / "cluster") as cluster:
         for row in order:
             logger.info("row %d: %s", row.number, row.play.__name__)
@@ -60,16 +60,16 @@ def play(rows: Iterable[Row], directory: Path, seed: int) -> Round:
                 try:
                     name = f"row-{row.number}"
                     place = make_topic(cluster.bootstrap, cluster.addresses, name, history, replicas=3, seed=seed)
-                    topics[place.topic_id] = name
+                    topics[row.number] = place
                     _play(cluster, place, row, directory, class_path)
                 except (RunFailed, ChildFailed) as error:
                     played.problem = str(error)
                     logger.info("row %d: %s", row.number, error)
                     _mend(cluster)
         cluster.stop()
-        for played in found.rows.values():
-            with HistoryWriter(played.path) as history:
-                cluster.note_files(history, topics)
+        for number, place in topics.items():
+            with HistoryWriter(found.rows[number].path) as history:
+                cluster.note_files(history, {place.topic_id: place.topic})
         found.complaints = cluster.complaints()
     return found
 
@@ -79,13 +79,16 @@ def _play(cluster: ChaosCluster, place: Place, row: Row, directory: Path, class_
     try:
         workload.start()
         time.sleep(_STEADY_S)
+        cluster.note_health(place.history, "before")
         row.play(Stage(cluster, place, random.Random(f"{place.seed} {row.number}")))
         logger.info("row %d: healed", row.number)
         time.sleep(_STEADY_S)
         workload.finish()
     finally:
         workload.stop()
+    cluster.note_health(place.history, "after")
     cluster.note_states(place)
+    cluster.note_registrations(place.history)
 
 
 def _mend(cluster: ChaosCluster) -> None:

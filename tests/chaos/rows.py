@@ -18,13 +18,16 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from tests.chaos.broker_program import DISK_FULL, SLOW_WRITES
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import Fault
-from tests.chaos.our_cluster import SESSION_S, ChaosCluster
+from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster
 from tests.chaos.power import lose_power
 
 _REQUEST_TIMEOUT_S: Final = REQUEST_TIMEOUT_MS / 1000
 # Three brokers, a registry, a JVM and a dozen clients share the processor: this much is not the cluster's doing.
 _SLACK_S: Final = 1.0
 _ISR_WITHIN_S: Final = 15.0
+_BETWEEN_S: Final = 1.0
+# Lags are looked at every half of the time that they may last.
+_LAGGARD_OUT_S: Final = LAG_TIME_S * 1.5
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Stage:
     @contextlib.contextmanager
     def fault(self, name: str, target: int | str = "", **asked: float | None) -> Iterator[None]:
         """Note a fault that lasts as long as the block; it counts until every ISR is full again, or too long for it."""
+        # What the last one has left behind is not this one's doing.
+        time.sleep(_BETWEEN_S)
         begun = time.monotonic()
         yield
         ended = time.monotonic()
@@ -105,11 +110,14 @@ def cut_the_leader_from_the_registry(stage: Stage) -> None:
 
 def fill_disks(stage: Stage) -> None:
     """The leader's disk is full, then a follower's, and each has space again."""
-    for role in ("leader", "follower"):
-        broker = stage.leader if role == "leader" else stage.follower
-        asked = stage.fault(f"fill {role}'s disk", broker, isr_within_s=_ISR_WITHIN_S)
-        with asked, stage.cluster.disk(broker, DISK_FULL):
-            time.sleep(6)
+    cluster = stage.cluster
+    broker = stage.leader
+    with stage.fault("fill leader's disk", broker, isr_within_s=_ISR_WITHIN_S), cluster.disk(broker, DISK_FULL):
+        time.sleep(4)
+    broker = stage.follower
+    asked = stage.fault("fill follower's disk", broker, isr_within_s=_ISR_WITHIN_S)
+    with asked, cluster.disk(broker, DISK_FULL):
+        time.sleep(_LAGGARD_OUT_S + _SLACK_S)
 
 
 def bounce_a_follower_that_lost_its_tail(stage: Stage) -> None:
@@ -144,14 +152,17 @@ def trouble_a_follower(stage: Stage) -> None:
         time.sleep(2)
         cluster.brokers[follower].resume()
     follower = stage.follower
-    asked = stage.fault("slow follower's disk", follower, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S)
-    with asked, cluster.disk(follower, SLOW_WRITES):
-        time.sleep(3)
-    follower = stage.follower
     with stage.fault("isolate follower", follower, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
         cluster.network.hold(cluster.links_of(follower))
         time.sleep(SESSION_S + 2)
         cluster.network.heal()
+    follower = stage.follower
+    # Until it is found to be too slow everybody waits for it.
+    asked = stage.fault(
+        "slow follower's disk", follower, longest_gap_s=_LAGGARD_OUT_S + 1 + _SLACK_S, isr_within_s=_ISR_WITHIN_S
+    )
+    with asked, cluster.disk(follower, SLOW_WRITES):
+        time.sleep(3)
 
 
 ROWS: Final = (

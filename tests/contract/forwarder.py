@@ -51,7 +51,11 @@ class Forwarder:
                     self.swallows -= 1
                     self._sockets.append(client)
                     continue
-                server = socket.create_connection(("127.0.0.1", self._target_port))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target_port))
+                except OSError:  # there is no server at present
+                    client.close()
+                    continue
                 self._sockets += (client, server)
             for pair in ((client, server), (server, client)):
                 thread = threading.Thread(target=_copy, args=pair, daemon=True)

@@ -74,9 +74,8 @@ class _Asking:
         self._world.later(_TIMEOUT_S, lambda: self._too_late(number))
 
     def frame_came(self, frame: bytes) -> None:
-        correlation_id, answer = decode_response(*self._version, frame)
-        if correlation_id == self._asked:
-            self._done(answer)
+        if int.from_bytes(frame[:4]) == self._asked:
+            self._done(decode_response(*self._version, frame)[1])
 
     def broken(self, reason: str) -> None:
         self._done(None)
@@ -103,12 +102,13 @@ class SimulatedProducer:
         self._world = network.world
         self._finder = finder
         self._seen = seen
-        self._partition = topic_partition
+        self.topic_partition = self._partition = topic_partition
         self._number = number
         self._pause_s = pause_s
         self._asking = _Asking(network)
         self._topic_id = b""
         self._run = 0
+        self._epoch = -1
         self.is_stopped = False
         self.is_idle = True
         self.last_acknowledged_s = self._world.now_s
@@ -137,7 +137,12 @@ class SimulatedProducer:
         if found is None:
             self._again(values)
             return
-        leader, _, topic_id = found
+        leader, epoch, topic_id = found
+        if topic_id == self._topic_id and epoch < self._epoch:
+            # Clients do not believe metadata that go back (KIP-320).
+            self._again(values)
+            return
+        self._epoch = epoch
         if topic_id != self._topic_id:
             if self._topic_id:
                 # Whether the older topic has them, nobody asks any more.
@@ -205,6 +210,7 @@ class SimulatedReader:
         self._topic_id = b""
         self._position = 0
         self._end = 0
+        self._epoch = -1
         self._world.later(0.05, self._next)
 
     def _next(self) -> None:
@@ -212,14 +218,22 @@ class SimulatedReader:
         if found is None:
             self._later()
             return
-        leader, _, topic_id = found
+        leader, epoch, topic_id = found
         if topic_id != self._topic_id:
-            self._topic_id, self._position, self._end = topic_id, 0, 0
+            self._topic_id, self._position, self._end, self._epoch = topic_id, 0, 0, -1
+        if epoch < self._epoch:
+            # Clients do not believe metadata that go back (KIP-320).
+            self._later()
+            return
+        self._epoch = epoch
         if self._world.random.random() < 0.1:
             self._ask_end(leader)
             return
         asked = FetchPartition(
-            partition=self._partition.partition, fetch_offset=self._position, partition_max_bytes=1 << 20
+            partition=self._partition.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=self._position,
+            partition_max_bytes=1 << 20,
         )
         request = FetchRequest(
             replica_id=-1,

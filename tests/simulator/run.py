@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import NoneType
 from typing import Any, Final
 
+from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
+from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
@@ -90,7 +94,7 @@ class Simulation:
         began_s = self.world.now_s
         for fault in self.schedule.faults:
             self.world.later(began_s + fault.at_s - self.world.now_s, lambda fault=fault: self._happen(fault))
-        last_s = max((fault.at_s + max(fault.seconds, 0.0) for fault in self.schedule.faults), default=1.0)
+        last_s = max((fault.at_s + fault.lasts_s for fault in self.schedule.faults), default=1.0)
         found = self._watched(last_s + _AFTER_FAULTS_S)
         if found:
             return found
@@ -99,7 +103,7 @@ class Simulation:
             return ["it has not healed", *self._state(), *self._problems()]
         for producer in self.producers:
             producer.is_stopped = True
-        if not self.world.run_until(lambda: all(each.is_idle for each in self.producers), _HEALED_S):
+        if not self.world.run_until(self._all_idle, _HEALED_S):
             return ["a producer waits for ever", *self._state(), *self._problems()]
         self.world.run_for(_AFTER_FAULTS_S)
         self.invariants.check_end(self.seen, self._topic_ids())
@@ -116,7 +120,8 @@ class Simulation:
             for loop in self.world.all_loops
             for context in loop.errors
         ]
-        return [*self.invariants.problems, *self.seen.problems, *errors]
+        seen = [] if self._allows_loss else self.seen.problems
+        return [*self.invariants.problems, *seen, *errors]
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -134,7 +139,8 @@ class Simulation:
             name in run.view.state.topics
             and len(run.view.state.topics[name].partitions) == topic.partitions
             and all(
-                state.leader > 0 and len(state.isr) == len(state.replicas) and not state.eligible
+                (state.leader > 0 and len(state.isr) == len(state.replicas) and not state.eligible)
+                or _is_lost(state, run.view.state.brokers)
                 for state in run.view.state.topics[name].partitions.values()
             )
             for run in self.runs()
@@ -146,8 +152,19 @@ class Simulation:
             self._all_joined()
             and not self._making
             and self._all_whole()
-            and all(producer.last_acknowledged_s > self._mended_s for producer in self.producers)
+            and all(
+                producer.last_acknowledged_s > self._mended_s or self._is_lost(producer.topic_partition)
+                for producer in self.producers
+            )
         )
+
+    def _all_idle(self) -> bool:
+        return all(each.is_idle or self._is_lost(each.topic_partition) for each in self.producers)
+
+    def _is_lost(self, topic_partition: TopicPartition) -> bool:
+        cluster = self.runs()[0].view.state
+        state = cluster.partition(topic_partition)
+        return state is not None and _is_lost(state, cluster.brokers)
 
     def _state(self) -> list[str]:
         lines = []
@@ -163,6 +180,7 @@ class Simulation:
             TopicPartition(name, number): topic.topic_id
             for name, topic in self.runs()[0].view.state.topics.items()
             for number in topic.partitions
+            if not self._is_lost(TopicPartition(name, number))
         }
 
     # What clients and administrators do ------------------------------------------------------------------------------
@@ -185,7 +203,7 @@ class Simulation:
         self._making.add(name)
 
         def made(outcome: Any) -> None:
-            if isinstance(outcome, dict):
+            if isinstance(outcome, dict) and isinstance(outcome[name], (TopicAssignment, TopicAlreadyExists)):
                 self._making.discard(name)
             else:
                 self.world.later(0.3, lambda: self._make_topic(name, topic))
@@ -196,7 +214,7 @@ class Simulation:
         self._making.add(name)
 
         def gone(outcome: Any) -> None:
-            if isinstance(outcome, dict):
+            if isinstance(outcome, dict) and isinstance(outcome[name], (UnknownTopicOrPartition, NoneType)):
                 self._make_topic(name, topic)
             else:
                 self.world.later(0.3, lambda: self._make_again(name, topic))
@@ -281,10 +299,25 @@ class Simulation:
 
     def _lose(self, broker: SimulatedBroker) -> None:
         """Note that a broker loses acknowledged records that only it may have by now, if so many have lost theirs."""
+        for each in self.brokers.values():
+            if each.losses and self._is_whole(each):
+                each.losses = 0
         broker.losses += 1
         losses = sum(1 for each in self.brokers.values() if each.losses)
-        if losses >= min(topic.min_insync for topic in self.topics.values()):
+        if losses >= min(min(topic.min_insync, topic.factor) for topic in self.topics.values()):
             self._allows_loss = True
+
+    def _is_whole(self, broker: SimulatedBroker) -> bool:
+        """Whether a broker has everything that is committed again: it is in sync wherever it has a replica."""
+        tree = self.registry.tree
+        for path, node in tree.nodes.items():
+            if path.endswith("/state"):
+                topic, partition = path.split("/")[3], int(path.split("/")[5])
+                state = LeaderAndIsr.decode(topic, partition, node.data)
+                replicas = TopicAssignment.decode(topic, tree.nodes[f"/brokers/topics/{topic}"].data)
+                if broker.broker_id in replicas.partitions[partition] and broker.broker_id not in state.isr:
+                    return False
+        return broker.run is not None
 
     def _cut(self, fault: Fault) -> None:
         for other in (CLIENT, *self.brokers):
@@ -322,3 +355,11 @@ class Simulation:
             else:
                 broker.run.loop.paused_until_s = 0.0
                 broker.run.mend_registry()
+
+
+def _is_lost(state: PartitionState, brokers: Mapping[int, BrokerInfo]) -> bool:
+    """Whether nobody may lead: no member of the ISR, and no eligible replica, has proven that its log is whole."""
+    members = {**state.incarnations, **state.eligible}
+    return state.leader < 0 and not any(
+        broker in brokers and brokers[broker].has_log_of(incarnation) for broker, incarnation in members.items()
+    )

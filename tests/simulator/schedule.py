@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, Final, Self
 
 # When the first fault may come, and by when the last one has: the cluster has started, and has time to heal.
-_FIRST_S: Final = 1.0
-_LAST_S: Final = 12.0
+_FIRST_S: Final = 0.5
+_LAST_S: Final = 7.0
 
 
 class FaultKind(Enum):
@@ -48,6 +48,11 @@ class Fault:
     kind: FaultKind
     target: int = 0
     seconds: float = 0.0
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return 0.0 if self.kind is FaultKind.JUMP_CLOCK else self.seconds
 
 
 @dataclass(frozen=True, slots=True)

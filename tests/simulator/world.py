@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_kafkalite import slices
+from spark_kafkalite.broker.requests import page_cache
 
 START_S: Final = 1_000.0
 START_WALL_MS: Final = 1_700_000_000_000
@@ -144,12 +145,14 @@ class World:
         self.all_loops: list[ProcessLoop] = []
         self._on_its_way: list[tuple[float, int, Callable[[], None]]] = []
         self._sent = 0
-        # After each thing that has happened.
+        # After each pass of a process.
         self.after_each: list[Callable[[], None]] = []
         self._steps = 0
         # Work in slices ends its turn by the processor's time, which differs from run to run.
         slices.perf_counter = self._turn_s
         self._urandom, os.urandom = os.urandom, self.random.randbytes
+        # Files in memory are in memory.
+        self._is_cached, page_cache._is_cached = page_cache._is_cached, lambda _: True
 
     def _turn_s(self) -> float:
         self._steps += 1
@@ -166,6 +169,7 @@ class World:
         """End all processes, and take time back from the real ones."""
         slices.perf_counter = time.perf_counter
         os.urandom = self._urandom
+        page_cache._is_cached = self._is_cached
         for loop in self.all_loops:
             loop.is_alive = False
             loop.bury()
@@ -202,6 +206,8 @@ class World:
             loop.run_pass()
             # A process that is always busy lets time pass, too.
             self.now_s += _PASS_S * self.random.random()
+            for check in self.after_each:
+                check()
         elif next_s is not None:
             if next_s > until_s:
                 return False
@@ -210,6 +216,4 @@ class World:
         else:
             return False
         self.loops = [loop for loop in self.loops if loop.is_alive]
-        for check in self.after_each:
-            check()
         return True

@@ -273,6 +273,10 @@ class Follower:
         if self._bounds.acknowledges_flushed:
             self.on_ready()
 
+    def log_start_moved(self) -> None:
+        """Have the leader know where this log starts now."""
+        self.on_ready()
+
     def __repr__(self) -> str:
         return f"<Follower {self.topic_partition} of broker {self.leader_id} epoch={self.epoch}>"
 

@@ -187,8 +187,8 @@ class Partition:
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
-            start_offset = self.log.epochs.latest_start_offset
-            in_sync = self._in_sync = InSyncReplicas(me, start_offset, self._services.live_brokers)
+            # Not where the epoch began: a process before this one may have led with it, and shown what is behind that.
+            in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
         # What is missing here is missing everywhere from now on.
         self.log.hole_start_offset = None
         leader = Leader(
@@ -382,7 +382,7 @@ class Partition:
             self.role.flushed()
 
     def _log_start_moved(self) -> None:
-        if isinstance(self.role, Leader):
+        if not isinstance(self.role, NoLeader):
             self.role.log_start_moved()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------

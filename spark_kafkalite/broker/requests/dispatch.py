@@ -162,8 +162,12 @@ class Dispatcher:
         if oversight is not None:
             oversight.admit(exchange)
         key, version, _, _ = header
-        if connection.session.handshake is not Handshake.COMPLETE:
-            _check_handshake(connection.session, key)
+        session = connection.session
+        if session.handshake is not Handshake.COMPLETE:
+            _check_handshake(session, key)
+        if session.fetch_session is not None:
+            # A fetch that waits would keep all answers back, and a follower that has more to ask for from asking.
+            session.fetch_session.end_wait()
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)

@@ -245,7 +245,9 @@ class Reading:
             return self._read(partition, leader, asked, in_session)
         except KafkaError as error:
             self.is_enough = True
-            return FetchedPartition(asked.partition, error.code, current_leader=self._hints.of(topic_partition, error))
+            context = self._fetching.context
+            said = context.lease.said(error, context.clock.monotonic_s())
+            return FetchedPartition(asked.partition, said.code, current_leader=self._hints.of(topic_partition, said))
         except NeedsThread as missing:
             # The other partitions go on, so that a thread gets all that is missing at once.
             self.needs_thread.append(missing)

@@ -380,6 +380,18 @@ class TopicAdmin:
             )
         return results
 
+    async def elect(
+        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Hold elections (``Controller.elect_leaders``); give each partition's error, None for success.
+
+        Raises NotController (41), RequestTimedOut (7).
+        """
+        try:
+            return await self._controller.elect_leaders(partitions, unclean=unclean)
+        except RegistryError as error:
+            raise RequestTimedOut(f"the registry failed, and elections may have been held: {error}") from error
+
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
         ids = {name: topic.topic_id for name in names if (topic := self._view.state.topics.get(name)) is not None}

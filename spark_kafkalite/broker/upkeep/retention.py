@@ -108,9 +108,10 @@ class Retention:
             self._call_later("soon", _SOON_S, self._look_at_those_asked_for)
 
     def follow_leader(self, partition: Partition, offset: int) -> None:
-        """Have the log of a follower start where its leader's does, soon: there records were deleted by hand."""
+        """Have the log of a follower start where its leader's does."""
         self._leader_starts[partition] = offset
-        self.look_soon(partition)
+        self._queue(partition)
+        self._start_work()
 
     async def advance_log_starts(self, moves: Mapping[Partition, int]) -> dict[Partition, KafkaStorageError]:
         """Move log starts forward, on the disk first; return what could not be moved.

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -324,16 +324,18 @@ class Controller:
             self._wanted.set()
 
     async def elect_leaders(
-        self, partitions: Iterable[TopicPartition] | None, *, unclean: bool = False
+        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have the first replica of each partition lead, or, ``unclean``, a live one although it may lack records.
 
         Of all partitions, if None is given, those are left out that need no election. Gives each one's error, None for
-        success. Raises NotController (41), RegistryError.
+        success, when this broker's view shows the outcome. Raises NotController (41), RegistryError.
         """
         async with self._working:
             state = await self._current_state()
-            return await self._elections.run_asked(partitions, state, self._current_state, unclean=unclean)
+            results = await self._elections.run_asked(partitions, state, self._current_state, unclean=unclean)
+        await self._watcher.caught_up()
+        return results
 
     # Topics -----------------------------------------------------------------------------------------------------------
 

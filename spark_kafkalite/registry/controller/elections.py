@@ -232,7 +232,7 @@ class Elections:
 
     async def run_asked(
         self,
-        partitions: Iterable[TopicPartition] | None,
+        partitions: Sequence[TopicPartition] | None,
         state: ClusterState,
         caught_up: Callable[[], Awaitable[ClusterState]],
         *,
@@ -240,51 +240,59 @@ class Elections:
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have the first replica of each partition lead, or, ``unclean``, any live one where there is no leader.
 
-        ``partitions`` None: all in ``state`` that need it; ``caught_up`` gives the next state. Gives each one's error,
-        None for success. Raises NotController, RegistryError.
+        Each of ``partitions`` is named once; None: all in ``state`` that need it. ``caught_up`` gives the next state.
+        Gives each one's error, None for success. Raises NotController, RegistryError.
         """
         results: dict[TopicPartition, KafkaError | None] = {}
-        is_for_all = partitions is None
-        if partitions is None:
-            partitions = (
-                TopicPartition(name, each) for name, topic in state.topics.items() for each in topic.partitions
-            )
-        left = list(dict.fromkeys(partitions))
+
+        def all_in(state: ClusterState) -> Work[list[TopicPartition]]:
+            found = []
+            for name, topic in state.topics.items():
+                for number in topic.partitions:
+                    found.append(TopicPartition(name, number))
+                    yield None
+            return found
+
+        left = await self._slices.run(all_in(state)) if partitions is None else partitions
         for number in range(_ASKED_TRIES):
             if number:
                 state = await caught_up()
-            operations: list[Operation] = []
-            chosen: list[TopicPartition] = []
-            again: list[TopicPartition] = []
-
-            def look(state: ClusterState = state, left: list[TopicPartition] = left) -> Work[None]:
-                for topic_partition in left:
-                    yield None
-                    try:
-                        elected, partition = self._asked(topic_partition, state, unclean=unclean)
-                    except KafkaError as error:
-                        results[topic_partition] = error.with_traceback(None)
-                        continue
-                    chosen.append(topic_partition)  # noqa: B023 - run before the next try
-                    operations.append(self._election(topic_partition, partition, state, elected))  # noqa: B023
-
-            await self._slices.run(look())
-            writes = [self._write([operation]) for operation in operations]
-            outcomes = await asyncio.gather(*writes, return_exceptions=True)
-            _raise_worst(
-                each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, NodeError)
-            )
-            for topic_partition, outcome in zip(chosen, outcomes, strict=True):
-                results[topic_partition] = None
-                if isinstance(outcome, NodeError):
-                    again.append(topic_partition)
-                    results[topic_partition] = RequestTimedOut(f"{topic_partition} is being changed by others")
-            left = again
+            chosen = await self._slices.run(self._look_at_asked(left, state, results, unclean=unclean))
+            left = []
+            for first in range(0, len(chosen), _ELECTED_AT_ONCE):
+                some = chosen[first : first + _ELECTED_AT_ONCE]
+                outcomes = await asyncio.gather(*(self._write([each]) for _, each in some), return_exceptions=True)
+                for (topic_partition, _), outcome in zip(some, outcomes, strict=True):
+                    results[topic_partition] = None
+                    if isinstance(outcome, NodeError):
+                        left.append(topic_partition)
+                        results[topic_partition] = RequestTimedOut(f"{topic_partition} is being changed by others")
+                    elif isinstance(outcome, BaseException):
+                        raise outcome
             if not left:
                 break
-        if is_for_all:
+        if partitions is None:
             return {each: error for each, error in results.items() if not isinstance(error, ElectionNotNeeded)}
         return results
+
+    def _look_at_asked(
+        self,
+        partitions: Sequence[TopicPartition],
+        state: ClusterState,
+        results: dict[TopicPartition, KafkaError | None],
+        *,
+        unclean: bool,
+    ) -> Work[list[tuple[TopicPartition, Operation]]]:
+        """Return the writes that elect; what stands against the other elections goes to ``results``."""
+        chosen = []
+        for topic_partition in partitions:
+            yield None
+            try:
+                elected, partition = self._asked(topic_partition, state, unclean=unclean)
+                chosen.append((topic_partition, self._election(topic_partition, partition, state, elected)))
+            except KafkaError as error:
+                results[topic_partition] = error.with_traceback(None)
+        return chosen
 
     def _asked(
         self, topic_partition: TopicPartition, state: ClusterState, *, unclean: bool

@@ -127,7 +127,9 @@ class ConfluentProducer(ChaosProducer):
 
     def send(self, number: int, partition: int, begun: float) -> None:
         def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            outcome, offset = (UNKNOWN, -1) if error is not None else (OK, message.offset())
+            # None for a repeated batch of which the broker remembers no more than having it.
+            told = None if error is not None else message.offset()
+            outcome, offset = UNKNOWN if error is not None else OK, -1 if told is None else told
             self.note(number, partition, begun, outcome, offset, "" if error is None else error.name())
 
         payload = payload_of(self.value_name(number))

@@ -16,6 +16,7 @@ from spark_kafkalite.wire.messages import (
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    elect_leaders,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -132,6 +133,17 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
         ]
     if name == "ListConfigResources":
         return [list_config_resources.ListConfigResourcesRequest(resource_types=[2, 4, 8] if version >= 1 else [])]
+    if name == "ElectLeaders":
+        some_partitions = [
+            elect_leaders.TopicPartitions(topic=each, partitions=[0, 1]) for each in (topic, "no-such-topic")
+        ]
+        return [
+            elect_leaders.ElectLeadersRequest(
+                election_type=kind if version >= 1 else 0, topic_partitions=each, timeout_ms=100
+            )
+            for each in (some_partitions, None)
+            for kind in (0, 1)
+        ]
     if name == "OffsetForLeaderEpoch":
         partitions = [OffsetForLeaderPartition(partition=0, leader_epoch=0)]
         return [OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])]

@@ -17,6 +17,7 @@ API_MODULES = (
     "describe_groups",
     "describe_log_dirs",
     "describe_topic_partitions",
+    "elect_leaders",
     "fetch",
     "find_coordinator",
     "heartbeat",

@@ -109,9 +109,6 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     client = exchange.session
     client.check_replica(fetch.replica_id)
     before = client.fetch_session
-    if before is not None:
-        # Answers leave in the order of their requests.
-        before.end_wait()
     if fetch.session_epoch == NO_SESSION_EPOCH:
         if before is not None and fetch.session_id == before.session_id:
             _close_session(context, client)

@@ -152,7 +152,7 @@ def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> No
     """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
     if partition.high_watermark < leader.epoch_start_offset:
         text = (
-            f"{partition.topic_partition}: what was shown before epoch {leader.epoch} is not known to be in enough "
-            "replicas yet"
+            f"{partition.topic_partition}: what was shown before epoch {leader.epoch}, below offset "
+            f"{leader.epoch_start_offset}, is not known to be in enough replicas yet"
         )
         raise (OffsetNotAvailable if exchange.api_version >= _FIRST_VERSION_NOT_AVAILABLE else LeaderNotAvailable)(text)

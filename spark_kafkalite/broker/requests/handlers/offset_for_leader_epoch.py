@@ -33,9 +33,6 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: OffsetForLeaderEpochRequest
 ) -> Work[OffsetForLeaderEpochResponse]:
     """Look up the end of one epoch for each partition."""
-    if exchange.session.fetch_session is not None:
-        # The answer to a follower's fetch that waits would keep this one back.
-        exchange.session.fetch_session.end_wait()
     topics = []
     for topic in message.topics:
         results = []

@@ -379,6 +379,10 @@ def test_tells_where_the_leaders_log_starts(make_world: Callable[..., World]) ->
     world.run()
     assert told
     assert set(told) == {4}
+    # The leader hears of it at once, since it waits for that when records are deleted by hand.
+    world.partitions[0].log.advance_log_start(4)
+    world.run()
+    assert world.leader.session[ID, 0].log_start_offset == 4
 
 
 def test_goes_on_after_every_error(make_world: Callable[..., World]) -> None:

@@ -13,17 +13,19 @@ from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.requests import fetch_sessions
+from spark_kafkalite.broker.requests import fetch_sessions, handlers
+from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
-from spark_kafkalite.broker.requests.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
+from spark_kafkalite.broker.requests.gate import Gate
+from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
 from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.testing.partition_states import live_broker, partition_state
-from spark_kafkalite.wire import packed
+from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
@@ -81,13 +83,7 @@ class Connection:
 
     def send(self, request: packed.FetchRequest, version: int = 17) -> None:
         frame = memoryview(packed.pack_fetch_request(1, "c", version, request))
-        header, position = read_request_header(frame)
-        exchange = Exchange(self, header)
-        response = fetch.handle(self._bed.context, exchange, frame, position)
-        if response is not None and not isinstance(response, tuple):
-            response = run_whole(response)
-        if response is not None:
-            exchange.answer(response)
+        self._bed.dispatcher.serve(self, frame)  # type: ignore[arg-type]
 
     def receive(self, version: int = 17) -> packed.FetchResponse:
         """Take the one answer that there is."""
@@ -123,9 +119,12 @@ class Bed:
             config=self.config,
             fetch_sessions=FetchSessions(),
             clock=harness.clock,
+            gate=Gate(),
             lease=SimpleNamespace(check_leads=lambda now_s: None),
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
+        handlers.load()
+        self.dispatcher = Dispatcher(self.context)
         self.set_leader(ME, 4)
 
     def _get(self, topic_partition: TopicPartition) -> Partition:
@@ -320,6 +319,22 @@ class TestFollowers:
         ended, told = (packed.parse_fetch_response(b"".join(pieces), 17) for pieces, _ in connection.answers)
         assert ended.topics == []
         assert [one.high_watermark for _, ones in told.topics for one in ones] == [2]
+
+    def test_any_request_ends_the_wait_of_the_fetch_before_it(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        bed.harness.append(bed.lead(isr=(ME, FOLLOWER)), 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(3))
+        answer = connection.fetch(first)
+        connection.send(going_on(first, answer, 1, max_wait_ms=WAIT_MS))
+        bed.harness.run_loop()
+        assert connection.answers == []
+        asked = OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=4)])
+        request = OffsetForLeaderEpochRequest(replica_id=FOLLOWER, topics=[asked])
+        bed.dispatcher.serve(connection, memoryview(codec.encode_request(request, 4, 1, "c")))  # type: ignore[arg-type]
+        (pieces, _), ended = connection.answers
+        assert packed.parse_fetch_response(b"".join(pieces), 17).topics == []
+        _, message = codec.decode_response(23, 4, ended)
+        assert message.topics[0].partitions[0].end_offset == 3
 
     def test_only_a_connection_that_has_proven_it_is_a_replica(self, bed: Bed, acknowledged: Acknowledged) -> None:
         bed.lead(isr=(ME, FOLLOWER))

@@ -279,3 +279,22 @@ def readable(partition: Partition) -> list[int]:
                 found.append(at)
         offset = found[-1] + 1
     return found
+
+
+def test_a_followers_log_starts_where_its_leaders_does(world: World) -> None:
+    partition = world.partition(retention_ms=-1)
+    world.append(partition, 20)
+    world.threads.held = True
+    # Not beyond what is known to be everywhere.
+    partition.bounds.high_watermark = 15
+    world.retention.follow_leader(partition, 12)
+    # It has gone on while the first is on its way to the disk.
+    world.retention.follow_leader(partition, 18)
+    world.threads.run_all()
+    world.threads.held = False
+    world.loop.run_for(2)
+    assert partition.log_start_offset == 15
+    assert len(partition.log.segments) < 20
+    world.retention.follow_leader(partition, 3)
+    world.loop.run_for(2)
+    assert partition.log_start_offset == 15

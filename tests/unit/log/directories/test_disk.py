@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from spark_kafkalite.log.directories.disk import AUTOMATIC, RESERVE_FILE, FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -118,11 +118,16 @@ def test_append_that_finds_no_room_leaves_the_log_as_it_was(start: Start, writte
     operations = fs.operations
     with pytest.raises(KafkaStorageError, match="takes no records"):
         append(log, 1, sequence=1)
+    # The batch behind it is none that was skipped: it gets the same answer, and is sent again with it.
+    with pytest.raises(KafkaStorageError, match="takes no records"):
+        append(log, 2, sequence=2)
     assert fs.operations == operations
     # What is in the log already is acknowledged all the same.
     append(log, 0, sequence=0)
     manager.directories["/data"].probe()
     assert manager.directories["/data"].resume()
+    with pytest.raises(OutOfOrderSequenceNumber):
+        append(log, 2, sequence=2)
     append(log, 1, sequence=1)
     append(log, 1, sequence=1)
     append(log, 2, sequence=2)

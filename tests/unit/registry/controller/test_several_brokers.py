@@ -272,13 +272,12 @@ def test_a_round_of_a_thousand_elections_is_sent_before_the_first_answer_comes(t
 # The role -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [not_sent, lost_silently, lose_answer])
 @pytest.mark.parametrize(
     "path", ["/controller", "/controller_epoch", "/admin/delete_topics", "/kafkalite/topics", "/state"]
 )
 def test_a_controller_whose_connection_breaks_looks_at_everything_by_itself(
-    tmp_path: Path, path: str, fault: Fault, times: int
+    tmp_path: Path, path: str, fault: Fault
 ) -> None:
     """Rule R13: whatever happens to its first attempts, and though nothing changes afterwards."""
 
@@ -288,7 +287,7 @@ def test_a_controller_whose_connection_breaks_looks_at_everything_by_itself(
             await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2, 3]})])
             await third.until_led(1)
             # The next controller may be either; the role and its first steps meet the faults.
-            for _ in range(times):
+            for _ in range(3):
                 cluster.registry.arm(path, fault)
             first.expire()
             after = await third.until_led(2)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.broker.replication.rules.lease import Lease
-from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.errors import (
+    KafkaError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
+)
 
 
 def test_a_lease_is_two_thirds_of_the_session_from_the_sending_on() -> None:
@@ -31,3 +37,13 @@ def test_an_answer_that_comes_late_shortens_nothing() -> None:
 
 def test_with_the_embedded_registry_there_is_no_end() -> None:
     assert Lease(unlimited=True).holds(1e12)
+
+
+@pytest.mark.parametrize("missing", [OffsetOutOfRange, OutOfOrderSequenceNumber])
+def test_who_may_not_lead_any_more_says_of_nothing_that_it_is_missing(missing: type[KafkaError]) -> None:
+    lease = Lease()
+    lease.renew(10.0, 3000)
+    error, other = missing("there is less"), NotEnoughReplicas("too few")
+    assert lease.said(error, 11.9) is error
+    assert isinstance(lease.said(error, 12.1), NotLeaderOrFollower)
+    assert lease.said(other, 12.1) is other
