@@ -31,18 +31,16 @@ def _acknowledge_before_replication() -> None:
 def _truncate_to_high_watermark() -> None:
     """A follower begins with what it knows to be committed, as before KIP-101."""
     patched: _Patched = Follower
-    ask = patched.ask
+    begin = patched.__init__
 
-    def cut_first(self: _Patched, now_s: float) -> Any:
-        if self not in cut and not self.has_ended and self.log.local.is_ready and not self._rules.is_busy:
-            cut.append(self)
-            if self._bounds.high_watermark < self.log.log_end_offset:
-                self._rules.is_busy = True
-                self._cut(self.log.truncation_to(self._bounds.high_watermark), self._bounds.high_watermark)
-        return ask(self, now_s)
+    def cut_first(self: _Patched, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named)
+        log, high_watermark = self.log, self._bounds.high_watermark
+        if log.local.is_ready and high_watermark < log.log_end_offset:
+            self._rules.is_busy = True
+            self._cut(log.truncation_to(high_watermark), high_watermark)
 
-    cut: list[Any] = []
-    patched.ask = cut_first
+    patched.__init__ = cut_first
 
 
 def _skip_the_lease() -> None:
