@@ -255,10 +255,9 @@ class Leader(Appender):
     @property
     def low_watermark(self) -> int:
         """The first offset that a log in sync may still have: nothing below comes back with another leader."""
-        others = (
-            self._follower_starts.get(each, 0) for each in self.in_sync.state.isr if each != self._services.broker_id
-        )
-        return min(self.log.log_start_offset, *others)
+        me, starts = self._services.broker_id, self._follower_starts
+        others = [starts.get(each, 0) for each in self.in_sync.state.isr if each != me]
+        return min([self.log.log_start_offset, *others])
 
     def due_change(self, lag_max_s: float) -> IsrChange | None:
         """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""
