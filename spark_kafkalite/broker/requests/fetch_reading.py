@@ -299,7 +299,9 @@ class Reading:
         if in_session.is_acknowledged if in_session is not None else fetching.is_acknowledged:
             return
         incarnation = Incarnation(fetching.request.replica_epoch)
-        leader.follower_fetched(fetching.replica_id, incarnation, asked.fetch_offset, fetching.session)
+        leader.follower_fetched(
+            fetching.replica_id, incarnation, asked.fetch_offset, fetching.session, asked.log_start_offset
+        )
         if in_session is not None:
             in_session.is_acknowledged = True
 

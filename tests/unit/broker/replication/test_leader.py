@@ -70,6 +70,26 @@ def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: 
     assert partition.high_watermark == 0
 
 
+def test_the_low_watermark_waits_for_those_in_sync(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader()
+    told: list[int] = []
+    harness.services.on_follower_log_start = lambda: told.append(leader.low_watermark)
+    harness.append(partition, 3)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, 0)
+    partition.log.advance_log_start(2)
+    assert leader.low_watermark == 0
+    # Its log has moved, too; saying the same again, or nothing, is no news.
+    for start in (1, 2, 2, -1):
+        leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, start)
+    assert told == [0, 1, 2]
+    assert leader.low_watermark == 2
+    # Nobody waits for who is not in sync.
+    partition.log.advance_log_start(3)
+    assert leader.low_watermark == 2
+    partition.become_leader(of_two(1, epoch=5))
+    assert partition.check_leader().low_watermark == 3
+
+
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     consumer, follower, producer = Waiter(), Waiter(), Waiter()

@@ -185,9 +185,14 @@ class Acknowledged:
         told, heard = self, Leader.follower_fetched
 
         def follower_fetched(
-            leader: Leader, replica_id: int, incarnation: Any, fetch_offset: int, session: Any = None
+            leader: Leader,
+            replica_id: int,
+            incarnation: Any,
+            fetch_offset: int,
+            session: Any = None,
+            log_start_offset: int = -1,
         ) -> None:
-            heard(leader, replica_id, incarnation, fetch_offset, session)
+            heard(leader, replica_id, incarnation, fetch_offset, session, log_start_offset)
             told.calls.append((replica_id, incarnation, fetch_offset))
             told.epochs.append(leader.epoch)
             told.sessions.append(session)
