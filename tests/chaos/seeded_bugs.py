@@ -12,7 +12,7 @@ from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
@@ -45,7 +45,7 @@ def _truncate_to_high_watermark() -> None:
 
 def _skip_the_lease() -> None:
     """A broker believes what it last heard from the registry for ever (rule R6)."""
-    patched: _Patched = Lease
+    patched: _Patched = RegistryLease
     patched.holds = lambda self, now_s: True
 
 

@@ -108,6 +108,7 @@ class SimulatedProducer:
         self._asking = _Asking(network)
         self._topic_id = b""
         self._run = 0
+        self._epoch = -1
         self.is_stopped = False
         self.is_idle = True
         self.last_acknowledged_s = self._world.now_s
@@ -136,7 +137,12 @@ class SimulatedProducer:
         if found is None:
             self._again(values)
             return
-        leader, _, topic_id = found
+        leader, epoch, topic_id = found
+        if topic_id == self._topic_id and epoch < self._epoch:
+            # Clients do not believe metadata that go back (KIP-320).
+            self._again(values)
+            return
+        self._epoch = epoch
         if topic_id != self._topic_id:
             if self._topic_id:
                 # Whether the older topic has them, nobody asks any more.

@@ -120,7 +120,8 @@ class Simulation:
             for loop in self.world.all_loops
             for context in loop.errors
         ]
-        return [*self.invariants.problems, *self.seen.problems, *errors]
+        seen = [] if self._allows_loss else self.seen.problems
+        return [*self.invariants.problems, *seen, *errors]
 
     # State ----------------------------------------------------------------------------------------------------------
 

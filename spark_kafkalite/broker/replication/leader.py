@@ -196,9 +196,9 @@ class Leader(Appender):
         return True
 
     def log_start_moved(self) -> None:
-        """Have the answers of fetch sessions tell of a new log start."""
+        """Have the answers of fetch sessions tell of a new log start, and followers learn it at once."""
         self.consumers.tell_of_change()
-        self.followers.tell_of_change()
+        self.followers.wake()
 
     def end(self, reason: KafkaError) -> None:
         """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""

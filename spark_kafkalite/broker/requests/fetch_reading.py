@@ -214,6 +214,9 @@ class Reading:
                 self._unread.append(partition)
             elif session.is_new or partition.is_news(result):
                 self._found.append((partition, result))
+                if not is_consumer and result.log_start_offset != partition.log_start_offset >= 0:
+                    # A follower that leads next is not to bring deleted records back.
+                    self.is_enough = True
 
     def _named(self, topic: Topic, number: int) -> TopicPartition | None:
         """Return the name of a partition, None where nobody knows its topic's id."""
@@ -245,7 +248,9 @@ class Reading:
             return self._read(partition, leader, asked, in_session)
         except KafkaError as error:
             self.is_enough = True
-            return FetchedPartition(asked.partition, error.code, current_leader=self._hints.of(topic_partition, error))
+            context = self._fetching.context
+            said = context.lease.said(error, context.clock.monotonic_s())
+            return FetchedPartition(asked.partition, said.code, current_leader=self._hints.of(topic_partition, said))
         except NeedsThread as missing:
             # The other partitions go on, so that a thread gets all that is missing at once.
             self.needs_thread.append(missing)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.support.raw_client import RawClient
 
 _topic_numbers = itertools.count(1)
+
+
+def wait_until_known(broker: str, topic: str) -> None:
+    """Wait until a broker has heard of a topic, and may be asked about it."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    deadline = time.monotonic() + 10
+    with RawClient(broker) as client:
+        while client.call(request, 9).topics[0].error_code:
+            assert time.monotonic() < deadline, f"{broker} does not hear of {topic}"
+            time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +61,8 @@ def new_topic(cluster: KafkaliteCluster, admin: Admin) -> Callable[..., str]:
         configs = {setting.replace("_", "."): str(value) for setting, value in settings.items()}
         admin.create_topic(name, partitions, configs=configs)
         cluster.wait_in_sync(name)
+        for broker in cluster.brokers.values():
+            wait_until_known(broker.bootstrap, name)
         return name
 
     return make

@@ -6,11 +6,8 @@ moment of each number's acknowledgement, in order; ``errors`` what the program w
 
 from __future__ import annotations
 
-import json
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +16,7 @@ from typing import Any
 import confluent_kafka
 
 from spark_kafkalite import Producer
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
-
-with warnings.catch_warnings():
-    # It reads its schemas with a function that Python 3.11 deprecates.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
+from tests.interop.cluster.programs import KAFKA_PYTHON, follow, java_tool
 
 PER_SECOND = 100
 _END_TIMEOUT_S = 60.0
@@ -102,23 +91,30 @@ class Confluent(Stream):
         assert producer.flush(_END_TIMEOUT_S) == 0
 
 
-class KafkaPython(Stream):
+class _Program(Stream):
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
     def work(self) -> None:
-        producer = kafka.KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
-        while self.pace():
-            future = producer.send(self.topic, b"%d" % self.sent, partition=0)
-            future.add_callback(lambda _: self.told())
-            future.add_errback(self.told)
+        follow(self.command(), self.directory, type(self).__name__, self._heard, self._stopping.is_set)
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        if said["name"] == "producer_send_success":
             self.sent += 1
-        producer.flush(_END_TIMEOUT_S)
-        producer.close(5)
+            self.told()
+        elif said["name"] == "producer_send_error":
+            self.sent += 1
+            self.told(said.get("message"))
 
 
-class Java(Stream):
-    """Kafka's own VerifiableProducer, which says each outcome in a line of JSON."""
+class KafkaPython(_Program):
+    def command(self) -> list[str]:
+        return [*KAFKA_PYTHON, "produce", self.bootstrap, self.topic, str(PER_SECOND)]
 
-    def work(self) -> None:
-        # The program's own choice is not to try again.
+
+class Java(_Program):
+    def command(self) -> list[str]:
+        # The tool's own choice is not to try again.
         config = self.directory / "java-producer.properties"
         config.write_text("retries=2147483647\nenable.idempotence=true\n", encoding="ascii")
         arguments = {
@@ -128,40 +124,7 @@ class Java(Stream):
             "--bootstrap-server": self.bootstrap,
             "--command-config": str(config),
         }
-        producer = ChildProcess(
-            [
-                *java_arguments(
-                    jars.class_path(jars.fetch(jars.APACHE_KAFKA)),
-                    "org.apache.kafka.tools.VerifiableProducer",
-                    jvm_options=(*SHORT_LIVED_OPTIONS, "-Xmx128m", *logging_options()),
-                ),
-                *(part for pair in arguments.items() for part in pair),
-            ],
-            self.directory,
-            "java-producer",
-        )
-        stopped = False
-        with producer.stdout_path.open(encoding="utf-8") as output:
-            pending = ""
-            while producer.running or pending:
-                pending += output.read()
-                *lines, pending = pending.split("\n")
-                for line in lines:
-                    self._heard(json.loads(line))
-                time.sleep(1 / PER_SECOND)
-                if self._stopping.is_set() and not stopped:
-                    # It flushes, and says what became of everything.
-                    producer.signal(signal.SIGTERM)
-                    stopped = True
-        producer.kill()
-
-    def _heard(self, said: dict[str, Any]) -> None:
-        if said["name"] == "producer_send_success":
-            self.sent += 1
-            self.told()
-        elif said["name"] == "producer_send_error":
-            self.sent += 1
-            self.told(said.get("message"))
+        return java_tool("org.apache.kafka.tools.VerifiableProducer", arguments)
 
 
 KINDS: dict[str, Callable[[str, str, Path], Stream]] = {

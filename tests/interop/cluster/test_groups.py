@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
-import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -27,7 +23,8 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.conftest import fetch_or_skip
-from tests.interop.groups.group_clients import HEARTBEAT_MS, SESSION_MS, Confluent, GroupMember, KafkaPython, until
+from tests.interop.cluster.programs import KAFKA_PYTHON, follow, java_tool
+from tests.interop.groups.group_clients import HEARTBEAT_MS, SESSION_MS, Confluent, GroupMember, until
 from tests.interop.support.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -55,12 +52,35 @@ class Ours(GroupMember):
                 consumer.commit()
 
 
-class Java(GroupMember):
-    """Kafka's own VerifiableConsumer, which says in lines of JSON what it has been given and read."""
+class _Program(GroupMember):
+    """A consumer in a process of its own, which says in lines of JSON what it has been given and read."""
 
     directory: Path
 
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
     def consume(self) -> None:
+        follow(self.command(), self.directory, f"{type(self).__name__}-{self.name}", self._heard, lambda: self.leaving)
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        match said["name"]:
+            case "partitions_assigned":
+                self.assigned([each["partition"] for each in said["partitions"]])
+            case "partitions_revoked" if not self.leaving:
+                self.revoked(())
+            case "record_data":
+                self.values.append(str(said["value"]).encode())
+
+
+class KafkaPython(_Program):
+    def command(self) -> list[str]:
+        member = [self.bootstrap, self.topic, self.group, str(SESSION_MS), str(HEARTBEAT_MS), str(self.commit)]
+        return [*KAFKA_PYTHON, "consume", *member]
+
+
+class Java(_Program):
+    def command(self) -> list[str]:
         config = self.directory / f"{self.name}.properties"
         config.write_text(f"session.timeout.ms={SESSION_MS}\nheartbeat.interval.ms={HEARTBEAT_MS}\n", encoding="ascii")
         arguments = {
@@ -70,42 +90,7 @@ class Java(GroupMember):
             "--reset-policy": "earliest",
             "--command-config": str(config),
         }
-        consumer = ChildProcess(
-            [
-                *java_arguments(
-                    jars.class_path(jars.fetch(jars.APACHE_KAFKA)),
-                    "org.apache.kafka.tools.VerifiableConsumer",
-                    jvm_options=(*SHORT_LIVED_OPTIONS, "-Xmx128m", *logging_options()),
-                ),
-                "--verbose",
-                *(part for pair in arguments.items() for part in pair),
-            ],
-            self.directory,
-            self.name,
-        )
-        try:
-            with consumer.stdout_path.open(encoding="utf-8") as output:
-                pending = ""
-                while not self.leaving:
-                    assert consumer.running, consumer.tail()
-                    pending += output.read()
-                    *lines, pending = pending.split("\n")
-                    for line in lines:
-                        self._heard(json.loads(line))
-                    time.sleep(0.02)
-            consumer.signal(signal.SIGTERM)
-            consumer.wait(20)
-        finally:
-            consumer.kill()
-
-    def _heard(self, said: dict[str, object]) -> None:
-        match said["name"]:
-            case "partitions_assigned":
-                self.assigned([each["partition"] for each in said["partitions"]])  # type: ignore[attr-defined]
-            case "partitions_revoked":
-                self.revoked(())
-            case "record_data":
-                self.values.append(str(said["value"]).encode())
+        return java_tool("org.apache.kafka.tools.VerifiableConsumer", arguments, "--verbose")
 
 
 def same_coordinator(count: int) -> list[str]:
@@ -121,14 +106,14 @@ def coordinator(cluster: KafkaliteCluster, group: str) -> int:
 
 @pytest.fixture
 def groups(
-    request: pytest.FixtureRequest, cluster: KafkaliteCluster, new_topic: Callable[..., str], tmp_path: Path
-) -> dict[str, list[GroupMember]]:
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> Iterator[dict[str, list[GroupMember]]]:
     """A group of each project's consumers on a topic of its own, all with one coordinator; each has its partitions."""
     kinds: dict[str, type[GroupMember]] = {"ours": Ours, "confluent-kafka": Confluent, "kafka-python": KafkaPython}
     if apache_kafka_part.available() is None:
         fetch_or_skip(jars.APACHE_KAFKA)
         kinds["java"] = Java
-        Java.directory = tmp_path
+    _Program.directory = tmp_path
     names = same_coordinator(len(kinds))
     members: dict[str, list[GroupMember]] = {}
     for group, (name, kind) in zip(names, kinds.items(), strict=True):
@@ -139,7 +124,9 @@ def groups(
     for name, together in members.items():
         owned = lambda together=together: sorted(n for one in together for n in one.owned)  # noqa: E731
         until(lambda owned=owned: owned() == list(range(PARTITIONS)), f"{name} to have its partitions")
-    return members
+    yield members
+    for one in itertools.chain(*members.values()):
+        one.leave()
 
 
 def send(cluster: KafkaliteCluster, groups: dict[str, list[GroupMember]], first: int) -> None:
@@ -200,7 +187,7 @@ def test_acknowledged_commits_survive_their_coordinator(
     problems: list[str] = []
 
     def commit_forever() -> None:
-        with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+        with committer(cluster, group) as consumer:
             consumer.assign([partition])
             while not stopping.is_set():
                 asked[0] += 1
@@ -233,7 +220,7 @@ def test_acknowledged_commits_survive_their_coordinator(
 def test_a_deposed_coordinator_commits_nothing(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
     partition = TopicPartition(new_topic(), 0)
     (group,) = same_coordinator(1)
-    with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+    with committer(cluster, group) as consumer:
         consumer.assign([partition])
         consumer.commit({partition: 7})
         former = coordinator(cluster, group)
@@ -248,6 +235,12 @@ def test_a_deposed_coordinator_commits_nothing(cluster: KafkaliteCluster, new_to
         until(lambda: former in cluster.in_sync(OFFSETS, partition_for(group, OFFSETS_PARTITIONS)), "its return")
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             assert admin.group_offsets(group)[partition].offset == 9
+
+
+def committer(cluster: KafkaliteCluster, group: str) -> Consumer:
+    # Soon convinced that a broker which says nothing is none.
+    patience = {"request_timeout_ms": 3_000, "socket_connection_setup_timeout_ms": 1_000}
+    return Consumer(bootstrap_servers=cluster.bootstrap, group_id=group, enable_auto_commit=False, **patience)
 
 
 def commit_request(group: str, partition: TopicPartition, offset: int) -> OffsetCommitRequest:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.errors import KafkaError, NotLeaderOrFollower, OffsetOutOfRange, OutOfOrderSequenceNumber
 
 # Of the granted session timeout; the rest is for clocks that do not go alike.
 LEASE_SHARE: Final = 2 / 3
 
 
-class Lease:
+class RegistryLease:
     """The lease of one broker, over all of its sessions. It has none until the registry has answered."""
 
     __slots__ = ("end_s",)
@@ -32,7 +32,7 @@ class Lease:
         self.end_s = math.inf if unlimited else -math.inf
 
     def __repr__(self) -> str:
-        return f"Lease(end_s={self.end_s})"
+        return f"RegistryLease(end_s={self.end_s})"
 
     def renew(self, sent_s: float, session_timeout_ms: int) -> None:
         """Take note of an answer to what was sent at ``sent_s``. An earlier one that comes late shortens nothing."""
@@ -41,6 +41,13 @@ class Lease:
     def holds(self, now_s: float) -> bool:
         """Whether this broker may act alone."""
         return now_s < self.end_s
+
+    def said(self, error: KafkaError, now_s: float) -> KafkaError:
+        """Return what clients are told of an error. That records are missing is not said by who may not lead any more:
+        whoever leads now may have them, and clients would take them for lost."""
+        if isinstance(error, (OffsetOutOfRange, OutOfOrderSequenceNumber)) and not self.holds(now_s):
+            return NotLeaderOrFollower(f"this broker may not lead any more, and its log may be behind: {error}")
+        return error
 
     def check_leads(self, now_s: float) -> None:
         """Raise NotLeaderOrFollower (6) unless this broker may act alone."""

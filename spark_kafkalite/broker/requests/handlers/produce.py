@@ -175,7 +175,8 @@ class _Producing:
                     header = None
                 self._delay().append_later(leader, batch, header, produced)
             except KafkaError as error:
-                produced.append(_failure(topic_partition, error, self.hints))
+                said = context.lease.said(error, context.clock.monotonic_s())
+                produced.append(_failure(topic_partition, said, self.hints))
                 if acks == 0:
                     exchange.close(f"a produce with acks=0 to {topic_partition} failed: {error}")
                     return False
@@ -294,7 +295,8 @@ class DelayedProduce(DelayedOperation):
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
-            produced[index] = _failure(leader.topic_partition, outcome, self._hints)
+            said = self._context.lease.said(outcome, self._context.clock.monotonic_s())
+            produced[index] = _failure(leader.topic_partition, said, self._hints)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
             produced[index] = self._acknowledged(number, outcome, leader)
         elif not self.finished:
