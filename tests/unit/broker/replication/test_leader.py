@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
@@ -211,7 +211,7 @@ def context_of(harness: Harness, partition: Partition) -> Any:
         slices=Slices(harness.loop),
         replicas=replicas,
         config={"fetch.max.bytes": 1 << 20},
-        lease=Lease(unlimited=True),
+        lease=RegistryLease(unlimited=True),
     )
 
 

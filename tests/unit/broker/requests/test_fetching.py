@@ -13,7 +13,7 @@ from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -121,7 +121,7 @@ class Bed:
             fetch_sessions=FetchSessions(),
             clock=harness.clock,
             gate=Gate(),
-            lease=Lease(unlimited=True),
+            lease=RegistryLease(unlimited=True),
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
         handlers.load()
