@@ -36,6 +36,13 @@ class Finder(Protocol):
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int, bytes] | None:
         """Return a leader's broker, its epoch and the topic's id, as some running broker believes; None: unknown."""
 
+    def topic_id_of(self, topic: str) -> bytes:
+        """Return the id that the topic of this name has in the registry, nothing when there is none.
+
+        Requests name topics, not ids: what is answered of one that has been made again may be the older one's, or the
+        newer one's, and is nobody's.
+        """
+
 
 @dataclass
 class Seen:
@@ -171,15 +178,15 @@ class SimulatedProducer:
         (partition,) = topic.partition_responses
         code = partition.error_code
         if code == 0:
-            for index, value in enumerate(values):
-                self._acknowledged(topic_id, partition.base_offset + index, value)
+            if self._finder.topic_id_of(self._partition.topic) == topic_id:
+                for index, value in enumerate(values):
+                    self._acknowledged(topic_id, partition.base_offset + index, value)
             self._sequence += len(values)
             self.last_acknowledged_s = self._world.now_s
             self._world.later(self._pause_s * self._world.random.random() * 2, self._next)
         elif code in FATAL:
-            found = self._finder.leader_of(self._partition)
             # A topic that has been made again knows nothing of this producer.
-            if found is not None and found[2] == topic_id:
+            if self._finder.topic_id_of(self._partition.topic) == topic_id:
                 self._seen.problems.append(f"{self._partition}: producer {self._number} got error {code}")
             self._begin_anew()
             self._world.later(_BACKOFF_S, self._next)
@@ -247,10 +254,10 @@ class SimulatedReader:
         self._asking.ask(leader, request, _FETCH, lambda answer: self._fetched(topic_id, answer))
 
     def _fetched(self, topic_id: bytes, answer: Any) -> None:
-        if answer is not None and answer.responses and topic_id == self._topic_id:
+        if answer is not None and answer.responses and self._is_of(topic_id):
             (partition,) = answer.responses[0].partitions
             if partition.error_code == 1:
-                self._check_topic(topic_id, f"position {self._position} is out of range")
+                self._problem(f"position {self._position} is out of range")
             elif partition.error_code == 0 and partition.records:
                 self._take(topic_id, bytes(partition.records))
                 self._world.later(0.01, self._next)
@@ -263,7 +270,7 @@ class SimulatedReader:
                 key = (topic_id, self._partition.partition, offset)
                 other = self._seen.read.setdefault(key, value)
                 if other != value:
-                    self._check_topic(topic_id, f"offset {offset} was {other!r} and is {value!r}")
+                    self._problem(f"offset {offset} was {other!r} and is {value!r}")
         self._position = max(self._position, scan_headers(records)[-1].next_offset)
 
     def _ask_end(self, leader: int) -> None:
@@ -272,21 +279,22 @@ class SimulatedReader:
         topics = [ListOffsetsTopic(name=self._partition.topic, partitions=[asked])]
 
         def answered(answer: Any) -> None:
-            if answer is not None and topic_id == self._topic_id:
+            if answer is not None and self._is_of(topic_id):
                 (partition,) = answer.topics[0].partitions
                 if partition.error_code == 0:
                     if partition.offset < self._end:
-                        self._check_topic(topic_id, f"the end went back from {self._end} to {partition.offset}")
+                        self._problem(f"the end went back from {self._end} to {partition.offset}")
                     self._end = max(self._end, partition.offset)
             self._later()
 
         self._asking.ask(leader, ListOffsetsRequest(replica_id=-1, topics=topics), _LIST_OFFSETS, answered)
 
-    def _check_topic(self, topic_id: bytes, problem: str) -> None:
-        """Note a problem, unless the topic has been made again meanwhile."""
-        found = self._finder.leader_of(self._partition)
-        if found is not None and found[2] == topic_id:
-            self._seen.problems.append(f"{self._partition}: {problem}")
+    def _is_of(self, topic_id: bytes) -> bool:
+        """Whether the topic that was asked for is there, and is the one that is read."""
+        return topic_id == self._topic_id == self._finder.topic_id_of(self._partition.topic)
+
+    def _problem(self, problem: str) -> None:
+        self._seen.problems.append(f"{self._partition}: {problem}")
 
     def _later(self) -> None:
         self._world.later(_BACKOFF_S * (0.5 + self._world.random.random()), self._next)

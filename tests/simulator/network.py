@@ -106,6 +106,8 @@ class Wire:
     def request(self, frame: bytes) -> None:
         """Send a frame from the side that has opened the connection."""
 
+        self._world.note(frame)
+
         def arrive() -> None:
             self._on(self._server_loop, lambda: self._server is not None and self._server.frame_came(frame))
 
@@ -113,6 +115,7 @@ class Wire:
 
     def answer(self, frame: bytes) -> None:
         """Send a frame from the side that has accepted it."""
+        self._world.note(frame)
         self._send(False, lambda: self._on(self._opener_loop, lambda: self._opener.frame_came(frame)))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
-from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
+from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment, topic_path
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
@@ -70,6 +70,10 @@ class Simulation:
         if topic is None or state is None or state.leader < 0:
             return None
         return state.leader, state.leader_epoch, topic.topic_id
+
+    def topic_id_of(self, topic: str) -> bytes:
+        node = self.registry.tree.nodes.get(topic_path(topic))
+        return b"" if node is None else TopicAssignment.decode(topic, node.data).topic_id
 
     # The run --------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import time
 from asyncio import events
 from collections.abc import Callable
 from typing import Any, Final
+from zlib import crc32
 
 from spark_kafkalite import slices
 from spark_kafkalite.broker.requests import page_cache
@@ -145,18 +146,27 @@ class World:
         self.all_loops: list[ProcessLoop] = []
         self._on_its_way: list[tuple[float, int, Callable[[], None]]] = []
         self._sent = 0
+        # A sum of everything that has happened: two runs that have the same one were the same.
+        self.trace = 0
         # After each pass of a process.
         self.after_each: list[Callable[[], None]] = []
         self._steps = 0
         # Work in slices ends its turn by the processor's time, which differs from run to run.
         slices.perf_counter = self._turn_s
         self._urandom, os.urandom = os.urandom, self.random.randbytes
+        self._system_random, random._urandom = random._urandom, self.random.randbytes  # type: ignore[attr-defined]
+        self._random_state = random.getstate()
+        random.seed(seed)
         # Files in memory are in memory.
         self._is_cached, page_cache._is_cached = page_cache._is_cached, lambda _: True
 
     def _turn_s(self) -> float:
         self._steps += 1
         return self._steps * 1e-6
+
+    def note(self, what: bytes) -> None:
+        """Have the trace tell of something that happens now."""
+        self.trace = crc32(b"%r %b" % (self.now_s, what), self.trace)
 
     def new_loop(self, name: str) -> ProcessLoop:
         """Return the loop of a new process."""
@@ -169,6 +179,8 @@ class World:
         """End all processes, and take time back from the real ones."""
         slices.perf_counter = time.perf_counter
         os.urandom = self._urandom
+        random._urandom = self._system_random  # type: ignore[attr-defined]
+        random.setstate(self._random_state)
         page_cache._is_cached = self._is_cached
         for loop in self.all_loops:
             loop.is_alive = False
@@ -203,6 +215,7 @@ class World:
             self.now_s = max(self.now_s, first_s)
             ready = [loop for due_s, loop in due if due_s <= self.now_s]
             loop = ready[0] if len(ready) == 1 else self.random.choice(ready)
+            self.note(loop.name.encode())
             loop.run_pass()
             # A process that is always busy lets time pass, too.
             self.now_s += _PASS_S * self.random.random()
@@ -212,6 +225,7 @@ class World:
             if next_s > until_s:
                 return False
             self.now_s = max(self.now_s, next_s)
+            self.note(b"")
             heapq.heappop(self._on_its_way)[2]()
         else:
             return False

@@ -314,7 +314,7 @@ class LeaderFetcher:
             replica_epoch=settings.incarnation,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            forgotten_topics=_by_topic(forgotten),
+            forgotten_topics=_by_topic(sorted(forgotten)),
         )
         # After the largest it goes on with 1: 0 begins a session.
         self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1

@@ -72,7 +72,7 @@ class Replicas:
         self._failed: dict[TopicPartition, KafkaStorageError] = {}
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -141,13 +141,13 @@ class Replicas:
         deadline_s = self._loop.time() + timeout_s
         while not condition():
             waiter = self._loop.create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             timer = self._loop.call_at(deadline_s, _complete, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
             if self._loop.time() >= deadline_s:
                 return condition()
         return True

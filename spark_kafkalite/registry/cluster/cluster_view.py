@@ -26,7 +26,7 @@ class ClusterView:
     def __init__(self) -> None:
         self._state = ClusterState()
         self._listeners: list[ChangeListener] = []
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def state(self) -> ClusterState:
@@ -64,9 +64,9 @@ class ClusterView:
         async with asyncio.timeout(timeout_s):
             while not condition(self._state):
                 waiter = asyncio.get_running_loop().create_future()
-                self._waiters.add(waiter)
+                self._waiters[waiter] = None
                 try:
                     await waiter
                 finally:
-                    self._waiters.discard(waiter)
+                    self._waiters.pop(waiter, None)
         return self._state

@@ -52,7 +52,7 @@ class TopicReads:
         self.changes = 0
         if names:
             published = self.published.copy()
-            for name in names:
+            for name in sorted(names):
                 topic = self._topics.get(name)
                 state = None if topic is None else topic.publish()
                 if state is None:

@@ -75,7 +75,7 @@ class ClusterWatcher:
         self._publish_timer: asyncio.TimerHandle | None = None
         self._reread_timer: asyncio.TimerHandle | None = None
         # Those who wait for the reads that are pending.
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._publish_by_s = 0.0
 
     @property
@@ -135,11 +135,11 @@ class ClusterWatcher:
             if self._closed:
                 raise _ended()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.add(waiter)
+            self._waiting[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiting.discard(waiter)
+                self._waiting.pop(waiter, None)
 
     # Reading --------------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class Elections:
 
     def _candidates(self, state: ClusterState) -> Work[list[_Candidate]]:
         """Return the partitions, of those to check, that an election can help; the others are checked off."""
-        wanted: Iterable[TopicPartition] = self._to_check
+        wanted: Iterable[TopicPartition] = sorted(self._to_check)
         if self._check_all:
             wanted = (
                 TopicPartition(name, number) for name, topic in state.topics.items() for number in topic.partitions
