@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,9 +28,11 @@ from tests.chaos.judge import judge_files
 from tests.chaos.our_cluster import SESSION_S, SIZE, ChaosCluster
 from tests.chaos.power import lose_power
 from tests.chaos.rows import Stage, bounce_a_follower_that_lost_its_tail
+from tests.chaos.seeded_bugs import BUGS
 from tests.chaos.values import payload_of
 from tests.chaos.workload import Workload, make_topic
 from tests.interop.support.raw_client import RawClient
+from tests.paths import PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -210,3 +214,11 @@ def test_a_seeded_bug_is_caught(planted: Planted, is_planted: bool, tmp_path: Pa
         assert planted.breaks in verdict.rules, verdict.text()
     else:
         assert not verdict.violations, verdict.text()
+
+
+def test_every_bug_can_be_planted() -> None:
+    """What they replace is where they look for it; a process of its own, since nothing is put back."""
+    names = sorted(BUGS)
+    script = f"from tests.chaos.seeded_bugs import BUGS\nfor name in {names}: BUGS[name]()"
+    subprocess.run([sys.executable, "-c", script], cwd=PROJECT, check=True, timeout=60)
+    assert names == sorted(planted.bug for planted in PLANTED)
