@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import Lease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
@@ -127,6 +128,10 @@ class Run:
         return self._start.replicas
 
     @property
+    def lease(self) -> Lease:
+        return self._start.lease
+
+    @property
     def membership(self) -> ClusterMembership:
         return self._start.membership
 
@@ -196,6 +201,7 @@ class _Start(BrokerStart):
 
     owner: Run
     view: ClusterView
+    lease: Lease
     replicas: Replicas
     membership: ClusterMembership
 
@@ -211,7 +217,7 @@ class _Start(BrokerStart):
 
     def _prepare(self, loop: Any) -> Any:
         ground = super()._prepare(loop)
-        self.view = ground.view
+        self.view, self.lease = ground.view, ground.lease
         return ground
 
     def _lock_log_dirs(self, ground: Any) -> Any:

@@ -118,6 +118,8 @@ class SimulatedStore(Store):
         self._session_id = 0
         self.heard_s = 0.0
         self.is_cut = False
+        # Whether the session was ended before its time.
+        self.was_ended = False
         self._closed = False
         self._connected = False
         # Another one for each connection: what arrives by an older one arrives nowhere.
@@ -233,6 +235,7 @@ class SimulatedStore(Store):
             return
         self._closed = True
         self.listeners.clear()
+        self.was_ended = True
         if self._session_id and self._connected and self._reaches:
             self._world.later(self._way_s(), lambda: self.registry.end_session(self._session_id))
         for _, future in [*self._waiting, *self._unanswered]:

@@ -270,6 +270,9 @@ class Simulation:
             self._registry_down(seconds)
             return
         if kind is FaultKind.PREFER_LEADERS:
+            name = f"topic-{fault.target}"
+            partitions = [TopicPartition(name, number) for number in range(self.topics[name].partitions)]
+            self._at_controller(lambda controller: controller.elect_leaders(partitions), lambda _: None)
             return
         broker = self.brokers[fault.target]
         if kind in _CRASHES or kind is FaultKind.STOP:
@@ -341,6 +344,7 @@ class Simulation:
         elif kind is FaultKind.BREAK_REGISTRY_CONNECTION:
             store.drop()
         elif kind is FaultKind.EXPIRE_SESSION:
+            store.was_ended = True
             self.registry.end_session(store.session_id)
             store.drop()
 
