@@ -100,6 +100,7 @@ class Run:
         self.clock = SimulatedClock(world)
         self.store: SimulatedStore | None = None
         self.failure: BaseException | None = None
+        self.is_stopping = False
         self._undo = contextlib.AsyncExitStack()
         self._is_cut = False
         self._start = _Start(
@@ -154,6 +155,7 @@ class Run:
 
     def stop(self) -> None:
         """Stop in order."""
+        self.is_stopping = True
 
         async def undo() -> None:
             self._task.cancel()
