@@ -70,7 +70,7 @@ def _who_is_to_leave_counts_no_more() -> Iterator[Patch]:
         original(in_sync)
         if in_sync.change is not None:
             staying = in_sync.change.after.isr
-            in_sync._counted = [in_sync._followers[each] for each in staying if each in in_sync._followers]
+            in_sync._counted = [in_sync._followers[each] for each in staying if each != in_sync._me]
 
     yield _wrapped(InSyncReplicas, "_recount", recount)
 
