@@ -19,7 +19,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -63,7 +63,7 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
-    lease: Lease
+    lease: RegistryLease
     listeners: dict[str, Listener]
     inner_wire: InnerWire
     peers: Peers

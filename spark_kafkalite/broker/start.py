@@ -35,7 +35,7 @@ from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, ReplicaFetchers
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -91,7 +91,7 @@ class _Ground:
     loop: asyncio.AbstractEventLoop
     # Of this run of the process, in all of its registry sessions.
     incarnation: Incarnation
-    lease: Lease
+    lease: RegistryLease
     slices: Slices
     settings: DynamicConfig
     view: ClusterView
@@ -212,7 +212,7 @@ class BrokerStart:
         return _Ground(
             loop,
             new_incarnation(),
-            Lease(unlimited=self.has_own_registry),
+            RegistryLease(unlimited=self.has_own_registry),
             slices,
             settings,
             view,

@@ -20,8 +20,8 @@ from tests.chaos.values import name_of
 _HIGH_WATERMARKS = "replication-offset-checkpoint"
 _LOG_STARTS = "log-start-offset-checkpoint"
 _LEFT_BEHIND = (".cleaned", ".swap", ".tmp")
-# What a broker says when something broke that nobody had thought of.
-_BROKEN = ("Traceback", "never retrieved", "never awaited", "AssertionError")
+# What a broker says when something broke that nobody had thought of, or that may not be.
+_BROKEN = ("Traceback", "never retrieved", "never awaited", "AssertionError", "committed records are gone")
 
 
 def logs_of(broker: int, log_directory: Path, topics: Mapping[str, str]) -> Iterator[Log]:

@@ -1,14 +1,16 @@
 """A cluster with a bug that was planted on purpose, and just what brings it to light: the judge names the rule.
 
 ``KAFKALITE_SOAK=1`` runs all of them, and each schedule without its bug as well, where it must find nothing; a run of
-the tests has one. Two more bugs would show nothing to clients for as long as nothing else is wrong, and are written
-histories only: raising the high watermark before truncating, which ``tests/simulation`` looks for.
+the tests has one. Raising the high watermark before truncating shows nothing to clients for as long as nothing else is
+wrong: it is a written history only, and the simulator's to find.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite import Admin
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.chaos.broker_program import NO_BUG
@@ -25,9 +28,11 @@ from tests.chaos.judge import judge_files
 from tests.chaos.our_cluster import SESSION_S, SIZE, ChaosCluster
 from tests.chaos.power import lose_power
 from tests.chaos.rows import Stage, bounce_a_follower_that_lost_its_tail
+from tests.chaos.seeded_bugs import BUGS
 from tests.chaos.values import payload_of
 from tests.chaos.workload import Workload, make_topic
 from tests.interop.support.raw_client import RawClient
+from tests.paths import PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,20 +53,25 @@ def leader_dies_alone(stage: Stage) -> None:
     cluster.wait_in_sync(stage.place)
 
 
-def bounced_follower_leads(stage: Stage) -> None:
-    """A follower is back within its session, reaches nobody, and is elected: it has all that was acknowledged."""
-    cluster, follower = stage.cluster, stage.follower
-    others = cluster.brokers.keys() - {follower}
-    cluster.network.hold([cluster.inner_doors[other].link(follower) for other in others])
-    cluster.brokers[follower].kill()
-    cluster.brokers[follower].start()
+def two_leaders_die_in_turn(stage: Stage) -> None:
+    """A follower hears of a new leader, not from it, and leads after that: it has all that was acknowledged."""
+    cluster, topic = stage.cluster, stage.place.topic
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        # Who is first of those in sync is elected.
+        first, second, third = admin.describe_topics([topic])[topic].partitions[0].replicas
+    # It acknowledges what it has been sent, and is not told for a while that this is committed by that.
+    ways = [cluster.inner_doors[other].link(third).back for other in (first, second)]
+    cluster.network.do(lambda: [setattr(way, "delay_s", 0.2) for way in ways])
+    time.sleep(1)
+    cluster.network.do(lambda: [setattr(way, "held", True) for way in ways])
+    time.sleep(0.3)
+    cluster.brokers[first].kill()
+    cluster.cluster.wait_for_leader(topic, 0, other_than=first)
     time.sleep(0.5)
-    for other in others:
-        cluster.brokers[other].kill()
-    cluster.cluster.wait_for_leader(stage.place.topic, 0, other_than=None)
-    time.sleep(SESSION_S + 1)
+    cluster.brokers[second].kill()
+    cluster.cluster.wait_for_leader(topic, 0, other_than=second)
     cluster.network.heal()
-    for other in others:
+    for other in (first, second):
         cluster.brokers[other].start()
     cluster.wait_in_sync(stage.place)
 
@@ -165,7 +175,7 @@ class Planted:
 
 PLANTED = (
     Planted("acknowledge-before-replication", leader_dies_alone, "C2"),
-    Planted("truncate-to-high-watermark", bounced_follower_leads, "C2"),
+    Planted("truncate-to-high-watermark", two_leaders_die_in_turn, "C2"),
     Planted("skip-the-lease", deposed_leader_is_asked, "C14"),
     Planted("drop-fsync", only_replica_loses_power, "C2", 1, {"flush.before.ack": "true"}),
     Planted("accept-every-crc", line_damages_records, "C1"),
@@ -204,3 +214,11 @@ def test_a_seeded_bug_is_caught(planted: Planted, is_planted: bool, tmp_path: Pa
         assert planted.breaks in verdict.rules, verdict.text()
     else:
         assert not verdict.violations, verdict.text()
+
+
+def test_every_bug_can_be_planted() -> None:
+    """What they replace is where they look for it; a process of its own, since nothing is put back."""
+    names = sorted(BUGS)
+    script = f"from tests.chaos.seeded_bugs import BUGS\nfor name in {names}: BUGS[name]()"
+    subprocess.run([sys.executable, "-c", script], cwd=PROJECT, check=True, timeout=60)
+    assert names == sorted(planted.bug for planted in PLANTED)

@@ -74,6 +74,7 @@ class LeaderServices(Protocol):
     live_brokers: LiveBrokers
     isr_changes: IsrLooks
     high_watermark_requires_min_insync: bool
+    on_follower_log_start: Callable[[], None]
 
 
 class Leader(Appender):
@@ -83,6 +84,7 @@ class Leader(Appender):
         "_bounds",
         "_flusher",
         "_commits_at_append",
+        "_follower_starts",
         "_flushes_each",
         "_has_followers",
         "_isr_is_enough",
@@ -129,6 +131,8 @@ class Leader(Appender):
         self._services = services
         self._on_refused = on_refused
         self._queue = AppendQueue(self, services.io)
+        # Where followers' logs start, as far as they have said so under this epoch.
+        self._follower_starts: dict[int, int] = {}
         # What follows from ``in_sync``, and is asked at every append.
         self._has_followers = False
         self._isr_is_enough = False
@@ -196,9 +200,9 @@ class Leader(Appender):
         return True
 
     def log_start_moved(self) -> None:
-        """Have the answers of fetch sessions tell of a new log start."""
+        """Have the answers of fetch sessions tell of a new log start, and followers learn it at once."""
         self.consumers.tell_of_change()
-        self.followers.tell_of_change()
+        self.followers.wake()
 
     def end(self, reason: KafkaError) -> None:
         """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
@@ -211,13 +215,19 @@ class Leader(Appender):
     # In-sync replicas -----------------------------------------------------------------------------------------------
 
     def follower_fetched(
-        self, replica_id: int, incarnation: Incarnation, fetch_offset: int, session: FetchClock | None = None
+        self,
+        replica_id: int,
+        incarnation: Incarnation,
+        fetch_offset: int,
+        session: FetchClock | None = None,
+        log_start_offset: int = -1,
     ) -> None:
         """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
 
-        Only where :meth:`divergence` finds none, and not for an offset that has not been asked for under this epoch.
-        ``session`` is the fetch session, if any: each fetch of that is one at the same offset (KIP-227). Raises
-        NotLeaderOrFollower (6) for a broker that is no replica, OffsetOutOfRange (1) beyond the log's end.
+        Its log starts at ``log_start_offset`` (-1: not said). Only where :meth:`divergence` finds none, and not for an
+        offset that has not been asked for under this epoch. ``session`` is the fetch session, if any: each fetch of
+        that is one at the same offset (KIP-227). Raises NotLeaderOrFollower (6) for a broker that is no replica,
+        OffsetOutOfRange (1) beyond the log's end.
         """
         in_sync, log_end_offset = self.in_sync, self.log.local.log_end_offset
         if replica_id not in in_sync.state.replicas or replica_id == self._services.broker_id:
@@ -236,8 +246,18 @@ class Leader(Appender):
             session,
         )
         self._counted_anew()
+        if self._follower_starts.get(replica_id, -1) < log_start_offset:
+            self._follower_starts[replica_id] = log_start_offset
+            self._services.on_follower_log_start()
         if look_in_s is not None:
             self._services.isr_changes.look(self, look_in_s)
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset that a log in sync may still have: nothing below comes back with another leader."""
+        me, starts = self._services.broker_id, self._follower_starts
+        others = [starts.get(each, 0) for each in self.in_sync.state.isr if each != me]
+        return min([self.log.log_start_offset, *others])
 
     def due_change(self, lag_max_s: float) -> IsrChange | None:
         """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""

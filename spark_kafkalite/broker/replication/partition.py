@@ -53,6 +53,7 @@ class PartitionServices:
         "live_brokers",
         "max_decompressed_bytes",
         "on_offline",
+        "on_follower_log_start",
         "on_following",
         "on_leader_log_start",
         "on_role_change",
@@ -90,6 +91,8 @@ class PartitionServices:
         self.on_settled: Callable[[Partition], None] = lambda partition: None
         # Told where a follower's log should start, with its leader's.
         self.on_leader_log_start: Callable[[Partition, int], None] = lambda partition, offset: None
+        # Told when a follower has said that its log starts later than before.
+        self.on_follower_log_start: Callable[[], None] = lambda: None
         # replica.fetch.backoff.ms
         self.follower_backoff_s = 1.0
 

@@ -76,6 +76,7 @@ class Replicas:
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
+        services.on_follower_log_start = self._changed
         services.live_brokers = lambda: view.state.brokers
         services.on_settled = self._settled
 

@@ -214,6 +214,9 @@ class Reading:
                 self._unread.append(partition)
             elif session.is_new or partition.is_news(result):
                 self._found.append((partition, result))
+                if not is_consumer and result.log_start_offset != partition.log_start_offset >= 0:
+                    # A follower that leads next is not to bring deleted records back.
+                    self.is_enough = True
 
     def _named(self, topic: Topic, number: int) -> TopicPartition | None:
         """Return the name of a partition, None where nobody knows its topic's id."""
@@ -296,7 +299,9 @@ class Reading:
         if in_session.is_acknowledged if in_session is not None else fetching.is_acknowledged:
             return
         incarnation = Incarnation(fetching.request.replica_epoch)
-        leader.follower_fetched(fetching.replica_id, incarnation, asked.fetch_offset, fetching.session)
+        leader.follower_fetched(
+            fetching.replica_id, incarnation, asked.fetch_offset, fetching.session, asked.log_start_offset
+        )
         if in_session is not None:
             in_session.is_acknowledged = True
 

@@ -115,7 +115,7 @@ async def register_broker(
     """
     loop = asyncio.get_running_loop()
     path, data = znodes.broker_path(registration.broker_id), registration.encode()
-    patience = _Patience(loop, store)
+    patience = _HolderPatience(loop, store)
     while True:
         with contextlib.suppress(NodeExists):
             await answer(store.create(path, data, ephemeral=True, make_parents=True))
@@ -139,7 +139,7 @@ async def register_broker(
             raise DuplicateBrokerId(await _duplicate_text(store, registration, stat))
 
 
-class _Patience:
+class _HolderPatience:
     """How long a holder of this broker's id may still be one that has died: its session and a margin."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:

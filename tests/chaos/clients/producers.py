@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from abc import abstractmethod
@@ -135,13 +136,19 @@ class ConfluentProducer(ChaosProducer):
         payload = payload_of(self.value_name(number))
         try:
             self._producer.produce(self.place.topic, payload, partition=partition, on_delivery=delivered)
-        except BufferError as error:
+        except (BufferError, confluent_kafka.KafkaException) as error:
             self.note(number, partition, begun, FAIL, -1, repr(error))
         # Outcomes come while it polls, which is once for each record.
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except confluent_kafka.KafkaException as error:
+            # It has seen that the cluster broke its promise, and takes no more.
+            self.note_failure(begun, error)
+            self.stopping.set()
 
     def finish(self) -> None:
-        self._producer.flush(DELIVERY_TIMEOUT_MS / 1000)
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            self._producer.flush(DELIVERY_TIMEOUT_MS / 1000)
 
 
 def compile_java_producer(directory: Path) -> str:

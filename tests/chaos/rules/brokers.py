@@ -177,7 +177,7 @@ def registry(case: Case) -> Iterator[Violation]:
             text = f"{case.name(at)}: the registry says leader {state.leader}, epoch {state.epoch}, ISR {state.isr}"
             seen = f"the leader {view.leader}, {view.epoch}, {view.isr}"
             yield Violation("C11", f"{text}; {seen}", (view, state))
-        if at in first and None not in allowed:
+        if at in first and allowed and None not in allowed:
             most = sum(count for count in allowed if count is not None)
             elections = state.epoch - first[at].epoch
             if elections > most:

@@ -15,7 +15,7 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import NotCoordinator, NotLeaderOrFollower
 from spark_kafkalite.model import LATEST_TIMESTAMP
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.store import NoNode, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.batches import make_batch
@@ -71,10 +71,11 @@ def observer(stack: contextlib.ExitStack, connect: str) -> Store:
 
 
 def registered(store: Store, number: int) -> BrokerRegistration | None:
-    path = znodes.broker_path(number)
-    if store.exists(path).result(TIMEOUT_S) is None:
+    try:
+        data, _ = store.get(znodes.broker_path(number)).result(TIMEOUT_S)
+    except NoNode:
         return None
-    return BrokerRegistration.decode(number, store.get(path).result(TIMEOUT_S)[0])
+    return BrokerRegistration.decode(number, data)
 
 
 def registered_as(store: Store, number: int) -> int | None:
@@ -229,7 +230,7 @@ class Cut:
 
     def latest(self) -> int:
         asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
         return int(self.client.call(request, 7).topics[0].partitions[0].error_code)
 
     def heartbeat(self) -> int:

@@ -23,7 +23,7 @@ from spark_kafkalite.errors import KafkaError, NotLeaderOrFollower, OffsetOutOfR
 LEASE_SHARE: Final = 2 / 3
 
 
-class Lease:
+class RegistryLease:
     """The lease of one broker, over all of its sessions. It has none until the registry has answered."""
 
     __slots__ = ("end_s",)
@@ -32,7 +32,7 @@ class Lease:
         self.end_s = math.inf if unlimited else -math.inf
 
     def __repr__(self) -> str:
-        return f"Lease(end_s={self.end_s})"
+        return f"RegistryLease(end_s={self.end_s})"
 
     def renew(self, sent_s: float, session_timeout_ms: int) -> None:
         """Take note of an answer to what was sent at ``sent_s``. An earlier one that comes late shortens nothing."""

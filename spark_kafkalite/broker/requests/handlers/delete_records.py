@@ -2,7 +2,9 @@
 
 The offset becomes the log start, on the disk before the answer goes out: no crash brings the records back. Offset -1
 stands for the end of what consumers may see, and no offset beyond that end is accepted. The log start never goes back:
-an offset below it changes nothing. The answer is the log start that came of it, the low watermark.
+an offset below it changes nothing. The answer goes out when the logs of all replicas in sync start there, too (so that
+no leader brings the records back), or with REQUEST_TIMED_OUT after the request's timeout; it has the low watermark,
+below which none of them has anything.
 
 Disk space comes back in whole segments, which the next look of retention removes, half a second later.
 
@@ -14,13 +16,20 @@ v2  flexible
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation
+from spark_kafkalite.errors import (
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    RequestTimedOut,
+)
 from spark_kafkalite.model import HIGH_WATERMARK, INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -38,8 +47,40 @@ _NO_LOW_WATERMARK = -1
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
     moves, outcomes = await context.work(exchange, _checked(context, message))
-    failed = await context.retention.advance_log_starts(moves)
+    failed: dict[Partition, KafkaError] = {**await context.retention.advance_log_starts(moves)}
+    failed |= await _replicated(context, [each for each in moves if each not in failed], message.timeout_ms)
     return await context.work(exchange, _answer(outcomes, failed))
+
+
+async def _replicated(
+    context: BrokerContext, moved: Sequence[Partition], timeout_ms: int
+) -> dict[Partition, KafkaError]:
+    """Wait until the replicas in sync have moved their log starts, too; return what stands against that."""
+    left = list(moved)
+
+    def all_moved() -> bool:
+        # Each is looked at until it has moved, and the others wait behind it.
+        while left and _has_moved(left[-1]):
+            left.pop()
+        return not left
+
+    await context.replicas.wait_until(all_moved, max(timeout_ms, 0) / 1000)
+    return {partition: problem for partition in moved if (problem := _problem(partition)) is not None}
+
+
+def _has_moved(partition: Partition) -> bool:
+    leader = partition.leader
+    return leader is None or leader.low_watermark >= leader.log.log_start_offset
+
+
+def _problem(partition: Partition) -> KafkaError | None:
+    try:
+        partition.check_leader()
+    except KafkaError as error:
+        return error
+    if _has_moved(partition):
+        return None
+    return RequestTimedOut(f"{partition.topic_partition}: a replica in sync has not deleted the records yet")
 
 
 def _checked(
@@ -103,7 +144,9 @@ def _new_start(partition: Partition, offset: int) -> int:
 
 def _result(partition_index: int, outcome: Partition | int) -> DeleteRecordsPartitionResult:
     if isinstance(outcome, Partition):
-        return DeleteRecordsPartitionResult(partition_index=partition_index, low_watermark=outcome.log_start_offset)
+        leader = outcome.leader
+        start = outcome.log_start_offset if leader is None else leader.low_watermark
+        return DeleteRecordsPartitionResult(partition_index=partition_index, low_watermark=start)
     return DeleteRecordsPartitionResult(
         partition_index=partition_index, low_watermark=_NO_LOW_WATERMARK, error_code=outcome
     )

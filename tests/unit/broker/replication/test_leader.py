@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
@@ -69,6 +70,26 @@ def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: 
     assert partition.high_watermark == 0
 
 
+def test_the_low_watermark_waits_for_those_in_sync(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader()
+    told: list[int] = []
+    harness.services.on_follower_log_start = lambda: told.append(leader.low_watermark)
+    harness.append(partition, 3)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, 0)
+    partition.log.advance_log_start(2)
+    assert leader.low_watermark == 0
+    # Its log has moved, too; saying the same again, or nothing, is no news.
+    for start in (1, 2, 2, -1):
+        leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, start)
+    assert told == [0, 1, 2]
+    assert leader.low_watermark == 2
+    # Nobody waits for who is not in sync.
+    partition.log.advance_log_start(3)
+    assert leader.low_watermark == 2
+    partition.become_leader(of_two(1, epoch=5))
+    assert partition.check_leader().low_watermark == 3
+
+
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     consumer, follower, producer = Waiter(), Waiter(), Waiter()
@@ -112,7 +133,7 @@ def test_watchers_are_told_at_once_of_what_an_answer_tells_of(harness: Harness, 
     leader.follower_fetched(FOLLOWER, INCARNATION, 2)
     assert (consumer.told, follower.told) == (["news"], ["news", "changed"])
     partition.log.advance_log_start(1)
-    assert (consumer.told, follower.told) == (["news", "changed"], ["news", "changed", "changed"])
+    assert (consumer.told, follower.told) == (["news", "changed"], ["news", "changed", "news"])
     partition.resign(2, 5, 2)
     assert (consumer.told[2:], follower.told[3:]) == (["news"], ["news"])
     partition.log.advance_log_start(2)
@@ -205,7 +226,12 @@ class Answers:
 def context_of(harness: Harness, partition: Partition) -> Any:
     replicas = SimpleNamespace(get=lambda key: partition)
     return SimpleNamespace(
-        loop=harness.loop, slices=Slices(harness.loop), replicas=replicas, config={"fetch.max.bytes": 1 << 20}
+        loop=harness.loop,
+        clock=harness.clock,
+        slices=Slices(harness.loop),
+        replicas=replicas,
+        config={"fetch.max.bytes": 1 << 20},
+        lease=RegistryLease(unlimited=True),
     )
 
 

@@ -13,6 +13,7 @@ from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -120,7 +121,7 @@ class Bed:
             fetch_sessions=FetchSessions(),
             clock=harness.clock,
             gate=Gate(),
-            lease=SimpleNamespace(check_leads=lambda now_s: None),
+            lease=RegistryLease(unlimited=True),
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
         handlers.load()
@@ -184,9 +185,14 @@ class Acknowledged:
         told, heard = self, Leader.follower_fetched
 
         def follower_fetched(
-            leader: Leader, replica_id: int, incarnation: Any, fetch_offset: int, session: Any = None
+            leader: Leader,
+            replica_id: int,
+            incarnation: Any,
+            fetch_offset: int,
+            session: Any = None,
+            log_start_offset: int = -1,
         ) -> None:
-            heard(leader, replica_id, incarnation, fetch_offset, session)
+            heard(leader, replica_id, incarnation, fetch_offset, session, log_start_offset)
             told.calls.append((replica_id, incarnation, fetch_offset))
             told.epochs.append(leader.epoch)
             told.sessions.append(session)
@@ -319,6 +325,19 @@ class TestFollowers:
         ended, told = (packed.parse_fetch_response(b"".join(pieces), 17) for pieces, _ in connection.answers)
         assert ended.topics == []
         assert [one.high_watermark for _, ones in told.topics for one in ones] == [2]
+
+    def test_followers_hear_at_once_of_a_log_start(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(3))
+        answer = connection.fetch(first)
+        connection.send(going_on(first, answer, 1, max_wait_ms=WAIT_MS))
+        bed.harness.run_loop()
+        assert connection.answers == []
+        partition.log.advance_log_start(2)
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.log_start_offset, one.records) == (2, b"")
 
     def test_any_request_ends_the_wait_of_the_fetch_before_it(self, bed: Bed, acknowledged: Acknowledged) -> None:
         bed.harness.append(bed.lead(isr=(ME, FOLLOWER)), 3)

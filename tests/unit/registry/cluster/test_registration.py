@@ -105,18 +105,18 @@ def test_time_without_the_registry_does_not_count_against_a_holder_of_the_id(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
-    old, new = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=200)
+    old, new = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=1000)
 
     async def come_back() -> None:
         await registration.register_broker(old, a_broker())
         waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
         await asyncio.sleep(0.05)
         new.listeners.report(SessionState.SUSPENDED)
-        done, _ = await asyncio.wait([waiting], timeout=0.6)
+        done, _ = await asyncio.wait([waiting], timeout=1.5)
         assert not done
         new.listeners.report(SessionState.CONNECTED)
         # The holder has its whole time again.
-        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         with pytest.raises(registration.DuplicateBrokerId):
             await asyncio.wait_for(waiting, 10)

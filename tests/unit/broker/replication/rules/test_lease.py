@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.errors import (
     KafkaError,
     NotEnoughReplicas,
@@ -15,7 +15,7 @@ from spark_kafkalite.errors import (
 
 
 def test_a_lease_is_two_thirds_of_the_session_from_the_sending_on() -> None:
-    lease = Lease()
+    lease = RegistryLease()
     assert not lease.holds(0.0)
     lease.renew(sent_s=100.0, session_timeout_ms=6000)
     assert lease.holds(103.9)
@@ -29,19 +29,19 @@ def test_a_lease_is_two_thirds_of_the_session_from_the_sending_on() -> None:
 
 
 def test_an_answer_that_comes_late_shortens_nothing() -> None:
-    lease = Lease()
+    lease = RegistryLease()
     lease.renew(sent_s=100.0, session_timeout_ms=3000)
     lease.renew(sent_s=99.0, session_timeout_ms=3000)
     assert lease.holds(101.9)
 
 
 def test_with_the_embedded_registry_there_is_no_end() -> None:
-    assert Lease(unlimited=True).holds(1e12)
+    assert RegistryLease(unlimited=True).holds(1e12)
 
 
 @pytest.mark.parametrize("missing", [OffsetOutOfRange, OutOfOrderSequenceNumber])
 def test_who_may_not_lead_any_more_says_of_nothing_that_it_is_missing(missing: type[KafkaError]) -> None:
-    lease = Lease()
+    lease = RegistryLease()
     lease.renew(10.0, 3000)
     error, other = missing("there is less"), NotEnoughReplicas("too few")
     assert lease.said(error, 11.9) is error
