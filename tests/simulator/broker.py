@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
@@ -129,7 +129,7 @@ class Run:
         return self._start.replicas
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> RegistryLease:
         return self._start.lease
 
     @property
@@ -203,7 +203,7 @@ class _Start(BrokerStart):
 
     owner: Run
     view: ClusterView
-    lease: Lease
+    lease: RegistryLease
     replicas: Replicas
     membership: ClusterMembership
 

@@ -17,7 +17,7 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
-from spark_kafkalite.broker.replication.rules.lease import Lease
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.log.directories import runs
 from spark_kafkalite.registry import znodes
@@ -89,7 +89,7 @@ def _unknown_outcomes_are_forgotten() -> Iterator[Patch]:
 
 
 def _leases_have_no_end() -> Iterator[Patch]:
-    yield mock.patch.object(Lease, "holds", lambda lease, _: lease.end_s > 0)
+    yield mock.patch.object(RegistryLease, "holds", lambda lease, _: lease.end_s > 0)
 
 
 def _fetches_name_no_incarnation() -> Iterator[Patch]:
