@@ -56,6 +56,7 @@ CLUSTER = "tests/interop/cluster"
 # In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
+    Suite("simulator", ("tests/simulator",)),
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
