@@ -36,7 +36,7 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     OffsetOutOfRange,
 )
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import IsolationLevel, TopicPartition
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -159,6 +159,16 @@ class ReadAhead:
                 if left_s <= 0:
                     raise TimeoutError(f"the position of {topic_partition} could not be found in time")
                 self.changed.wait(left_s)
+
+    def ends_seen(self, isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        """Return the ends of partitions as the last fetches saw them; those that were not fetched yet are left out."""
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        with self.lock:
+            return {
+                each: max(state.position or 0, state.last_stable_offset if committed else state.high_watermark)
+                for each, state in self.states.items()
+                if state.high_watermark >= 0
+            }
 
     def notify(self) -> None:
         """Wake who waits for something to change."""
