@@ -24,6 +24,7 @@ from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetc
 from spark_kafkalite.client.consume.fetched import BufferPool
 from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
+from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline, is_retriable
@@ -260,7 +261,7 @@ class ReadAhead:
                     continue
                 if topic_partition in found:
                     state.position = state.fetch_offset = found[topic_partition]
-                    state.leader_epoch = outcome.leader_epochs[topic_partition]
+                    state.leader_epoch = state.fetch_epoch = outcome.leader_epochs[topic_partition]
                     state.reset_to = None
                 elif topic_partition in failed and not is_retriable(failed[topic_partition]):
                     state.error = failed[topic_partition]
@@ -394,6 +395,8 @@ class ReadAhead:
             state.high_watermark = fetched.high_watermark
             state.last_stable_offset = fetched.last_stable_offset
             state.log_start_offset = fetched.log_start_offset
+            if fetched.diverging_epoch is not None:
+                state.fetch_epoch = fetched.diverging_epoch[0]
             if fetched.records is None:
                 return
             piece = answer.piece(want.position, fetched)
@@ -401,6 +404,7 @@ class ReadAhead:
             self._refused(state, want.position.offset, error)
             return
         if not piece.is_exhausted:
+            state.fetch_epoch = piece.last_leader_epoch(state.fetch_epoch)
             state.fetch_offset = piece.end_offset
             state.buffered.append(piece)
             state.buffered_bytes += piece.size_bytes
@@ -408,7 +412,9 @@ class ReadAhead:
     def _refused(self, state: TopicPartitionState, offset: int, error: KafkaliteError) -> None:
         """Deal with the error of one partition; the lock is held."""
         after = after_error(error)
-        if after is AfterError.MOVE:
+        if isinstance(error, LogTruncated):
+            self._truncated(state, error)
+        elif after is AfterError.MOVE:
             self._out_of_range(state, offset)
         elif after is AfterError.GIVE_UP:
             # Polls raise it once what was fetched before is used up.
@@ -424,6 +430,17 @@ class ReadAhead:
     def _put_off(self, state: TopicPartitionState) -> None:
         """Fetch a partition after a pause."""
         state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+
+    def _truncated(self, state: TopicPartitionState, error: LogTruncated) -> None:
+        """Go on where the logs part if there is a policy: its end of the log would double or skip far more."""
+        if state.buffered:
+            self._put_off(state)
+            return
+        if self._start.reset() is None:
+            state.error = error
+            return
+        _LOG.warning("%s: going to %d", error, error.divergent_offset)
+        state.move_to(error.divergent_offset, leader_epoch=error.leader_epoch)
 
     def _out_of_range(self, state: TopicPartitionState, offset: int) -> None:
         if state.buffered:
