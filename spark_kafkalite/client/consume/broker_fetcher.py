@@ -176,6 +176,9 @@ class BrokerFetcher:
         code, results = fetch(connection, positions, limits, deadline, self._cluster.config.client_id, buffer)
         if code:
             raise refusal(ApiKey.FETCH, code, f"broker {connection.name} refuses the fetch")
+        leaders = {each: part.current_leader for each, part in results.items() if part.current_leader is not None}
+        if leaders:
+            self._cluster.take_leaders(leaders)
         return FetchAnswer(results, self._memory_of(results, buffer), limits, self._check_crcs)
 
     def _memory_of(

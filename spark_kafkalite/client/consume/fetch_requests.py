@@ -42,6 +42,7 @@ class PartitionFetched(NamedTuple):
 
     ``last_stable_offset`` and ``high_watermark`` are -1 with an error; ``aborted`` are (producer id, first offset).
     ``diverging_epoch``, (epoch, end offset), comes with neither records nor an error: see :mod:`.truncation`.
+    ``current_leader``, (node id, leader epoch), is of a partition that is led elsewhere.
     """
 
     error_code: int
@@ -51,6 +52,7 @@ class PartitionFetched(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None
     records: memoryview | None
     diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
 
 
 def fetch(
@@ -104,5 +106,6 @@ def fetch(
                 item.aborted_transactions,
                 records if isinstance(records, memoryview) and len(records) else None,
                 item.diverging_epoch,
+                item.current_leader,
             )
     return answer.error_code, results

@@ -21,6 +21,7 @@ from typing import Final
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, FetchAnswer, after_error
 from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetch
+from spark_kafkalite.client.consume.fetch_requests import FetchFrom
 from spark_kafkalite.client.consume.fetched import BufferPool
 from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
@@ -401,7 +402,7 @@ class ReadAhead:
                 return
             piece = answer.piece(want.position, fetched)
         except KafkaliteError as error:
-            self._refused(state, want.position.offset, error)
+            self._refused(state, want.position, error)
             return
         if not piece.is_exhausted:
             state.fetch_epoch = piece.last_leader_epoch(state.fetch_epoch)
@@ -409,9 +410,10 @@ class ReadAhead:
             state.buffered.append(piece)
             state.buffered_bytes += piece.size_bytes
 
-    def _refused(self, state: TopicPartitionState, offset: int, error: KafkaliteError) -> None:
+    def _refused(self, state: TopicPartitionState, asked: FetchFrom, error: KafkaliteError) -> None:
         """Deal with the error of one partition; the lock is held."""
         after = after_error(error)
+        offset = asked.offset
         if isinstance(error, LogTruncated):
             self._truncated(state, error)
         elif after is AfterError.MOVE:
@@ -423,7 +425,10 @@ class ReadAhead:
                 self.report_unreadable(state.topic_partition, offset, error)
         else:
             self._report(error)
-            self._put_off(state)
+            info = self._cluster.snapshot.partition(state.topic_partition)
+            # The answer itself, or metadata meanwhile, may have said who leads now.
+            if after is not AfterError.FIND_LEADER or info is None or info.leader_epoch <= asked.leader_epoch:
+                self._put_off(state)
             if after is AfterError.FIND_LEADER:
                 self._cluster.request_refresh()
 
