@@ -211,10 +211,11 @@ class ClusterOffsets:
         """Return the ends of the logs: high watermarks, or last stable offsets for ``read_committed``.
 
         A leader that has just changed may show an end below what was read before (KAFKA-7703), so an end below
-        ``not_below`` is asked for again, ``fetchOffset.numRetries`` times, and then believed.
+        ``not_below`` is asked for again, ``fetchOffset.numRetries`` times, and then believed. One that does not know
+        its end yet has no news (KIP-207): the end is what it was; without ``not_below`` it is waited for.
         """
         wanted = list(partitions)
-        found = self._ends(wanted, LATEST_TIMESTAMP, "the last offsets")
+        found = self._ends(wanted, LATEST_TIMESTAMP, "the last offsets", not_below)
         for attempt in range(self._options.retries):
             backwards = [tp for tp, offset in found.items() if offset < (not_below or {}).get(tp, 0)]
             if not backwards:
@@ -226,20 +227,30 @@ class ClusterOffsets:
                 ", ".join(f"{tp} from {(not_below or {})[tp]} to {found[tp]}" for tp in backwards),
             )
             time.sleep(self._options.retry_interval_ms / 1000)
-            found.update(self._ends(backwards, LATEST_TIMESTAMP, "the last offsets"))
+            found.update(self._ends(backwards, LATEST_TIMESTAMP, "the last offsets", not_below))
         return found
 
-    def _ends(self, partitions: Iterable[TopicPartition], timestamp: int, what: str) -> Offsets:
-        return {
-            tp: each for tp, each in self._at(dict.fromkeys(partitions, timestamp), what).items() if each is not None
-        }
+    def _ends(
+        self,
+        partitions: Iterable[TopicPartition],
+        timestamp: int,
+        what: str,
+        last_known: Mapping[TopicPartition, int] | None = None,
+    ) -> Offsets:
+        found = self._at(dict.fromkeys(partitions, timestamp), what, last_known)
+        return {tp: each for tp, each in found.items() if each is not None}
 
-    def _at(self, timestamps: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, int | None]:
+    def _at(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        what: str,
+        last_known: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, int | None]:
         if not timestamps:
             return {}
         left = dict(timestamps)
         while True:
-            found = self.patiently(what, partial(self._ask, left))
+            found = self.patiently(what, partial(self._ask, left, last_known))
             if found is not None:
                 for tp in found:
                     self._unknown_since_s.pop(tp, None)
@@ -256,12 +267,15 @@ class ClusterOffsets:
                 time.sleep(self._options.retry_interval_ms / 1000)
 
     def _ask(
-        self, timestamps: Mapping[TopicPartition, int], deadline: Deadline
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        last_known: Mapping[TopicPartition, int] | None,
+        deadline: Deadline,
     ) -> dict[TopicPartition, int | None] | None:
         """Return the offsets of these times; None when the brokers know nothing of some of the partitions."""
         isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
         try:
-            answers = offsets_for(self._cluster, timestamps, deadline, isolation=isolation)
+            answers = offsets_for(self._cluster, timestamps, deadline, isolation=isolation, last_known=last_known)
         except UnknownTopicOrPartition as error:
             snapshot = self._cluster.refresh({tp.topic for tp in timestamps}, deadline)
             if all(snapshot.partition(tp) is not None for tp in timestamps):

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
+from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.spark.cluster_errors import refusal
@@ -66,7 +67,7 @@ def _read_range(
     if whole.size < _SMALL_RANGE_OFFSETS:
         max_bytes = min(max_bytes, _SMALL_FETCH_BYTES)
     while position < whole.end_offset:
-        lost: list[RangeNotInLog] = []
+        lost: list[RangeNotInLog | LogTruncated] = []
         with RangeFetcher(
             cluster,
             tp,
@@ -99,20 +100,22 @@ def _read_range(
         position = _after_loss(plan, whole, lost[0])
 
 
-def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog]) -> Iterator[FetchedBatches]:
+def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog | LogTruncated]) -> Iterator[FetchedBatches]:
     """Yield the pieces; a position that is not in the log ends them, so that the rows before it still go out."""
     try:
         yield from fetcher
-    except RangeNotInLog as error:
+    except (RangeNotInLog, LogTruncated) as error:
         lost.append(error)
     except UnknownTopicOrPartition:
         lost.append(RangeNotInLog(fetcher.topic_partition, fetcher.position, -1, -1))
 
 
-def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int:
+def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog | LogTruncated) -> int:
     """Return where to go on after offsets that are gone, or raise. Source:
     KafkaDataConsumer.getEarliestAvailableOffset.
     """
+    if isinstance(error, LogTruncated):
+        return _after_truncation(plan, whole, error)
     if error.log_start_offset < 0 or error.log_end_offset <= error.offset or error.log_start_offset >= whole.end_offset:
         resume = whole.end_offset
     else:
@@ -129,3 +132,17 @@ def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog) -> int
         raise loss.error()
     _LOG.warning("%s", loss.warning())
     return resume
+
+
+def _after_truncation(plan: ReadPlan, whole: OffsetRange, error: LogTruncated) -> int:
+    """Return where to go on in a log that was cut below what was read, or raise. Rows that went out stay."""
+    loss = DataLoss(
+        LOSS_COULD_NOT_READ,
+        f"{whole}: the log was truncated to offset {error.divergent_offset} while it was read up to offset "
+        f"{error.offset}; reading goes on there, and the {error.offset - error.divergent_offset} offsets in between "
+        "are kept as they were read",
+    )
+    if plan.fail_on_data_loss:
+        raise loss.error()
+    _LOG.warning("%s", loss.warning())
+    return error.offset

@@ -17,6 +17,7 @@ from typing import Self
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
 from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
+from spark_kafkalite.client.consume.truncation import check_not_truncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline, is_retriable, needs_refresh
@@ -88,12 +89,18 @@ class FetchAnswer:
             self._memory.release()
 
     def of(self, position: FetchFrom) -> PartitionFetched:
-        """Return one partition's part, or raise the broker's error for it; see :func:`after_error`."""
+        """Return one partition's part, or raise the broker's error for it; see :func:`after_error`.
+
+        Raises LogTruncated when the log has lost what was read. A diverging epoch in what is returned is the one to
+        fetch with next.
+        """
         topic_partition, offset = position.topic_partition, position.offset
         fetched = self._results.get(topic_partition)
         if fetched is None:
             raise UnknownTopicOrPartition(f"{topic_partition}: the broker's answer to a fetch leaves it out")
         if not fetched.error_code:
+            if fetched.diverging_epoch is not None:
+                check_not_truncated(topic_partition, offset, fetched.diverging_epoch)
             return fetched
         error = refusal(ApiKey.FETCH, fetched.error_code, f"{topic_partition}: cannot be fetched from offset {offset}")
         if isinstance(error, CorruptMessage):
@@ -169,6 +176,9 @@ class BrokerFetcher:
         code, results = fetch(connection, positions, limits, deadline, self._cluster.config.client_id, buffer)
         if code:
             raise refusal(ApiKey.FETCH, code, f"broker {connection.name} refuses the fetch")
+        leaders = {each: part.current_leader for each, part in results.items() if part.current_leader is not None}
+        if leaders:
+            self._cluster.take_leaders(leaders)
         return FetchAnswer(results, self._memory_of(results, buffer), limits, self._check_crcs)
 
     def _memory_of(

@@ -279,11 +279,19 @@ class Consumer:
         return self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that this consumer may see, as its isolation.level says."""
+        """Return the offset after the last record that this consumer may see, as its isolation.level says.
+
+        While a leader that was elected just now does not know that, it is what the last fetch saw.
+        """
         return self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
 
     def _ends(self, partitions: Partitions, which: int, timeout_ms: int | None) -> dict[TopicPartition, int]:
-        found = self.offsets_for_times(dict.fromkeys(as_partitions(partitions), which), timeout_ms)
+        self._check_open()
+        wanted, isolation = dict.fromkeys(as_partitions(partitions), which), self.config.isolation
+        last_known = self._ahead.ends_seen(isolation) if which == LATEST_TIMESTAMP else {}
+        found = offsets_for(
+            self._cluster, wanted, self._deadline(timeout_ms), isolation=isolation, last_known=last_known
+        )
         return {each: answer.offset for each, answer in found.items() if answer is not None}
 
     def offsets_for_times(

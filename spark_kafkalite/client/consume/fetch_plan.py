@@ -82,7 +82,7 @@ def plan_fetch(
         elif state.buffered_bytes >= enough:
             is_cut = True
         else:
-            position = FetchFrom(state.topic_partition, state.fetch_offset, info.leader_epoch, most)
+            position = FetchFrom(state.topic_partition, state.fetch_offset, info.leader_epoch, most, state.fetch_epoch)
             wants.append(Want(state, state.generation, position))
     if not leads or node_id not in snapshot.nodes:
         return None

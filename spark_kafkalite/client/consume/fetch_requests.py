@@ -8,19 +8,23 @@ from typing import NamedTuple
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, FrameError
-from spark_kafkalite.model import IsolationLevel, TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import Memory
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest, pack_fetch_request, parse_fetch_response
 
 
 class FetchFrom(NamedTuple):
-    """Where to read one partition from. ``leader_epoch`` -1: do not have it compared."""
+    """Where to read one partition from. ``leader_epoch`` -1: do not have it compared.
+
+    ``last_fetched_epoch`` is that of the record before ``offset``, -1 where it is not known (:mod:`.truncation`).
+    """
 
     topic_partition: TopicPartition
     offset: int
     leader_epoch: int
     max_bytes: int
+    last_fetched_epoch: int = NO_LEADER_EPOCH
 
 
 class FetchLimits(NamedTuple):
@@ -37,6 +41,8 @@ class PartitionFetched(NamedTuple):
     """One partition's part of an answer. ``records`` is a view into the answer, None when there is nothing.
 
     ``last_stable_offset`` and ``high_watermark`` are -1 with an error; ``aborted`` are (producer id, first offset).
+    ``diverging_epoch``, (epoch, end offset), comes with neither records nor an error: see :mod:`.truncation`.
+    ``current_leader``, (node id, leader epoch), is of a partition that is led elsewhere.
     """
 
     error_code: int
@@ -45,6 +51,8 @@ class PartitionFetched(NamedTuple):
     log_start_offset: int
     aborted: Sequence[tuple[int, int]] | None
     records: memoryview | None
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
 
 
 def fetch(
@@ -64,7 +72,9 @@ def fetch(
     correlation_id = connection.next_correlation_id()
     topics: dict[str, list[FetchPartition]] = {}
     for each in positions:
-        partition = FetchPartition(each.topic_partition.partition, each.offset, each.max_bytes, each.leader_epoch)
+        partition = FetchPartition(
+            each.topic_partition.partition, each.offset, each.max_bytes, each.leader_epoch, each.last_fetched_epoch
+        )
         topics.setdefault(each.topic_partition.topic, []).append(partition)
     # No session: every request names all of its partitions.
     request = FetchRequest(
@@ -95,5 +105,7 @@ def fetch(
                 item.log_start_offset,
                 item.aborted_transactions,
                 records if isinstance(records, memoryview) and len(records) else None,
+                item.diverging_epoch,
+                item.current_leader,
             )
     return answer.error_code, results

@@ -230,6 +230,11 @@ class FetchedBatches:
         index = bisect_left(self._headers, offset, key=_base_offset)
         return self._headers[index - 1].partition_leader_epoch if index else None
 
+    def last_leader_epoch(self, before: int) -> int:
+        """Return the leader epoch of the last record before ``end_offset``; ``before`` when there is no batch."""
+        found = self.leader_epoch_before(self.end_offset)
+        return before if found is None else found
+
     def release(self) -> None:
         """Give the memory back; done by itself once everything is decoded. The batches cannot be read afterwards."""
         self._index = len(self._headers)

@@ -24,6 +24,7 @@ class TopicPartitionState:
         "buffered",
         "buffered_bytes",
         "error",
+        "fetch_epoch",
         "fetch_offset",
         "generation",
         "high_watermark",
@@ -44,6 +45,8 @@ class TopicPartitionState:
         # Of the last record before the position; -1 when it is not known.
         self.leader_epoch = NO_LEADER_EPOCH
         self.fetch_offset = 0
+        # Of the last record before the fetch offset, as far as it is known.
+        self.fetch_epoch = NO_LEADER_EPOCH
         # What to look the position up by: a timestamp, or EARLIEST or LATEST.
         self.reset_to: int | None = None
         self.buffered: deque[FetchedBatches] = deque()
@@ -63,6 +66,7 @@ class TopicPartitionState:
         self.leader_epoch = leader_epoch
         self.reset_to = reset_to
         self.fetch_offset = position or 0
+        self.fetch_epoch = leader_epoch
         self.error = None
         self.retry_at_s = 0.0
         self.drop_buffered()

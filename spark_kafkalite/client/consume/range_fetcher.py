@@ -5,8 +5,9 @@ bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class
 :func:`columns_from` turns them into columns.
 
 Every offset of the range is either delivered or known not to be there: a position that is no longer in the log raises
-:class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means. Errors that pass (a
-leader moves, a broker restarts) are retried inside; without any progress for ``timeout_ms`` the last of them is raised.
+:class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means, and a log that was cut
+below what was read :class:`.truncation.LogTruncated`. Errors that pass (a leader moves, a broker restarts) are retried
+inside; without any progress for ``timeout_ms`` the last of them is raised.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetc
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.client.consume.list_offsets import offsets_for
+from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
 from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
-from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
 
@@ -79,6 +81,7 @@ class RangeFetcher:
         self._topic_partition = topic_partition
         self._position = start_offset
         self._end_offset = end_offset
+        self._last_epoch = NO_LEADER_EPOCH
         self._isolation = isolation
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
@@ -195,7 +198,9 @@ class RangeFetcher:
     def _fetch_once(self, deadline: Deadline) -> FetchedBatches | None:
         leader = self._leader(deadline)
         self._fetcher.connect(leader.leader, deadline)
-        position = FetchFrom(self._topic_partition, self._position, leader.leader_epoch, self._max_bytes)
+        position = FetchFrom(
+            self._topic_partition, self._position, leader.leader_epoch, self._max_bytes, self._last_epoch
+        )
         # The last fetch before the deadline parks no longer than that, and its answer has a moment to arrive.
         left_ms = int(deadline.left_s() * 1000)
         wait_ms = min(_MAX_WAIT_MS, max(1, left_ms))
@@ -204,8 +209,12 @@ class RangeFetcher:
         with self._fetcher.fetch([position], limits, answer_by) as answer:
             try:
                 fetched = answer.of(position)
+            except LogTruncated:
+                raise
             except OffsetOutOfRange:
                 raise self._out_of_range(position.offset, deadline) from None
+            if fetched.diverging_epoch is not None:
+                self._last_epoch = fetched.diverging_epoch[0]
             piece = answer.piece(position, fetched, self._end_offset)
         if fetched.log_start_offset > position.offset and (
             piece.is_exhausted or piece.first_base_offset > position.offset
@@ -215,6 +224,7 @@ class RangeFetcher:
         if piece.end_offset == position.offset:
             return None
         self._position = piece.end_offset
+        self._last_epoch = piece.last_leader_epoch(self._last_epoch)
         return piece
 
     def _leader(self, deadline: Deadline) -> PartitionInfo:

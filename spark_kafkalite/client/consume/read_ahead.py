@@ -21,9 +21,11 @@ from typing import Final
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, FetchAnswer, after_error
 from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetch
+from spark_kafkalite.client.consume.fetch_requests import FetchFrom
 from spark_kafkalite.client.consume.fetched import BufferPool
 from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
+from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline, is_retriable
@@ -36,7 +38,7 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     OffsetOutOfRange,
 )
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import IsolationLevel, TopicPartition
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -160,6 +162,16 @@ class ReadAhead:
                     raise TimeoutError(f"the position of {topic_partition} could not be found in time")
                 self.changed.wait(left_s)
 
+    def ends_seen(self, isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        """Return the ends of partitions as the last fetches saw them; those that were not fetched yet are left out."""
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        with self.lock:
+            return {
+                each: max(state.position or 0, state.last_stable_offset if committed else state.high_watermark)
+                for each, state in self.states.items()
+                if state.high_watermark >= 0
+            }
+
     def notify(self) -> None:
         """Wake who waits for something to change."""
         with self.lock:
@@ -250,7 +262,7 @@ class ReadAhead:
                     continue
                 if topic_partition in found:
                     state.position = state.fetch_offset = found[topic_partition]
-                    state.leader_epoch = outcome.leader_epochs[topic_partition]
+                    state.leader_epoch = state.fetch_epoch = outcome.leader_epochs[topic_partition]
                     state.reset_to = None
                 elif topic_partition in failed and not is_retriable(failed[topic_partition]):
                     state.error = failed[topic_partition]
@@ -384,21 +396,27 @@ class ReadAhead:
             state.high_watermark = fetched.high_watermark
             state.last_stable_offset = fetched.last_stable_offset
             state.log_start_offset = fetched.log_start_offset
+            if fetched.diverging_epoch is not None:
+                state.fetch_epoch = fetched.diverging_epoch[0]
             if fetched.records is None:
                 return
             piece = answer.piece(want.position, fetched)
         except KafkaliteError as error:
-            self._refused(state, want.position.offset, error)
+            self._refused(state, want.position, error)
             return
         if not piece.is_exhausted:
+            state.fetch_epoch = piece.last_leader_epoch(state.fetch_epoch)
             state.fetch_offset = piece.end_offset
             state.buffered.append(piece)
             state.buffered_bytes += piece.size_bytes
 
-    def _refused(self, state: TopicPartitionState, offset: int, error: KafkaliteError) -> None:
+    def _refused(self, state: TopicPartitionState, asked: FetchFrom, error: KafkaliteError) -> None:
         """Deal with the error of one partition; the lock is held."""
         after = after_error(error)
-        if after is AfterError.MOVE:
+        offset = asked.offset
+        if isinstance(error, LogTruncated):
+            self._truncated(state, error)
+        elif after is AfterError.MOVE:
             self._out_of_range(state, offset)
         elif after is AfterError.GIVE_UP:
             # Polls raise it once what was fetched before is used up.
@@ -407,13 +425,27 @@ class ReadAhead:
                 self.report_unreadable(state.topic_partition, offset, error)
         else:
             self._report(error)
-            self._put_off(state)
+            info = self._cluster.snapshot.partition(state.topic_partition)
+            # The answer itself, or metadata meanwhile, may have said who leads now.
+            if after is not AfterError.FIND_LEADER or info is None or info.leader_epoch <= asked.leader_epoch:
+                self._put_off(state)
             if after is AfterError.FIND_LEADER:
                 self._cluster.request_refresh()
 
     def _put_off(self, state: TopicPartitionState) -> None:
         """Fetch a partition after a pause."""
         state.retry_at_s = self._clock.monotonic_s() + self._config.client.retry_backoff_ms / 1000
+
+    def _truncated(self, state: TopicPartitionState, error: LogTruncated) -> None:
+        """Go on where the logs part if there is a policy: its end of the log would double or skip far more."""
+        if state.buffered:
+            self._put_off(state)
+            return
+        if self._start.reset() is None:
+            state.error = error
+            return
+        _LOG.warning("%s: going to %d", error, error.divergent_offset)
+        state.move_to(error.divergent_offset, leader_epoch=error.leader_epoch)
 
     def _out_of_range(self, state: TopicPartitionState, offset: int) -> None:
         if state.buffered:

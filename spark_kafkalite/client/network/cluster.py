@@ -32,6 +32,7 @@ from spark_kafkalite.client.network.metadata import (
     merge,
     not_live,
     topic_error,
+    with_leaders,
 )
 from spark_kafkalite.client.network.pooled_connection import PooledConnection
 from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
@@ -46,6 +47,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafkalite.wire.packed import NodeEndpoint
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -119,6 +121,21 @@ class ClusterClient:
             self._changed.notify_all()
         self._tell_listeners()
         return snapshot
+
+    def take_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[NodeEndpoint] = ()
+    ) -> None:
+        """Believe a broker that refuses a request and says who leads now (node id, leader epoch), if that is news.
+
+        Listeners are told before this returns; no request is made.
+        """
+        with self._lock:
+            before = self._snapshot
+            self._snapshot = with_leaders(before, leaders, endpoints)
+            if self._snapshot is before:
+                return
+            self._changed.notify_all()
+        self._tell_listeners()
 
     def _tell_listeners(self) -> None:
         with self._lock:

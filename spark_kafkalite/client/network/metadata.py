@@ -1,18 +1,20 @@
 """What a client knows of a cluster: brokers, topics, partitions and their leaders, as immutable values.
 
-Pure: :func:`merge` turns a Metadata answer and the last picture into the next one. A partition's leader epoch never
+Pure: :func:`merge` turns a Metadata answer and the last picture into the next one, :func:`with_leaders` what the answer
+to a produce request or a fetch says of a partition that has moved. A partition's leader epoch never
 goes back within one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from spark_kafkalite.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.packed import NodeEndpoint
 from spark_kafkalite.wire.rights import refusal
 
 NO_LEADER: Final = -1
@@ -102,6 +104,35 @@ def merge(last: ClusterSnapshot, answer: Any, asked: set[str] | None) -> Cluster
         nodes={node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in answer.brokers},
         topics=topics,
     )
+
+
+def with_leaders(
+    last: ClusterSnapshot, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[NodeEndpoint]
+) -> ClusterSnapshot:
+    """Return the picture after an answer named current leaders: (node id, leader epoch), and where they are reached.
+
+    Only a higher epoch than the known one counts, and a leader whose address is known or given; without such news the
+    picture is the same object. Source: KIP-951.
+    """
+    nodes = dict(last.nodes)
+    for each in endpoints:
+        nodes[each.node_id] = Node(each.node_id, each.host, each.port, each.rack)
+    topics = dict(last.topics)
+    for topic_partition, (leader, leader_epoch) in leaders.items():
+        topic = topics.get(topic_partition.topic)
+        known = None if topic is None else last.partition(topic_partition)
+        if topic is None or known is None or leader not in nodes or leader_epoch <= known.leader_epoch:
+            continue
+        partitions = tuple(
+            replace(info, leader=leader, leader_epoch=leader_epoch, error_code=0)
+            if info.partition == known.partition
+            else info
+            for info in topic.partitions
+        )
+        topics[topic.name] = replace(topic, partitions=partitions)
+    if topics == last.topics:
+        return last
+    return replace(last, version=last.version + 1, nodes=nodes, topics=topics)
 
 
 def _merged_topic(last: TopicInfo | None, received: Any) -> TopicInfo:

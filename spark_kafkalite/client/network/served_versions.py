@@ -19,7 +19,7 @@ from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 # The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
 # OffsetCommit and OffsetFetch before them (10). SaslHandshake begins with the version whose tokens come in frames.
 SUPPORTED: Final[dict[int, tuple[int, int]]] = {
-    ApiKey.PRODUCE: (3, 9),
+    ApiKey.PRODUCE: (3, 10),
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 9),
     ApiKey.METADATA: (1, 12),

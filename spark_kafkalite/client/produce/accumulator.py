@@ -184,9 +184,12 @@ class Accumulator:
     # The sender's side --------------------------------------------------------------------------------------------
 
     def set_leaders(self, leader_of: Callable[[str, int], int]) -> None:
-        """Take over leaders from new metadata."""
+        """Take over leaders from new metadata. Another one is asked at once: the pause was for the one before."""
         for queue in self.queues.values():
-            queue.leader = leader_of(queue.topic, queue.partition)
+            leader = leader_of(queue.topic, queue.partition)
+            if leader not in (queue.leader, NO_LEADER):
+                queue.retry_at_s = 0.0
+            queue.leader = leader
 
     def active_queues(self) -> list[PartitionQueue]:
         """Return the queues that hold unfinished batches."""

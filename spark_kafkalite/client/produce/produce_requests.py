@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from spark_kafkalite.client.network.sockets import Buffer
 from spark_kafkalite.client.produce.delivery import ProducerBatch
-from spark_kafkalite.wire.packed import ProducedPartition, pack_produce_request, parse_produce_response
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.wire.packed import NodeEndpoint, ProducedPartition, pack_produce_request, parse_produce_response
 
 
 class ProduceOutcome(NamedTuple):
@@ -36,15 +38,27 @@ def encode_produce(
     return cast(list[Buffer], pieces)
 
 
-def read_produce_answer(frame: memoryview, version: int) -> dict[tuple[str, int], ProduceOutcome]:
-    """Return the outcome of each partition in an answer. Raises FrameError."""
+class ProduceAnswer(NamedTuple):
+    """A whole answer. ``leaders`` are (node id, leader epoch) of partitions that are led elsewhere (version 10)."""
+
+    outcomes: dict[tuple[str, int], ProduceOutcome]
+    leaders: dict[TopicPartition, tuple[int, int]]
+    endpoints: Sequence[NodeEndpoint]
+
+
+def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
+    """Return the outcome of each partition in an answer, and who leads what is refused. Raises FrameError."""
     outcomes: dict[tuple[str, int], ProduceOutcome] = {}
-    for topic, partitions in parse_produce_response(frame, version).topics:
+    leaders: dict[TopicPartition, tuple[int, int]] = {}
+    response = parse_produce_response(frame, version)
+    for topic, partitions in response.topics:
         for item in partitions:
             outcomes[topic, item.partition] = ProduceOutcome(
                 item.error_code, item.base_offset, item.log_append_time_ms, _said(item)
             )
-    return outcomes
+            if item.current_leader is not None:
+                leaders[TopicPartition(topic, item.partition)] = item.current_leader
+    return ProduceAnswer(outcomes, leaders, response.node_endpoints)
 
 
 def _said(item: ProducedPartition) -> str | None:

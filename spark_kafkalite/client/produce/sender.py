@@ -363,7 +363,9 @@ class Sender(threading.Thread):
             # back.
             pipeline.in_flight.appendleft(request)
             raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
-        self._outcomes.take(request.batches, answer, self._clock.monotonic_s())
+        self._outcomes.take(request.batches, answer.outcomes, self._clock.monotonic_s())
+        if answer.leaders:
+            self._cluster.take_leaders(answer.leaders, answer.endpoints)
 
     # Time and failure -----------------------------------------------------------------------------------------------
 

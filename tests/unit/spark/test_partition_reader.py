@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.consume.range_fetcher import RangeNotInLog
+from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
@@ -43,6 +44,14 @@ def test_lost_offsets_are_an_error_by_default():
     with pytest.raises(SparkConditionError, match=r"KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE") as caught:
         _after_loss(plan("true"), WHOLE, RangeNotInLog(T0, 10, 15, 30))
     assert "offset 10 is not in the log, which holds [15, 30); 5 offsets are skipped" in str(caught.value)
+
+
+def test_a_log_that_was_cut_while_it_was_read_names_both_offsets(caplog):
+    cut = LogTruncated(T0, 15, 12, 3)
+    assert _after_loss(plan(), WHOLE, cut) == 15
+    assert "t-0[10, 20): the log was truncated to offset 12 while it was read up to offset 15" in caplog.text
+    with pytest.raises(SparkConditionError, match=r"KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE.* 12 .* 15"):
+        _after_loss(plan("true"), WHOLE, cut)
 
 
 def test_no_ranges_connect_to_nothing():

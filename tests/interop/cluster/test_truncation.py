@@ -1,0 +1,60 @@
+"""A log that an unclean election cut: what our consumers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.client.consume.truncation import LogTruncated
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def produce(cluster: KafkaliteCluster, topic: str, values: range) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for delivery in [producer.send(topic, b"%d" % value) for value in values]:
+            delivery.result(30)
+
+
+def read(consumer: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        records = consumer.poll(20_000)
+        assert records, f"only {len(found)} of {count} records"
+        found += [int(record.value or b"-1") for record in records]
+    return found
+
+
+def test_an_unclean_election_is_noticed_by_who_has_read_on(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
+) -> None:
+    topic = new_topic(min_insync_replicas=1)
+    partition = TopicPartition(topic, 0)
+    produce(cluster, topic, range(100))
+    leader = cluster.wait_for_leader(topic)
+    others = [number for number in cluster.brokers if number != leader]
+    strict = Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none")
+    going_on = Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="latest")
+    with strict, going_on:
+        for consumer in (strict, going_on):
+            consumer.assign([partition])
+            consumer.seek_to_beginning()
+            assert read(consumer, 100) == list(range(100))
+        for number in others:
+            cluster.stop(number)
+        produce(cluster, topic, range(100, 150))
+        for consumer in (strict, going_on):
+            assert read(consumer, 50) == list(range(100, 150))
+        cluster.kill(leader)
+        for number in others:
+            cluster.restart(number)
+        with Admin(bootstrap_servers=cluster.bootstrap) as living:
+            assert living.elect_leaders([partition], unclean=True) == {partition: None}
+        produce(cluster, topic, range(1_000, 1_200))
+        with pytest.raises(LogTruncated) as raised:
+            read(strict, 1)
+        assert (raised.value.offset, raised.value.divergent_offset) == (150, 100)
+        assert read(going_on, 200) == list(range(1_000, 1_200))
