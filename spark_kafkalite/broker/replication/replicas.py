@@ -407,6 +407,15 @@ class Replicas:
                     topic_partition,
                     kept,
                 )
+            elif log is not None and log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
+                # A power loss has taken the id; the topic may have been made again since (rule R10).
+                kept = self._logs.retiring.set_aside(topic_partition)
+                logger.warning(
+                    "the log of %s does not say which topic of that name it is of; it is copied again from the other "
+                    "replicas, and its files are kept in %s",
+                    topic_partition,
+                    kept,
+                )
             log = self._logs.create(topic_partition, topic_id)
             if is_missed and state.leader not in (self._services.broker_id, NO_LEADER):
                 logger.warning(

@@ -22,7 +22,7 @@ from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoc
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
@@ -220,6 +220,21 @@ def test_a_log_of_an_older_topic_of_the_name_is_set_aside(world: World, caplog: 
     world.settle()
     assert world.replicas.get(A).log.topic_id == b"a" * 16
     assert "older topic of the same name" in caplog.text
+
+
+@pytest.mark.parametrize("replicas", [(ME,), (ME, OTHER)])
+def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, replicas: tuple[int, ...]
+) -> None:
+    log = world.logs.create(A, None)
+    log.append_as_follower(make_stored_batch(0, 0, 3))
+    world.register()
+    world.publish({"a": TopicState(b"a" * 16, {0: world.state(replicas=replicas)}, {})})
+    world.settle()
+    partition = world.replicas.get(A)
+    assert partition.log.topic_id == b"a" * 16
+    assert partition.log.log_end_offset == (3 if replicas == (ME,) else 0)
+    assert ("does not say which topic" in caplog.text) == (len(replicas) > 1)
 
 
 def test_a_log_ahead_of_the_registry_is_not_led(world: World, caplog: pytest.LogCaptureFixture) -> None:
