@@ -67,8 +67,8 @@ format: setup ## Let ruff rewrite what it can
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-check: lint ## lint, types, layers and unit tests, in under two minutes
-	@$(PY) scripts/run_tests.py unit
+check: lint ## lint, types, layers, unit tests and the simulator, in about two minutes
+	@$(PY) scripts/run_tests.py unit simulator
 
 test: lint setup-spark42 setup-jars ## check, then everything else; slowest ten and a summary at the end
 ifeq ($(CI),true)
@@ -88,8 +88,9 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	done; \
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
-soak: setup setup-spark42 setup-jars ## The full counts of the crash, interop and cluster tests: hours, and root for power cuts
-	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py contract crash interop cluster chaos -- --timeout=3600
+SUITE ?= simulator contract crash interop cluster chaos
+soak: setup setup-spark42 setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
+	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector
 	@$(PY) -m bench

@@ -34,6 +34,8 @@ class Suite:
     workers: int = 1
     environment: str = ".venv"
     select: str = ""
+    # Part of another one.
+    only_by_name: bool = False
 
 
 # They hold times of the clock against bounds, or need both cores themselves: no other test may run beside them. What
@@ -49,17 +51,19 @@ ALONE = (
     "tests/interop/hostile/test_records.py",
     "tests/interop/streams/test_stream_storm.py",
 )
-# Clusters of several brokers, which need the processor themselves.
+# Clusters of several brokers: two side by side wait more than they compute.
 CLUSTER = "tests/interop/cluster"
 # In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
     Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
+    Suite("simulator", ("tests/simulator",)),
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
     Suite("crash", ("tests/crash",), workers=2),
     Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(*ALONE, CLUSTER), workers=4),
-    Suite("cluster", (CLUSTER,)),
-    Suite("chaos", ("tests/chaos",)),
+    Suite("clusters", ("tests/chaos", CLUSTER), workers=2),
+    Suite("cluster", (CLUSTER,), only_by_name=True),
+    Suite("chaos", ("tests/chaos",), only_by_name=True),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
     # What depends on the version of Spark.
@@ -168,7 +172,8 @@ def main(arguments: list[str]) -> int:
     if stray := folders_without_suite():
         print(f"tests that no suite runs: {', '.join(stray)}; name them in {Path(__file__).name}", file=sys.stderr)
         return 1
-    results = [run(by_name[name], extra) for name in options.suites or by_name]
+    default = [suite.name for suite in SUITES if not suite.only_by_name]
+    results = [run(by_name[name], extra) for name in options.suites or default]
     slowest = sorted((entry for result in results for entry in result.slowest), reverse=True)[:10]
     print(f"\n{' slowest 10 tests ':=^100}")
     for seconds, test in slowest:

@@ -71,6 +71,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
+from spark_kafkalite.registry.controller.election import elect, needs_election
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
@@ -507,7 +508,7 @@ class BrokerStart:
 
         if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
             logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
-        _tell_of_leaderless(config.broker_id, ground.view.state)
+        _tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
         if config.zookeeper is not None:
             found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
             if found:
@@ -573,12 +574,15 @@ async def _quiesce(acceptor: Acceptor, dispatcher: Dispatcher, storage: _Storage
     await storage.io.wait_until_idle()
 
 
-def _tell_of_leaderless(broker_id: int, cluster: ClusterState) -> None:
+def _tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:
+    """Warn of partitions that nobody can lead; those that are only about to be led are none."""
     leaderless = [
         f"{name}-{number}"
         for name, topic in cluster.topics.items()
         for number, partition in topic.partitions.items()
-        if broker_id in partition.replicas and partition.leader < 0 and not partition.unreadable
+        if broker_id in partition.replicas
+        and needs_election(partition, cluster.brokers)
+        and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
     ]
     if leaderless:
         logger.warning(

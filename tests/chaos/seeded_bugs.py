@@ -17,21 +17,25 @@ from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 
-# mypy and readers see replaced methods as what they are: anything.
+# What is patched has methods and fields that only its own module should touch.
 _Patched = Any
+
+
+def _replace(owner: object, name: str, value: object) -> None:
+    """Put something in the place of what must be there: a bug that replaces nothing is none."""
+    assert hasattr(owner, name), f"{owner!r} has no {name} any more"
+    setattr(owner, name, value)
 
 
 def _acknowledge_before_replication() -> None:
     """What the leader alone has is committed."""
-    rules: _Patched = InSyncReplicas
-    rules.is_alone = property(lambda self: True)
-    rules.committed_end_offset = lambda self, log_end_offset: log_end_offset
+    _replace(InSyncReplicas, "is_alone", property(lambda self: True))
+    _replace(InSyncReplicas, "committed_end_offset", lambda self, log_end_offset: log_end_offset)
 
 
 def _truncate_to_high_watermark() -> None:
     """A follower begins with what it knows to be committed, as before KIP-101."""
-    patched: _Patched = Follower
-    begin = patched.__init__
+    begin: _Patched = Follower.__init__
 
     def cut_first(self: _Patched, *arguments: Any, **named: Any) -> None:
         begin(self, *arguments, **named)
@@ -40,38 +44,32 @@ def _truncate_to_high_watermark() -> None:
             self._rules.is_busy = True
             self._cut(log.truncation_to(high_watermark), high_watermark)
 
-    patched.__init__ = cut_first
+    _replace(Follower, "__init__", cut_first)
 
 
 def _skip_the_lease() -> None:
     """A broker believes what it last heard from the registry for ever (rule R6)."""
-    patched: _Patched = RegistryLease
-    patched.holds = lambda self, now_s: True
+    _replace(RegistryLease, "holds", lambda self, now_s: True)
 
 
 def _drop_fsync() -> None:
     """What is said to be flushed is not."""
-    patched: _Patched = FlushJob
-    patched.run = lambda self: None
+    _replace(FlushJob, "run", lambda self: None)
 
 
 def _accept_every_crc() -> None:
     """A follower takes what arrives."""
-    patched: _Patched = kernel
-    patched.check_crc = lambda buffer, position, size_bytes: None
+    _replace(kernel, "check_crc", lambda buffer, position, size_bytes: None)
 
 
 def _trust_every_log() -> None:
     """Who was in an ISR has the log that it had, whatever has happened to it since (rules R11, R12)."""
-    patched: _Patched = BrokerInfo
-    patched.has_log_of = lambda self, incarnation: True
+    _replace(BrokerInfo, "has_log_of", lambda self, incarnation: True)
 
 
 def _answer_waits_of_old_epochs() -> None:
     """Whoever waits for a leader that has ended waits on, for the same offset (rule R15)."""
-    leaders: _Patched = Leader
-    bounds: _Patched = Bounds
-    commit = bounds.commit
+    commit = Bounds.commit
     ended: list[Any] = []
 
     def end(self: _Patched, reason: object) -> None:
@@ -87,8 +85,8 @@ def _answer_waits_of_old_epochs() -> None:
                 leader.ack_waiters.wake()
         return has_moved
 
-    leaders.end = end
-    bounds.commit = commit_and_wake
+    _replace(Leader, "end", end)
+    _replace(Bounds, "commit", commit_and_wake)
 
 
 BUGS: dict[str, Callable[[], None]] = {

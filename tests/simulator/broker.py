@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
@@ -99,6 +100,7 @@ class Run:
         self.clock = SimulatedClock(world)
         self.store: SimulatedStore | None = None
         self.failure: BaseException | None = None
+        self.is_stopping = False
         self._undo = contextlib.AsyncExitStack()
         self._is_cut = False
         self._start = _Start(
@@ -127,6 +129,10 @@ class Run:
         return self._start.replicas
 
     @property
+    def lease(self) -> RegistryLease:
+        return self._start.lease
+
+    @property
     def membership(self) -> ClusterMembership:
         return self._start.membership
 
@@ -149,6 +155,7 @@ class Run:
 
     def stop(self) -> None:
         """Stop in order."""
+        self.is_stopping = True
 
         async def undo() -> None:
             self._task.cancel()
@@ -196,6 +203,7 @@ class _Start(BrokerStart):
 
     owner: Run
     view: ClusterView
+    lease: RegistryLease
     replicas: Replicas
     membership: ClusterMembership
 
@@ -211,7 +219,7 @@ class _Start(BrokerStart):
 
     def _prepare(self, loop: Any) -> Any:
         ground = super()._prepare(loop)
-        self.view = ground.view
+        self.view, self.lease = ground.view, ground.lease
         return ground
 
     def _lock_log_dirs(self, ground: Any) -> Any:

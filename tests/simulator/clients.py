@@ -23,7 +23,7 @@ from tests.simulator.network import CLIENT, Network, Wire
 
 _TIMEOUT_S: Final = 2.0
 _BACKOFF_S: Final = 0.1
-_PRODUCE, _FETCH, _LIST_OFFSETS = 9, 12, 7
+_PRODUCE, _FETCH, _LIST_OFFSETS = 9, 13, 7
 # Errors after which a value has certainly not been appended by that request.
 NOT_APPENDED: Final = frozenset({6, 3, 19, 74, 75, 5, 56, 9, 100})
 # What an idempotent producer cannot go on after: its sequence numbers say that records before are gone.
@@ -36,11 +36,11 @@ class Finder(Protocol):
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int, bytes] | None:
         """Return a leader's broker, its epoch and the topic's id, as some running broker believes; None: unknown."""
 
-    def topic_id_of(self, topic: str) -> bytes:
-        """Return the id that the topic of this name has in the registry, nothing when there is none.
+    def has_topic(self, broker: int, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Whether a broker and the registry have the topic of this id.
 
-        Requests name topics, not ids: what is answered of one that has been made again may be the older one's, or the
-        newer one's, and is nobody's.
+        Some requests name topics, not ids: what is answered of one that has been made again may be the older one's, or
+        the newer one's, and is nobody's.
         """
 
 
@@ -168,9 +168,9 @@ class SimulatedProducer:
         request = ProduceRequest(
             acks=-1, timeout_ms=1500, topic_data=[TopicProduceData(name=self._partition.topic, partition_data=data)]
         )
-        self._asking.ask(leader, request, _PRODUCE, lambda answer: self._answered(values, topic_id, answer))
+        self._asking.ask(leader, request, _PRODUCE, lambda answer: self._answered(values, leader, topic_id, answer))
 
-    def _answered(self, values: list[bytes], topic_id: bytes, answer: Any) -> None:
+    def _answered(self, values: list[bytes], leader: int, topic_id: bytes, answer: Any) -> None:
         if answer is None:
             self._again(values)
             return
@@ -178,7 +178,7 @@ class SimulatedProducer:
         (partition,) = topic.partition_responses
         code = partition.error_code
         if code == 0:
-            if self._finder.topic_id_of(self._partition.topic) == topic_id:
+            if self._finder.has_topic(leader, self._partition, topic_id):
                 for index, value in enumerate(values):
                     self._acknowledged(topic_id, partition.base_offset + index, value)
             self._sequence += len(values)
@@ -186,7 +186,7 @@ class SimulatedProducer:
             self._world.later(self._pause_s * self._world.random.random() * 2, self._next)
         elif code in FATAL:
             # A topic that has been made again knows nothing of this producer.
-            if self._finder.topic_id_of(self._partition.topic) == topic_id:
+            if self._finder.has_topic(leader, self._partition, topic_id):
                 self._seen.problems.append(f"{self._partition}: producer {self._number} got error {code}")
             self._begin_anew()
             self._world.later(_BACKOFF_S, self._next)
@@ -249,12 +249,12 @@ class SimulatedReader:
             max_bytes=1 << 20,
             session_id=0,
             session_epoch=-1,
-            topics=[FetchTopic(topic=self._partition.topic, partitions=[asked])],
+            topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
         )
         self._asking.ask(leader, request, _FETCH, lambda answer: self._fetched(topic_id, answer))
 
     def _fetched(self, topic_id: bytes, answer: Any) -> None:
-        if answer is not None and answer.responses and self._is_of(topic_id):
+        if answer is not None and answer.responses and topic_id == self._topic_id:
             (partition,) = answer.responses[0].partitions
             if partition.error_code == 1:
                 self._problem(f"position {self._position} is out of range")
@@ -279,7 +279,7 @@ class SimulatedReader:
         topics = [ListOffsetsTopic(name=self._partition.topic, partitions=[asked])]
 
         def answered(answer: Any) -> None:
-            if answer is not None and self._is_of(topic_id):
+            if answer is not None and self._finder.has_topic(leader, self._partition, topic_id):
                 (partition,) = answer.topics[0].partitions
                 if partition.error_code == 0:
                     if partition.offset < self._end:
@@ -288,10 +288,6 @@ class SimulatedReader:
             self._later()
 
         self._asking.ask(leader, ListOffsetsRequest(replica_id=-1, topics=topics), _LIST_OFFSETS, answered)
-
-    def _is_of(self, topic_id: bytes) -> bool:
-        """Whether the topic that was asked for is there, and is the one that is read."""
-        return topic_id == self._topic_id == self._finder.topic_id_of(self._partition.topic)
 
     def _problem(self, problem: str) -> None:
         self._seen.problems.append(f"{self._partition}: {problem}")

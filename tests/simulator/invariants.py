@@ -68,6 +68,7 @@ class Invariants:
     def check(self) -> None:
         """Look at what has changed since the last look."""
         for run in self._running():
+            self._check_lease(run)
             for partition in run.replicas:
                 key = (partition.topic_id, partition.topic_partition.partition)
                 leads_under = partition.leader_epoch if partition.leader is not None else -1
@@ -76,6 +77,17 @@ class Invariants:
                 if now != before:
                     self._looked[id(run), key] = now
                     self._look(run, key, partition, before)
+
+    def _check_lease(self, run: Any) -> None:
+        """Nobody else leads while a lease holds (R6): the session has not ended, unless somebody has ended it."""
+        store = run.store
+        if (
+            store is not None
+            and store.is_forgotten
+            and not store.was_ended
+            and run.lease.holds(run.clock.monotonic_s())
+        ):
+            self._problem(f"broker {run.owner.broker_id} holds its lease beyond the end of its session")
 
     def _look(self, run: Any, key: Key, partition: Partition, before: tuple[int, int] | None) -> None:
         name, broker = partition.topic_partition, run.owner.broker_id

@@ -118,6 +118,10 @@ class SimulatedStore(Store):
         self._session_id = 0
         self.heard_s = 0.0
         self.is_cut = False
+        # Whether nothing comes from the server, which hears everything.
+        self.is_deaf = False
+        # Whether the session was ended before its time.
+        self.was_ended = False
         self._closed = False
         self._connected = False
         # Another one for each connection: what arrives by an older one arrives nowhere.
@@ -173,11 +177,21 @@ class SimulatedStore(Store):
     def mend(self) -> None:
         self.is_cut = False
 
+    def lose_answers(self, seconds: float) -> None:
+        """Have nothing come back for a while, then break the connection."""
+        self.is_deaf = True
+
+        def end() -> None:
+            self.is_deaf = False
+            self.drop()
+
+        self._world.later(seconds, end)
+
     def drop(self) -> None:
         """Break the connection; it comes back by itself where nothing is cut."""
         if not self._connected:
             return
-        self._connected = False
+        self._connected = self.is_deaf = False
         self._connection += 1
         lost, self._unanswered = self._unanswered, []
         self._world.later(_RECONNECT_S * (0.5 + self._world.random.random()), self._reconnect)
@@ -233,6 +247,7 @@ class SimulatedStore(Store):
             return
         self._closed = True
         self.listeners.clear()
+        self.was_ended = True
         if self._session_id and self._connected and self._reaches:
             self._world.later(self._way_s(), lambda: self.registry.end_session(self._session_id))
         for _, future in [*self._waiting, *self._unanswered]:
@@ -333,7 +348,7 @@ class SimulatedStore(Store):
         self._to_client_s = max(self._to_client_s, self._world.now_s + self._way_s())
 
         def arrive() -> None:
-            if connection == self._connection and self._reaches:
+            if connection == self._connection and self._reaches and not self.is_deaf:
                 self._in_process(do)
             else:
                 lost()

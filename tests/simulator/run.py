@@ -24,6 +24,8 @@ _START_S: Final = 20.0
 # The bound of C9: by then everything is as if nothing had happened.
 _HEALED_S: Final = 30.0
 _AFTER_FAULTS_S: Final = 1.0
+# How often it is seen whether a broker has stopped.
+_STOPPED_S: Final = 0.1
 _CRASHES: Final = {
     FaultKind.KILL: CrashMode.PROCESS,
     FaultKind.EMPTY_DISK: CrashMode.PROCESS,
@@ -71,9 +73,13 @@ class Simulation:
             return None
         return state.leader, state.leader_epoch, topic.topic_id
 
-    def topic_id_of(self, topic: str) -> bytes:
+    def has_topic(self, broker: int, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        topic, run = topic_partition.topic, self.brokers[broker].run
         node = self.registry.tree.nodes.get(topic_path(topic))
-        return b"" if node is None else TopicAssignment.decode(topic, node.data).topic_id
+        if node is None or TopicAssignment.decode(topic, node.data).topic_id != topic_id:
+            return False
+        partition = None if run is None or not run.has_begun else run.replicas.find(topic_partition)
+        return partition is not None and partition.topic_id == topic_id
 
     # The run --------------------------------------------------------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Simulation:
             and len(run.view.state.topics[name].partitions) == topic.partitions
             and all(
                 (state.leader > 0 and len(state.isr) == len(state.replicas) and not state.eligible)
-                or _is_lost(state, run.view.state.brokers)
+                or (self._allows_loss and _is_lost(state, run.view.state.brokers))
                 for state in run.view.state.topics[name].partitions.values()
             )
             for run in self.runs()
@@ -168,7 +174,7 @@ class Simulation:
     def _is_lost(self, topic_partition: TopicPartition) -> bool:
         cluster = self.runs()[0].view.state
         state = cluster.partition(topic_partition)
-        return state is not None and _is_lost(state, cluster.brokers)
+        return self._allows_loss and state is not None and _is_lost(state, cluster.brokers)
 
     def _state(self) -> list[str]:
         lines = []
@@ -270,12 +276,15 @@ class Simulation:
             self._registry_down(seconds)
             return
         if kind is FaultKind.PREFER_LEADERS:
+            name = f"topic-{fault.target}"
+            partitions = [TopicPartition(name, number) for number in range(self.topics[name].partitions)]
+            self._at_controller(lambda controller: controller.elect_leaders(partitions), lambda _: None)
             return
         broker = self.brokers[fault.target]
         if kind in _CRASHES or kind is FaultKind.STOP:
             if broker.run is not None:
                 self._end(broker, kind)
-                self.world.later(seconds, lambda: broker.run is None and broker.start())
+                self.world.later(seconds, lambda: self._start_again(broker))
             return
         if broker.run is None:
             return
@@ -290,6 +299,13 @@ class Simulation:
                 broker.run.clock.wall_offset_ms += round(seconds * 1000)
             case _:
                 self._registry_fault(broker.run, kind, seconds)
+
+    def _start_again(self, broker: SimulatedBroker) -> None:
+        """Start a broker that does not run, once it has stopped."""
+        if broker.run is None:
+            broker.start()
+        elif broker.run.is_stopping:
+            self.world.later(_STOPPED_S, lambda: self._start_again(broker))
 
     def _end(self, broker: SimulatedBroker, kind: FaultKind) -> None:
         if kind is FaultKind.STOP:
@@ -340,7 +356,10 @@ class Simulation:
             run.cut_from_registry(seconds)
         elif kind is FaultKind.BREAK_REGISTRY_CONNECTION:
             store.drop()
+        elif kind is FaultKind.LOSE_REGISTRY_ANSWERS:
+            store.lose_answers(seconds)
         elif kind is FaultKind.EXPIRE_SESSION:
+            store.was_ended = True
             self.registry.end_session(store.session_id)
             store.drop()
 
@@ -354,9 +373,8 @@ class Simulation:
         self.network.mend_all()
         self.registry.come_up()
         for broker in self.brokers.values():
-            if broker.run is None:
-                broker.start()
-            else:
+            self._start_again(broker)
+            if broker.run is not None:
                 broker.run.loop.paused_until_s = 0.0
                 broker.run.mend_registry()
 

@@ -33,6 +33,7 @@ class FaultKind(Enum):
     CUT_FROM_REGISTRY = "cut from registry"
     REGISTRY_DOWN = "registry down"  # answers nobody; ``target`` means nothing
     BREAK_REGISTRY_CONNECTION = "break registry connection"  # what is on its way is lost; it comes back by itself
+    LOSE_REGISTRY_ANSWERS = "lose registry answers"  # requests are done, nothing comes back; then the connection breaks
     EXPIRE_SESSION = "expire session"
     RESET_CONNECTIONS = "reset connections"  # those of a broker to the others
     MAKE_TOPIC_AGAIN = "make topic again"  # delete and create; ``target`` is the topic's number

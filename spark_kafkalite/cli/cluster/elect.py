@@ -34,6 +34,7 @@ Examples:
   kafkalite cluster elect --preferred
   kafkalite cluster elect --preferred events:0,events:1
   kafkalite cluster elect --unclean events:0
+  kafkalite cluster elect --unclean
 """,
 )
 @click.option("--preferred", is_flag=True, help="Have the first replica of each partition lead, where it is in sync.")
@@ -56,18 +57,21 @@ def elect(
     command_properties: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Elect leaders of partitions; with --preferred and no partition, of all.
+    """Elect leaders of partitions. If none is named: of all with --preferred, of those without a leader with --unclean.
 
     Before an unclean election it shows what each replica has, and asks.
     """
     if preferred == unclean:
         raise click.UsageError("give either --preferred or --unclean")
     asked = [_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
-    if unclean and not asked:
-        raise click.UsageError("--unclean: name the partitions, TOPIC:PARTITION; each may lose records")
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         wanted = _existing(admin, asked) if asked else None
-        if unclean and wanted is not None:
+        if unclean:
+            if wanted is None:
+                wanted = _leaderless(admin)
+                if not wanted:
+                    warn("every partition has a leader; nothing is to be done")
+                    return 0
             wanted = _confirmed(admin, wanted, show=not as_json, ask=not yes)
             if not wanted:
                 return 1
@@ -94,6 +98,18 @@ def _existing(admin: Admin, asked: list[TopicPartition]) -> list[TopicPartition]
         name: {number for topic, number in asked if topic == name} for name, _ in asked
     }
     return existing_partitions(admin, topics)
+
+
+def _leaderless(admin: Admin) -> list[TopicPartition]:
+    """Return all partitions that no live broker leads."""
+    live = {node.node_id for node in admin.describe_cluster().brokers}
+    topics = admin.describe_topics(admin.list_topics(include_internal=True))
+    return [
+        TopicPartition(name, each.partition)
+        for name, topic in sorted(topics.items())
+        for each in topic.partitions
+        if each.leader not in live
+    ]
 
 
 def _confirmed(admin: Admin, wanted: list[TopicPartition], *, show: bool, ask: bool) -> list[TopicPartition]:

@@ -71,11 +71,8 @@ class RegistrationWatch:
     async def look(self) -> None:
         """Look once. Raises RegistrationGone, ConnectionLoss, SessionExpired."""
         sent_s = self._clock.monotonic_s()
-        caught_up, found = self._store.sync(), self._store.exists(self._path)
-        try:
-            await answer(caught_up)
-        finally:
-            stat = await answer(found)
+        # Cancelled or failed, neither leaves an error that nobody asks for.
+        _, stat = await asyncio.gather(answer(self._store.sync()), answer(self._store.exists(self._path)))
         if stat is None or stat.ephemeral_owner != self._store.session_id:
             whose = "is gone" if stat is None else f"belongs to another session ({stat.ephemeral_owner:#x})"
             raise RegistrationGone(f"registry node {self._path} {whose}, although this broker's session lives")

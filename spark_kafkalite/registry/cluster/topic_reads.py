@@ -83,10 +83,10 @@ class TopicReads:
     def _apply_topic_list(self, names: list[str] | None) -> Work[None]:
         # Names that were looked at before are not again: the list is read anew for every few topics that are made.
         listed = {name for name in names or () if name in self._topics or self._is_topic_name(name)}
-        for name in [known for known in {*self._topics, *self.unreadable} if known not in listed]:
+        for name in [known for known in sorted({*self._topics, *self.unreadable}) if known not in listed]:
             self._forget_topic(name)
             yield None
-        for name in listed - self._topics.keys():
+        for name in sorted(listed - self._topics.keys()):
             self._read_topic(name)
             yield None
 

@@ -234,7 +234,7 @@ class TopicChanges:
             if state.unreadable_topics:
                 # One of these may be whose they are.
                 present.clear()
-            return list(missing.values()), [Delete(f"{znodes.TOPIC_GUARDS}/{name}") for name in present]
+            return list(missing.values()), [Delete(f"{znodes.TOPIC_GUARDS}/{name}") for name in sorted(present)]
 
         missing, left_over = await self._slices.run(compare())
         await self._write_in_pieces(chain(missing, left_over))

@@ -3,7 +3,7 @@
 In a process of its own, because it leaves the sockets of failed connects to Python's collector, which complains.
 
     python kafka_python_program.py produce BOOTSTRAP TOPIC PER_SECOND
-    python kafka_python_program.py consume BOOTSTRAP TOPIC GROUP SESSION_MS HEARTBEAT_MS COMMIT
+    python kafka_python_program.py consume BOOTSTRAP TOPIC GROUP SESSION_MS HEARTBEAT_MS
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
         say("partitions_revoked", partitions=[{"partition": each.partition} for each in revoked])
 
 
-def consume(bootstrap: str, topic: str, group: str, session_ms: str, heartbeat_ms: str, commit: str) -> None:
+def consume(bootstrap: str, topic: str, group: str, session_ms: str, heartbeat_ms: str) -> None:
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=group,
@@ -66,8 +66,6 @@ def consume(bootstrap: str, topic: str, group: str, session_ms: str, heartbeat_m
         for records in consumer.poll(timeout_ms=1000).values():
             for record in records:
                 say("record_data", value=record.value.decode())
-    if commit == "True":
-        consumer.commit()
     consumer.close()
 
 

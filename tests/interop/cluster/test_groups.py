@@ -48,8 +48,6 @@ class Ours(GroupMember):
             consumer.subscribe([self.topic], on_assigned=self.assigned, on_revoked=self.revoked)
             while not self.leaving:
                 self.values += [record.value or b"" for record in consumer.poll(50)]
-            if self.commit:
-                consumer.commit()
 
 
 class _Program(GroupMember):
@@ -75,7 +73,7 @@ class _Program(GroupMember):
 
 class KafkaPython(_Program):
     def command(self) -> list[str]:
-        member = [self.bootstrap, self.topic, self.group, str(SESSION_MS), str(HEARTBEAT_MS), str(self.commit)]
+        member = [self.bootstrap, self.topic, self.group, str(SESSION_MS), str(HEARTBEAT_MS)]
         return [*KAFKA_PYTHON, "consume", *member]
 
 
@@ -120,7 +118,7 @@ def groups(
         topic = new_topic(PARTITIONS)
         # One JVM is enough; the others show how a group of two stays as it is.
         count = 1 if kind is Java else 2
-        members[name] = [kind(cluster.bootstrap, group, topic, commit=kind is not Java) for _ in range(count)]
+        members[name] = [kind(cluster.bootstrap, group, topic) for _ in range(count)]
     for name, together in members.items():
         owned = lambda together=together: sorted(n for one in together for n in one.owned)  # noqa: E731
         until(lambda owned=owned: owned() == list(range(PARTITIONS)), f"{name} to have its partitions")
@@ -165,12 +163,6 @@ def test_members_go_on_when_their_coordinator_moves(
         assert [(one.assignments, sorted(one.owned)) for one in members] == before[name], f"{name} was rebalanced"
         shown = described(admin, members)
         assert (shown.state, {each.member_id for each in shown.members}) == ("Stable", ids[name])
-    for name, members in groups.items():
-        for one in members:
-            one.leave()
-        if members[0].commit:
-            committed = admin.group_offsets(members[0].group)
-            assert sum(each.offset for each in committed.values()) == 90, name
 
 
 def described(admin: Admin, members: list[GroupMember]):  # type: ignore[no-untyped-def]

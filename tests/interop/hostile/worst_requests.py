@@ -21,6 +21,7 @@ from spark_kafkalite.wire.messages import (
     describe_cluster,
     describe_groups,
     describe_topic_partitions,
+    elect_leaders,
     find_coordinator,
     heartbeat,
     init_producer_id,
@@ -246,6 +247,11 @@ def delete_topics(names: list[str]) -> bytes:
     return frame(deleted.DeleteTopicsRequest(topic_names=names, timeout_ms=30_000), 5)
 
 
+def elections(numbers: Iterable[int], topic: str = "wide") -> bytes:
+    asked = [elect_leaders.TopicPartitions(topic=topic, partitions=list(numbers))]
+    return frame(elect_leaders.ElectLeadersRequest(topic_partitions=asked, timeout_ms=30_000), 2)
+
+
 def leave(count: int) -> bytes:
     members = [leave_group.MemberIdentity(member_id=f"m{number}") for number in range(count)]
     return frame(leave_group.LeaveGroupRequest(group_id="g", members=members), 4)
@@ -354,6 +360,8 @@ ALL = [
     Worst("partitions for a topic 250,000 times", 37, lambda: more_partitions(["names-1"] * MANY)),
     Worst("deletion of 200,000 groups", 42, lambda: frame(
         delete_groups.DeleteGroupsRequest(groups_names=names("g", 200_000)), 2)),
+    Worst("elections of 250,000 unknown partitions", 43, lambda: elections(range(MANY), "none")),
+    Worst("elections of a thousand partitions again and again", 43, lambda: elections(wide())),
     Worst("100,000 changes of a topic", 44, lambda: increments(1, 100_000)),
     Worst("changes of 100,000 topics", 44, lambda: increments(100_000, 1)),
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),

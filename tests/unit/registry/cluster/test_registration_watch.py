@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
@@ -162,5 +163,27 @@ def test_silence_is_said_once_a_minute(watched: Watched, caplog: pytest.LogCaptu
                 assert len(said()) == minutes
         assert "for 61 s; what this broker leads is served for acks=all" in said()[0]
         running.cancel()
+
+    run(work())
+
+
+def test_a_look_that_is_called_off_leaves_no_error_behind(watched: Watched) -> None:
+    async def work() -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        await watched.register()
+        watched.store.held = []
+        look = asyncio.ensure_future(watched.watch.look())
+        await watched.has_asked()
+        look.cancel()
+        await asyncio.sleep(0)
+        for each in watched.store.held:
+            if each.set_running_or_notify_cancel():
+                each.set_exception(SessionExpired("over"))
+        await asyncio.wait([look])
+        assert look.cancelled()
+        del look
+        gc.collect()
+        assert complaints == []
 
     run(work())

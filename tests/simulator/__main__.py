@@ -1,0 +1,47 @@
+"""Searches for schedules that fail, and says what to do to see one again.
+
+    python -m tests.simulator SEED[-SEED] [--shrink] [--without RULE]
+
+A line for each seed that fails: its schedule, what has happened and what was wrong; the exit code is 1 then. With
+``--shrink`` the schedule is made smaller first. ``--without`` takes one of the rules R1-R16 away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+from functools import partial
+
+from tests.simulator.schedule import random_schedule
+from tests.simulator.search import problems_of, shrunk
+from tests.simulator.without import RULES, without
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description="Search for schedules that fail.")
+    parser.add_argument("seeds", metavar="SEED[-SEED]", help="one seed, or the first and the last one")
+    parser.add_argument("--shrink", action="store_true", help="make a schedule that fails smaller")
+    parser.add_argument("--without", metavar="RULE", choices=RULES, help="take one of the rules away")
+    parser.add_argument("--log", action="store_true", help="show the brokers' log")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO if options.log else logging.CRITICAL + 1)
+    first, _, last = options.seeds.partition("-")
+    setting = partial(without, options.without) if options.without else contextlib.nullcontext
+    failed = 0
+    for seed in range(int(first), int(last or first) + 1):
+        schedule = random_schedule(seed)
+        problems = problems_of(schedule, setting)
+        if not problems:
+            continue
+        failed += 1
+        if options.shrink:
+            schedule = shrunk(schedule, setting)
+            problems = problems_of(schedule, setting)
+        print(f"seed {seed} fails: {schedule.encode()}", *problems, sep="\n  ", flush=True)
+    print(f"{failed} of {int(last or first) - int(first) + 1} schedules failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,208 @@
+"""Brokers without one of the rules R1-R16 of docs/replication.md, to see that the simulator would notice.
+
+Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
+waits for brokers is seen by no schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from unittest import mock
+
+from spark_kafkalite.broker.replication import isr_changes, isr_nodes
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
+from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.log.directories import runs
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.controller import election
+from spark_kafkalite.registry.controller.controller import Controller
+from spark_kafkalite.registry.controller.elections import Elections
+
+Patch = contextlib.AbstractContextManager[Any]
+_LOOKS_AGAIN_S: Final = 0.02
+
+
+def _wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Patch:
+    """Have ``wrapper`` called in place of a method, with what it was first."""
+    original = getattr(owner, name)
+    return mock.patch.object(owner, name, lambda *args, **named: wrapper(original, *args, **named))
+
+
+def _whoever_is_named_leads() -> Iterator[Patch]:
+    def is_led_by(state: PartitionState, broker: BrokerInfo) -> bool:
+        return state.leader == broker.broker_id and state.leader in state.replicas
+
+    yield mock.patch.object(PartitionState, "is_led_by", is_led_by)
+
+
+def _older_states_apply() -> Iterator[Patch]:
+    def take_state(original: Any, in_sync: Any, state: Any, now_s: float) -> None:
+        if state.version < in_sync.state.version:
+            in_sync._adopt(state, now_s)
+        else:
+            original(in_sync, state, now_s)
+
+    def become_leader(original: Any, partition: Any, state: Any) -> None:
+        if state.version < partition.state_version:
+            partition.state_version = -1
+            if state.leader_epoch < partition.leader_epoch:
+                partition.leader_epoch = -1
+        original(partition, state)
+
+    yield _wrapped(InSyncReplicas, "take_state", take_state)
+    yield _wrapped(Partition, "become_leader", become_leader)
+
+
+def _any_epoch_is_served() -> Iterator[Patch]:
+    yield _wrapped(Partition, "check_leader", lambda original, partition, _=-1: original(partition))
+
+
+def _who_is_to_leave_counts_no_more() -> Iterator[Patch]:
+    def recount(original: Any, in_sync: Any) -> None:
+        original(in_sync)
+        if in_sync.change is not None:
+            staying = in_sync.change.after.isr
+            in_sync._counted = [in_sync._followers[each] for each in staying if each != in_sync._me]
+
+    yield _wrapped(InSyncReplicas, "_recount", recount)
+
+
+def _unknown_outcomes_are_forgotten() -> Iterator[Patch]:
+    async def write_once(
+        original: Any, changes: Any, topic_partition: Any, topic_id: bytes, in_sync: Any, change: Any
+    ) -> None:
+        try:
+            await original(changes, topic_partition, topic_id, in_sync, change)
+        except RegistryError:
+            in_sync.change = None
+            in_sync._recount()
+
+    yield _wrapped(isr_changes.IsrChanges, "_write_once", write_once)
+
+
+def _leases_have_no_end() -> Iterator[Patch]:
+    yield mock.patch.object(RegistryLease, "holds", lambda lease, _: lease.end_s > 0)
+
+
+def _fetches_name_no_incarnation() -> Iterator[Patch]:
+    def follower_fetched(
+        original: Any, leader: Any, replica_id: Any, incarnation: Any, offset: int, session: Any = None
+    ) -> None:
+        named = leader.in_sync.state.incarnations.get(replica_id, incarnation)
+        original(leader, replica_id, named, offset, session)
+
+    yield _wrapped(Leader, "follower_fetched", follower_fetched)
+
+
+def _who_restarts_stays() -> Iterator[Patch]:
+    def staying(in_sync: Any, now_s: float, lag_max_s: float) -> dict[Any, Any]:
+        live = in_sync._live()
+        return {
+            broker: live[broker].incarnation
+            for broker in in_sync.state.isr
+            if broker in live and (broker == in_sync._me or not in_sync._is_slow(broker, now_s, lag_max_s))
+        }
+
+    yield mock.patch.object(InSyncReplicas, "_staying", staying)
+
+
+def _logs_are_known_by_name() -> Iterator[Patch]:
+    def open_log(original: Any, replicas: Any, topic_partition: Any, topic_id: bytes, state: Any) -> Any:
+        log = replicas._logs.get(topic_partition)
+        if log is not None:
+            log.topic_id = topic_id
+        return original(replicas, topic_partition, topic_id, state)
+
+    yield _wrapped(Replicas, "_open_log", open_log)
+
+
+def _members_are_brokers() -> Iterator[Patch]:
+    yield mock.patch.object(BrokerInfo, "has_log_of", lambda *_: True)
+
+
+def _every_log_is_proven() -> Iterator[Patch]:
+    def proven(found: Any, *_: Any, **__: Any) -> Any:
+        return tuple(each for run in found.values() if run is not None for each in (run.incarnation, *run.proven))
+
+    yield mock.patch.object(runs, "proven_runs", proven)
+
+
+def _the_controller_looks_once() -> Iterator[Patch]:
+    async def run(original: Any, elections: Any, state: Any) -> None:
+        try:
+            await original(elections, state)
+        except BaseException:
+            elections._check_all = False
+            raise
+
+    def look_at_everything(original: Any, elections: Any) -> None:
+        if not hasattr(elections, "_has_looked"):
+            elections._has_looked = True
+            original(elections)
+
+    yield _wrapped(Elections, "run", run)
+    yield _wrapped(Elections, "look_at_everything", look_at_everything)
+    yield mock.patch.object(Controller, "resume", lambda _: None)
+
+
+def _states_are_written_unguarded() -> Iterator[Patch]:
+    yield mock.patch.object(isr_nodes, "topic_guard_path", lambda _: znodes.TOPICS)
+
+
+def _waits_look_at_offsets_alone() -> Iterator[Patch]:
+    def end(original: Any, leader: Any, reason: Any) -> None:
+        waiting = dict(leader.ack_waiters.operations)
+        original(leader, reason)
+        leader.end_reason = None
+        leader.ack_waiters.operations = waiting
+        loop = asyncio.get_running_loop()
+
+        def look_again() -> None:
+            if leader.ack_waiters.operations:
+                leader.ack_waiters.wake()
+                loop.call_later(_LOOKS_AGAIN_S, look_again)
+
+        look_again()
+
+    yield _wrapped(Leader, "end", end)
+
+
+def _nobody_is_eligible() -> Iterator[Patch]:
+    yield mock.patch.object(InSyncReplicas, "keeps_eligible", property(lambda _: False, lambda *_: None))
+    yield mock.patch.object(election, "kept_eligible", lambda *_: {})
+
+
+RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
+    "R1": _whoever_is_named_leads,
+    "R2": _older_states_apply,
+    "R3": _any_epoch_is_served,
+    "R4": _who_is_to_leave_counts_no_more,
+    "R5": _unknown_outcomes_are_forgotten,
+    "R6": _leases_have_no_end,
+    "R7": _fetches_name_no_incarnation,
+    "R8": _who_restarts_stays,
+    "R10": _logs_are_known_by_name,
+    "R11": _members_are_brokers,
+    "R12": _every_log_is_proven,
+    "R13": _the_controller_looks_once,
+    "R14": _states_are_written_unguarded,
+    "R15": _waits_look_at_offsets_alone,
+    "R16": _nobody_is_eligible,
+}
+
+
+@contextlib.contextmanager
+def without(rule: str) -> Iterator[None]:
+    """Take a rule away."""
+    with contextlib.ExitStack() as stack:
+        for patch in RULES[rule]():
+            stack.enter_context(patch)
+        yield
