@@ -84,7 +84,9 @@ def test_the_next_fetches_of_a_large_session_hold_nobody_either(broker: MeteredB
         for epoch in (1, 2, 3):
             client.send_frame(worst_requests.session_fetch([], opened.session_id, epoch))
             answer = client.receive_fetch(11)
-            assert (answer.error_code, sum(len(asked) for _, asked in answer.topics)) == (0, 10_000 - WIDE)
+            # Of those that exist some may have news: other tests write to them.
+            unknown = sum(1 for _, asked in answer.topics for one in asked if one.error_code)
+            assert (answer.error_code, unknown) == (0, 10_000 - WIDE)
     readings = broker.read()
     print(f"longest turn {readings.longest_ms:.0f} ms")
     assert readings.longest_ms < LONGEST_MS

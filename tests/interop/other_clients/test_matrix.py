@@ -15,7 +15,6 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import CODECS as CODEC_NUMBERS
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -23,6 +22,7 @@ from tests.interop.log.test_record_sizes import EXACT
 from tests.interop.support.java_clients import JavaClients, read_records
 from tests.interop.support.python_clients import CODECS, GUARANTEES, PRODUCERS, READERS, knows
 from tests.interop.support.records import Read, Sent, expected, sample_records
+from tests.interop.support.stored_codecs import stored_codecs
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,10 +63,8 @@ def new_topic(broker: BrokerProcess, **configs: str) -> str:
 
 def check_codec(broker: BrokerProcess, topic: str, codec: str) -> None:
     """Check that the batches lie in the log as the client was told to compress them."""
-    found = set()
-    for segment in (broker.data_dir / f"{topic}-0").glob("*.log"):
-        found |= {header.codec for header in kernel.scan_headers(segment.read_bytes())}
-    assert found == {CODEC_NUMBERS[codec]}
+    told = CODEC_NUMBERS[codec]
+    assert stored_codecs(broker.data_dir / f"{topic}-0", told) == {told}
 
 
 def check_read_by_all(broker: BrokerProcess, topic: str, codec: str, records: list[Sent]) -> None:
