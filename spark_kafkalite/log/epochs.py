@@ -31,7 +31,7 @@ _NO_OFFSET = -1
 class LeaderEpochs:
     """The leader epochs of one partition."""
 
-    __slots__ = ("_fs", "_path", "_starts", "epochs", "latest", "unwritten")
+    __slots__ = ("_fs", "_latest_in_file", "_path", "_starts", "epochs", "latest", "unwritten")
 
     def __init__(self, fs: Fs, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._fs = fs
@@ -46,6 +46,8 @@ class LeaderEpochs:
         self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
         # Whether the file lacks something, because there was no room for it.
         self.unwritten = False
+        # Later epochs are in memory only.
+        self._latest_in_file = NO_LEADER_EPOCH
 
     @classmethod
     def load(cls, fs: Fs, path: str) -> LeaderEpochs:
@@ -59,6 +61,7 @@ class LeaderEpochs:
                 raise CheckpointError(f"{path}: {epoch} {start} is damage, no election has reached it")
             if epoch >= 0 and start >= 0:
                 epochs.note(epoch, start)
+        epochs._latest_in_file = epochs.latest
         return epochs
 
     @property
@@ -93,14 +96,21 @@ class LeaderEpochs:
         return True
 
     def lacks_epoch_before(self, end_offset: int) -> bool:
-        """Return whether the checkpoint lacks an epoch that wrote something below ``end_offset``."""
-        return self.unwritten and bool(self._starts) and self._starts[-1] < end_offset
+        """Return whether the checkpoint may lack an epoch that wrote something below ``end_offset``.
+
+        Not only the latest one: that may have written nothing yet, and one before it may be in memory only as well.
+        """
+        if not self.unwritten:
+            return False
+        first = bisect_right(self.epochs, self._latest_in_file)
+        return first < len(self._starts) and self._starts[first] < end_offset
 
     def write(self, *, sync: bool = True) -> None:
         """Replace the checkpoint file by what is in memory; ``unwritten`` stays set when that fails."""
         self.unwritten = True
         write_epochs(self._fs, self._path, self.entries, sync=sync)
         self.unwritten = False
+        self._latest_in_file = self.latest
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch that wrote ``offset``, -1 when that is not known."""
@@ -131,6 +141,8 @@ class LeaderEpochs:
             del self.epochs[keep:]
             del self._starts[keep:]
             self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+            # What the file says of later ones does not count any more.
+            self._latest_in_file = min(self._latest_in_file, self.latest)
             if write:
                 self.write()
 

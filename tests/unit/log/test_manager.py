@@ -441,6 +441,21 @@ def test_epoch_of_an_idle_leader_is_not_written(start: Starter, fs: MemoryFs) ->
     assert read_whole(fs, "/data/t-0/leader-epoch-checkpoint") == b"0\n1\n4 0\n"
 
 
+def test_epoch_with_records_is_written_although_a_later_one_has_none(start: Starter) -> None:
+    manager = start()
+    log = manager.create(T0, ID)
+    for epoch in (4, 5):
+        log.assign_leader_epoch(epoch, sync=False)
+        data = make_batch()
+        log.append_as_leader(data, header_of(data), epoch)
+        log.flush() if epoch == 4 else log.assign_leader_epoch(6, sync=False)
+    manager.shutdown()
+    # After a clean stop nothing is looked through again, so the file alone knows of epoch 5.
+    again = start().logs[T0]
+    assert again.epochs.entries[:2] == [(4, 0), (5, 1)]
+    assert again.end_offset_for_epoch(5) == (5, 2)
+
+
 def test_stop_after_a_recovery_of_many_logs_syncs_them_at_once(start: Starter, fs: MemoryFs) -> None:
     manager = start()
     for number in range(100):
