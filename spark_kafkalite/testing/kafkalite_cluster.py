@@ -88,9 +88,10 @@ class KafkaliteCluster:
         return self.brokers[number]
 
     def start(self) -> Self:
-        """Start the registry, then all brokers at once; return when each knows all. ``start_seconds`` says how long.
+        """Start the registry, then all brokers at once; return when each knows all of them and the controller.
 
-        Raises ChildFailed, with the end of its output, when one of them does not start.
+        ``start_seconds`` says how long it took. Raises ChildFailed, with the end of its output, when one of them does
+        not start.
         """
         began = time.monotonic()
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -248,8 +249,11 @@ class KafkaliteCluster:
             with Admin(bootstrap_servers=self.brokers[number].bootstrap) as admin:
 
                 def missing(number: int = number, admin: Admin = admin) -> str:
-                    known = {node.node_id for node in admin.describe_cluster().brokers}
-                    return "" if live <= known else f"broker {number} knows of {sorted(known)} only"
+                    cluster = admin.describe_cluster()
+                    known = {node.node_id for node in cluster.brokers}
+                    if not live <= known:
+                        return f"broker {number} knows of {sorted(known)} only"
+                    return "" if cluster.controller_id in live else f"broker {number} knows of no live controller"
 
                 self._wait_until_nothing(missing, START_TIMEOUT_S)
 

@@ -198,7 +198,7 @@ class ClusterWatcher:
         topics = self._topics.published
         new = ClusterState(
             self._cluster_id,
-            MappingProxyType(dict(self._brokers)),
+            MappingProxyType(dict(sorted(self._brokers.items()))),
             MappingProxyType(topics),
             BrokerId(self._controller_id),
             MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),

@@ -120,6 +120,22 @@ def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None
     run(work())
 
 
+def test_brokers_are_in_the_order_of_their_numbers_whichever_came_first(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        members = []
+        for broker_id in (3, 1, 2):
+            members.append(await join(registry, broker_id))
+            await members[0].until(lambda state, last=broker_id: last in state.brokers)
+        assert list(members[0].view.state.brokers) == [1, 2, 3]
+        for member in members:
+            await member.controller.close()
+            member.watcher.close()
+        registry.close()
+
+    run(work())
+
+
 def test_a_created_topic_has_its_nodes_and_leaders(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (_, (first, second, _)):
