@@ -36,13 +36,10 @@ async def write_state(
     None: the node has another version, or is gone. Raises GuardMissing, RegistryError; after a ConnectionLoss it may
     have been written.
     """
-    node = LeaderAndIsr(
-        after.leader, after.leader_epoch, after.isr, after.controller_epoch, after.incarnations, after.eligible
-    )
     path = state_path(*topic_partition)
     guard = Check(topic_guard_path(topic_id), ANY_VERSION)
     try:
-        _, stat = await answer(store.multi([guard, SetData(path, node.encode(), before.version)]))
+        _, stat = await answer(store.multi([guard, SetData(path, after.node.encode(), before.version)]))
     except BadVersion:
         return None
     except NoNode as error:
@@ -63,15 +60,4 @@ async def read_state(store: Store, topic_partition: TopicPartition, known: Parti
         data, stat = await answer(store.get(state_path(*topic_partition)))
     except NoNode:
         return None
-    node = LeaderAndIsr.decode(*topic_partition, data)
-    return PartitionState(
-        known.replicas,
-        node.leader,
-        node.leader_epoch,
-        node.isr,
-        node.controller_epoch,
-        stat.version,
-        stat.mzxid,
-        incarnations=node.incarnations,
-        eligible=node.eligible,
-    )
+    return PartitionState.of(known.replicas, LeaderAndIsr.decode(*topic_partition, data), stat)

@@ -20,7 +20,8 @@ from spark_kafkalite.model import (
     LeaderEpoch,
     TopicPartition,
 )
-from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration
+from spark_kafkalite.registry.store import Stat
+from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr
 from spark_kafkalite.slices import Work, run_whole
 
 V = TypeVar("V")
@@ -102,6 +103,28 @@ class PartitionState:
     incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
 
+    @classmethod
+    def of(cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat) -> PartitionState:
+        """Return what a state node says of a partition with these replicas."""
+        return cls(
+            replicas,
+            node.leader,
+            node.leader_epoch,
+            node.isr,
+            node.controller_epoch,
+            stat.version,
+            stat.mzxid,
+            incarnations=node.incarnations,
+            eligible=node.eligible,
+        )
+
+    @property
+    def node(self) -> LeaderAndIsr:
+        """What the state node says where this is the state."""
+        return LeaderAndIsr(
+            self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.incarnations, self.eligible
+        )
+
     @property
     def epochs_are_used_up(self) -> bool:
         """Whether no election can follow, because the leader epoch is the last one; only damage comes that far."""
@@ -136,6 +159,7 @@ class TopicState:
 class ClusterState:
     """Everything a broker knows of its cluster. ``controller_id`` is -1 while there is none.
 
+    ``brokers`` are in the order of their numbers, whichever was seen first.
     ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
     ``unreadable_topics`` exist, but what their nodes hold is not known: they are not in ``topics``.
     """

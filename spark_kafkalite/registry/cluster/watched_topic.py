@@ -53,14 +53,4 @@ def _partition_state(
     state, stat = found
     if state is None:
         return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
-    return PartitionState(
-        replicas,
-        state.leader,
-        state.leader_epoch,
-        state.isr,
-        state.controller_epoch,
-        stat.version,
-        stat.mzxid,
-        incarnations=state.incarnations,
-        eligible=state.eligible,
-    )
+    return PartitionState.of(replicas, state, stat)
