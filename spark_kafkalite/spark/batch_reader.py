@@ -26,6 +26,7 @@ from spark_kafkalite.spark.conditions import (
 from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import DataLoss, OffsetRange, Offsets, packed, ranges_between, split
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.positions import PositionKind
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -87,19 +88,21 @@ def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[lis
 
 def _check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:
     """Raise where JSON for the start and JSON for the end do not fit, which needs no broker to see."""
-    if starting.offsets is None or ending.offsets is None:
+    starts, ends = starting.positions, ending.positions
+    if starts is None or ends is None or starting.is_by_time or ending.is_by_time:
         return
-    if set(starting.offsets) != set(ending.offsets):
-        differing = ", ".join(sorted(map(str, set(starting.offsets) ^ set(ending.offsets))))
+    differing = sorted(set(starts.partitions) ^ set(ends.partitions))
+    # Where one of them names topics, or all others, it may well name fewer partitions.
+    if differing and starts.is_by_partition and ends.is_by_partition:
         raise SparkConditionError(
             START_AND_END_MISMATCH,
             f"{ending.option}={ending.text}: {starting.option} and {ending.option} name different partitions "
-            f"({differing}); name the same ones in both",
+            f"({listed(differing)}); name the same ones in both",
         )
-    for tp, start in sorted(starting.offsets.items()):
-        end = ending.offsets[tp]
-        if start >= 0 and end >= 0 and start > end:
-            raise _after_end(UNRESOLVED_START_AFTER_END, tp, start, end)
+    for tp in sorted(set(starts.partitions) & set(ends.partitions)):
+        start, end = starts.partitions[tp], ends.partitions[tp]
+        if start.kind is end.kind is PositionKind.OFFSET and start.number > end.number:
+            raise _after_end(UNRESOLVED_START_AFTER_END, tp, start.number, end.number)
 
 
 def check_resolved(start: Offsets, end: Offsets) -> None:

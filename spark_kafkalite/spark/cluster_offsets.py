@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -40,9 +40,10 @@ from spark_kafkalite.spark.conditions import (
     option_error,
 )
 from spark_kafkalite.spark.connections import cluster_for, reading_config
-from spark_kafkalite.spark.offset_options import EARLIEST, LATEST, OffsetSpec
+from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, Offsets
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.positions import Position, PositionKind, Positions
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _T = TypeVar("_T")
@@ -291,22 +292,25 @@ class ClusterOffsets:
         is ``error``. An ending time after every record is the end.
         """
         partitions = tuple(partitions)
-        if spec.sentinel is not None:
-            return self.earliest(partitions) if spec.sentinel == EARLIEST else self.latest(partitions)
-        if spec.offsets is not None:
-            _check_names(spec, spec.offsets, partitions, OFFSETS_DO_NOT_MATCH_ASSIGNED)
-            found = {tp: offset for tp, offset in spec.offsets.items() if offset >= 0}
-            if starting:
-                found = self.starting_in_log(found, spec.option, spec.text)
-            found.update(self.earliest(tp for tp, offset in spec.offsets.items() if offset == EARLIEST))
-            found.update(self.latest(tp for tp, offset in spec.offsets.items() if offset == LATEST))
-            return found
-        if spec.timestamps is not None:
-            _check_names(spec, spec.timestamps, partitions, TIMESTAMPS_DO_NOT_MATCH_ASSIGNED)
-            timestamps = dict(spec.timestamps)
-        else:
-            timestamps = dict.fromkeys(partitions, spec.timestamp_ms or 0)
-        return self._by_time(spec, timestamps, starting)
+        places = _places(spec, partitions)
+        of_kind: dict[PositionKind, list[TopicPartition]] = {}
+        for tp, place in places.items():
+            of_kind.setdefault(place.kind, []).append(tp)
+        found = {tp: places[tp].number for tp in of_kind.get(PositionKind.OFFSET, ())}
+        if found and starting:
+            found = self.starting_in_log(found, spec.option, spec.text)
+        found.update(self.earliest(of_kind.get(PositionKind.EARLIEST, ())))
+        found.update(self.latest(of_kind.get(PositionKind.LATEST, ())))
+        if last := of_kind.get(PositionKind.LAST):
+            ends, first = self.latest(last), self.earliest(last)
+            found.update(
+                {tp: max(first[tp], ends[tp] - places[tp].number) for tp in last if tp in ends and tp in first}
+            )
+        now_ms = int(time.time() * 1000)
+        times = {tp: places[tp].number for tp in of_kind.get(PositionKind.TIME, ())}
+        times |= {tp: max(0, now_ms - places[tp].number) for tp in of_kind.get(PositionKind.AGO, ())}
+        found.update(self._by_time(spec, times, starting))
+        return found
 
     def starting_in_log(self, asked: Mapping[TopicPartition, int], option: str, text: str) -> Offsets:
         """Return offsets to start from, moved to the nearest end of the log where ``failOnDataLoss=false`` allows that.
@@ -352,7 +356,9 @@ class ClusterOffsets:
         A task would wait for records that nobody may ever send. Raises SparkConditionError for an end that was given as
         a number and is not reached by the log, or lies before it.
         """
-        asked = {tp: offset for tp, offset in (spec.offsets or {}).items() if offset >= 0}
+        positions = spec.positions or Positions()
+        places = ((tp, positions.of(tp)) for tp in end)
+        asked = {tp: place.number for tp, place in places if place is not None and place.kind is PositionKind.OFFSET}
         if not asked:
             return end
         first, last = self._logs(asked)
@@ -435,22 +441,22 @@ class ClusterOffsets:
         return unreachable(error, self._options.client, str(self._options.subscription))
 
 
-def _check_names(
-    spec: OffsetSpec, named: Iterable[TopicPartition], partitions: tuple[TopicPartition, ...], condition: str
-) -> None:
-    missing = sorted(set(partitions) - set(named))
-    extra = sorted(set(named) - set(partitions))
+def _places(spec: OffsetSpec, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+    """Return each partition's place. Raises SparkConditionError when the option does not name exactly these."""
+    positions = spec.positions or Positions()
+    missing, extra = positions.lacking(partitions), positions.beside(partitions)
     if not missing and not extra:
-        return
+        return {tp: place for tp in partitions if (place := positions.of(tp)) is not None}
     said = []
     if missing:
         said.append(f"it lacks {listed(missing)}")
     if extra:
         said.append(f"it names {listed(extra)}, which are not read")
-    hint = " (offset -2 is earliest, -1 latest)" if spec.offsets is not None else ""
+    hint = "" if spec.is_by_time else " (offset -2 is earliest, -1 latest)"
     raise option_error(
-        condition,
+        TIMESTAMPS_DO_NOT_MATCH_ASSIGNED if spec.is_by_time else OFFSETS_DO_NOT_MATCH_ASSIGNED,
         spec.option,
         spec.text,
-        f"must name exactly the partitions that are read: {' and '.join(said)}; correct the JSON{hint}",
+        f"must name exactly the partitions that are read: {' and '.join(said)}; correct the JSON{hint}, in which * "
+        "names all others",
     )

@@ -1,7 +1,7 @@
 """The source's options about offsets: which partitions to read, from where, until where, and how long.
 
-Owns the forms in which users write that (lists, patterns, JSON, times) and their checks; :mod:`.options` owns which
-options there are. An offset in JSON may be -2 (earliest) or -1 (latest). Pure.
+Owns the forms in which users write that (lists, patterns, JSON) and their checks; :mod:`.positions` owns what a single
+place is, :mod:`.options` which options there are. Pure.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from spark_kafkalite.model import TopicPartition, topic_name_problem
-from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
+from spark_kafkalite.spark.conditions import INVALID_OPTION, listed, option_error
+from spark_kafkalite.spark.positions import (
+    ALL_OTHERS,
+    Position,
+    PositionKind,
+    Positions,
+    offset_position,
+    time_position,
+    time_span_ms,
+    word_position,
+)
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
-
-# Offsets that name places, in the options' JSON. Source: Spark's KafkaOffsetRangeLimit.
-EARLIEST: Final = -2
-LATEST: Final = -1
-_LONG_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +48,24 @@ class ConsumerStrategy:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to start or end, before it is resolved. ``option`` names the option it comes from.
+    """Where to start or end, before it is resolved. ``option`` names the option it comes from, ``text`` its value.
 
-    Exactly one of: ``sentinel`` (EARLIEST or LATEST for every partition), ``offsets`` (per partition, sentinels
-    allowed), ``timestamp_ms`` (for every partition), ``timestamps`` (per partition, ms), ``committed`` (a group's).
+    ``positions`` None: at what a group has committed.
     """
 
     option: str
     text: str
-    sentinel: int | None = None
-    offsets: Mapping[TopicPartition, int] | None = None
-    timestamp_ms: int | None = None
-    timestamps: Mapping[TopicPartition, int] | None = None
-    committed: bool = False
+    positions: Positions | None
+
+    @property
+    def committed(self) -> bool:
+        """Whether to start at what a group has committed."""
+        return self.positions is None
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the option is one of those whose JSON holds times."""
+        return "Timestamp" in self.option
 
 
 def subscription_of(given: Mapping[str, Any]) -> ConsumerStrategy:
@@ -125,55 +135,89 @@ def offset_spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offse
     return specs[chosen]
 
 
-def _one_spec(name: str, value: Any, timestamp: str, timestamps: str) -> OffsetSpec:
-    if name == timestamp:
-        return OffsetSpec(name, str(value), timestamp_ms=value)
-    if name == timestamps:
-        return OffsetSpec(name, value, timestamps=_per_partition(name, value, minimum=0))
+def _one_spec(name: str, value: str, timestamp: str, timestamps: str) -> OffsetSpec:
     text = value.strip()
+    if name == timestamp:
+        position = time_position(text)
+        if position is None:
+            raise option_error(INVALID_OPTION, name, value, f"not a time; give {_TIMES}")
+        return OffsetSpec(name, text, Positions(position))
+    if name == timestamps:
+        return OffsetSpec(name, text, _named_positions(name, text, time_position, f"a time: {_TIMES}"))
     if text.lower() == "committed" and name == "startingOffsets":
-        return OffsetSpec(name, text, committed=True)
-    if text.lower() in ("earliest", "latest"):
-        sentinel = EARLIEST if text.lower() == "earliest" else LATEST
-        spec = OffsetSpec(name, text, sentinel=sentinel)
+        return OffsetSpec(name, text, None)
+    everywhere = word_position(text)
+    if everywhere is not None:
+        positions = Positions(everywhere)
     else:
-        spec = OffsetSpec(name, text, offsets=_per_partition(name, text, minimum=EARLIEST))
+        positions = _named_positions(
+            name, text, offset_position, "a whole number from -2 up, or one of earliest, latest, last:N"
+        )
     if name == "endingOffsets":
-        at_start = [str(tp) for tp, offset in (spec.offsets or {}).items() if offset == EARLIEST]
-        if spec.sentinel == EARLIEST or at_start:
-            where = f" for {', '.join(at_start)}" if at_start else ""
+        _check_ends(name, text, positions)
+    return OffsetSpec(name, text, positions)
+
+
+_NO_ENDS: Final = {
+    PositionKind.EARLIEST: "at earliest (-2)",
+    PositionKind.LAST: "so many offsets before its end (last:N)",
+}
+
+
+def _check_ends(name: str, text: str, positions: Positions) -> None:
+    for kind, wrong in (
+        (PositionKind.EARLIEST, "at earliest (-2)"),
+        (PositionKind.LAST, "so many offsets before its end (last:N)"),
+    ):
+        named = positions.named(kind)
+        if named:
+            where = f" for {listed(named)}" if named[0] else ""
             raise option_error(
-                INVALID_OPTION, name, text, f"a batch cannot end at earliest (-2){where}; use latest, -1 or an offset"
+                INVALID_OPTION, name, text, f"a batch cannot end {wrong}{where}; use latest, -1 or an offset"
             )
-    return spec
 
 
-def _per_partition(option: str, text: str, minimum: int) -> dict[TopicPartition, int]:
+def _named_positions(option: str, text: str, read: Callable[[object], Position | None], allowed: str) -> Positions:
+    """Return the places in JSON: by topic, a place for all its partitions or one by partition; ``*`` names the rest."""
     parsed = _json_object(option, text, '{"topic":{"0":23,"1":-2}}')
-    found: dict[TopicPartition, int] = {}
-    for topic, numbers in parsed.items():
-        if not isinstance(numbers, dict):
-            raise option_error(
-                INVALID_OPTION, option, text, f'{topic} needs partitions and numbers, as in {{"{topic}":{{"0":23}}}}'
-            )
-        for partition, number in numbers.items():
-            if not partition.isdecimal() or not _is_int(number) or not minimum <= number <= _LONG_MAX:
-                raise option_error(
-                    INVALID_OPTION,
-                    option,
-                    text,
-                    f"{topic}-{partition}: {number!r} is not allowed; give a whole number from {minimum} up",
-                )
-            found[TopicPartition(topic, int(partition))] = number
-    if not found:
+    topics: dict[str, Position] = {}
+    partitions: dict[TopicPartition, Position] = {}
+    for topic, value in parsed.items():
+        if isinstance(value, dict) and topic != ALL_OTHERS:
+            for number, each in value.items():
+                if number != ALL_OTHERS and not number.isdecimal():
+                    raise option_error(
+                        INVALID_OPTION, option, text, f"{topic}-{number}: a partition is a number, or * for all others"
+                    )
+                position = read(each)
+                if position is None:
+                    raise option_error(
+                        INVALID_OPTION, option, text, f"{topic}-{number}: {each!r} is not allowed; give {allowed}"
+                    )
+                if number == ALL_OTHERS:
+                    topics[topic] = position
+                else:
+                    partitions[TopicPartition(topic, int(number))] = position
+            continue
+        position = read(value)
+        if position is None:
+            shape = "" if topic == ALL_OTHERS else f' or partitions and numbers, as in {{"{topic}":{{"0":23}}}}'
+            raise option_error(INVALID_OPTION, option, text, f"{topic} needs {allowed};{shape}".removesuffix(";"))
+        topics[topic] = position
+    everywhere = topics.pop(ALL_OTHERS, None)
+    if everywhere is None and not topics and not partitions:
         raise option_error(INVALID_OPTION, option, text, 'names no partition; give JSON such as {"topic":{"0":23}}')
-    return found
+    return Positions(everywhere, topics, partitions)
 
 
 _WORDS: Final = {
-    "startingOffsets": "neither earliest, latest nor committed, and ",
+    "startingOffsets": "neither earliest, latest, last:N nor committed, and ",
     "endingOffsets": "not latest, and ",
 }
+_TIMES: Final = (
+    "milliseconds since 1970, a date and time such as 2026-01-31T12:00:00Z (UTC without a zone), or how long ago, "
+    "such as -10m (us, ms, s, m, h or d)"
+)
 
 
 def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
@@ -192,13 +236,9 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
-_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 def duration_ms(option: str, text: str) -> int:
     """Return a Spark time string (``15m``, ``300s``, plain milliseconds) in ms. Source: JavaUtils.timeStringAs."""
-    matched = _DURATION.fullmatch(text.strip().lower())
-    if matched is None:
+    span = time_span_ms(text)
+    if span is None:
         raise option_error(INVALID_OPTION, option, text, "not a time; write a number and one of us, ms, s, m, h, d")
-    return int(int(matched[1]) * _UNIT_MS[matched[2] or "ms"])
+    return span

@@ -28,17 +28,16 @@ from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.redaction import REDACTED, ShownSettings
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
-from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, option_error
+from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, listed, option_error
 from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditionError
 from spark_kafkalite.spark.offset_options import (
-    EARLIEST,
-    LATEST,
     ConsumerStrategy,
     OffsetSpec,
     duration_ms,
     offset_spec,
     subscription_of,
 )
+from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, PositionKind, Positions
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -62,15 +61,27 @@ READER_OPTIONS: Final = SettingGroup(
             "startingOffsets",
             "string",
             None,
-            "earliest, latest, committed (what the group groupId has committed), or JSON per partition in which -2 is "
-            "earliest and -1 latest. Default: latest for a stream, earliest for a batch. A stream with a checkpoint "
-            "goes on from there instead.",
+            "earliest, latest, last:N (the last N offsets of each partition), committed (what the group groupId has "
+            'committed), or JSON by topic and partition, {"a":{"0":23,"*":-2},"b":"latest","*":"last:1000"}, in which '
+            "-2 is earliest and -1 latest. Default: latest for a stream, earliest for a batch. A stream with a "
+            "checkpoint goes on from there instead.",
         ),
-        Setting("endingOffsets", "string", None, "Batch only: latest (default) or JSON per partition, exclusive."),
-        Setting("startingTimestamp", "long", None, "Start at the first record at or after this time.", "ms", 0),
-        Setting("endingTimestamp", "long", None, "Batch only: end before the first record at or after it.", "ms", 0),
-        Setting("startingOffsetsByTimestamp", "string", None, 'Like startingTimestamp, as JSON: {"topic":{"0":MS}}.'),
-        Setting("endingOffsetsByTimestamp", "string", None, "Batch only: like endingTimestamp, as JSON per partition."),
+        Setting("endingOffsets", "string", None, "Batch only: latest (default), or JSON, exclusive."),
+        Setting(
+            "startingTimestamp",
+            "string",
+            None,
+            "Start at the first record at or after this time: ms since 1970, ISO 8601 (UTC without a zone), or how "
+            "long before the read begins, such as -10m.",
+        ),
+        Setting("endingTimestamp", "string", None, "Batch only: end before the first record at or after this time."),
+        Setting(
+            "startingOffsetsByTimestamp",
+            "string",
+            None,
+            'Like startingTimestamp, as JSON by topic and partition: {"a":{"0":1767225600000,"*":"-1h"},"b":"-10m"}.',
+        ),
+        Setting("endingOffsetsByTimestamp", "string", None, "Batch only: like endingTimestamp, as such JSON."),
         Setting(
             "startingOffsetsByTimestampStrategy",
             "string",
@@ -173,27 +184,27 @@ class ReaderOptions:
             if not streaming:
                 self._refuse_latest_start(self.starting)
             return self.starting
-        sentinel = LATEST if streaming else EARLIEST
-        return OffsetSpec("startingOffsets", "latest" if streaming else "earliest", sentinel=sentinel)
+        place = AT_LATEST if streaming else AT_EARLIEST
+        return OffsetSpec("startingOffsets", place.kind.value, Positions(place))
 
     @staticmethod
     def _refuse_latest_start(starting: OffsetSpec) -> None:
-        if starting.sentinel == LATEST:
+        at_end = [] if starting.positions is None else starting.positions.named(PositionKind.LATEST)
+        if at_end and not at_end[0]:
             raise option_error(
                 INVALID_OPTION, starting.option, starting.text, "a batch cannot start at the end; use earliest or JSON"
             )
-        at_end = [str(tp) for tp, offset in (starting.offsets or {}).items() if offset == LATEST]
         if at_end:
             raise option_error(
                 INVALID_OPTION,
                 starting.option,
                 starting.text,
-                f"-1 (latest) for {', '.join(at_end)}: a batch cannot start at the end; use an offset or -2 (earliest)",
+                f"-1 (latest) for {listed(at_end)}: a batch cannot start at the end; use an offset or -2 (earliest)",
             )
 
     def ending_for_batch(self) -> OffsetSpec:
         """Return where a batch ends."""
-        return self.ending or OffsetSpec("endingOffsets", "latest", sentinel=LATEST)
+        return self.ending or OffsetSpec("endingOffsets", "latest", Positions(AT_LATEST))
 
     def check_streaming(self) -> None:
         """Raise for options that a stream must not have; as in the JVM connector, endingTimestamp only warns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -15,6 +14,7 @@ from spark_kafkalite.model import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
+from spark_kafkalite.times import moment_ms
 
 _PLACES: Final = {
     "latest": LATEST_TIMESTAMP,
@@ -35,15 +35,12 @@ def parse_time(text: str, option: str) -> int:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text.strip())
+        return moment_ms(text)
     except ValueError:
         raise click.UsageError(
             f"{option} {text}: neither {', '.join(_PLACES)}, nor milliseconds since 1970, nor a date and time such as "
             "2026-01-31T12:00:00Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 def parse_partitions(text: str, option: str) -> set[int]:

@@ -20,12 +20,12 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import LogBounds, TopicPartition
+from spark_kafkalite.times import moment_ms
 
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
@@ -181,18 +181,13 @@ def parse_datetime_ms(text: str) -> int:
 
     Raises ConfigError for anything else.
     """
-    if re.fullmatch(r"[0-9]{1,19}", text.strip()) and int(text) <= _INT64_MAX:
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text.strip())
+        return moment_ms(text)
     except ValueError:
         raise ConfigError(
             f"{text!r} is neither a date and time such as 2026-01-31T12:00:00.000 (UTC without a zone; "
             "2026-01-31T12:00:00+02:00 with one) nor milliseconds since 1970"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 _FORM: Final = "topic,partition,offset, or group,topic,partition,offset"

@@ -36,7 +36,8 @@ from spark_kafkalite.spark.jobs.session import (
     start_session,
     topic_logs,
 )
-from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
+from spark_kafkalite.spark.positions import EARLIEST, LATEST
+from spark_kafkalite.times import moment_ms
 
 _FROM_OFFSETS: Final = (
     'First offset of every partition: \'{"0": 120, "1": 80}\'; -2 is the earliest offset there is, -1 the end.'
@@ -49,14 +50,10 @@ class Instant(click.ParamType[int]):
     name = "MS_OR_ISO"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        if text.isdigit():
-            return int(text)
         try:
-            instant = datetime.fromisoformat(text)
+            return moment_ms(str(value))
         except ValueError:
-            self.fail(f"{text!r} is neither milliseconds since the epoch nor an ISO 8601 time", param, ctx)
-        return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+            self.fail(f"{str(value)!r} is neither milliseconds since the epoch nor an ISO 8601 time", param, ctx)
 
 
 class PartitionOffsets(click.ParamType[dict[int, int]]):

@@ -121,3 +121,57 @@ def test_an_end_outside_of_the_log_fails_or_becomes_the_nearest_end(
     found = batch(bootstrap, bounded, endingOffsets=given, failOnDataLoss="false")
     assert found == ([f"{bounded}-0[{FIRST}, {END})"] if offset > END else [])
     assert "endingOffsets is outside of the log, of which the part within is read" in warnings.text
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+@pytest.mark.parametrize(
+    ("places", "first"),
+    [
+        ("last:2", END - 2),
+        ("last:100", FIRST),
+        ('{"TOPIC":"earliest"}', FIRST),
+        ('{"TOPIC":{"0":5,"*":-2}}', 5),
+        ('{"TOPIC":{"1":0,"*":"last:1"}}', END - 1),
+        ('{"*":"last:3"}', END - 3),
+    ],
+)
+def test_places_named_for_many_partitions(
+    plan: Callable[..., list[str]], places: str, first: int, bootstrap: str, bounded: str
+) -> None:
+    found = plan(bootstrap, bounded, startingOffsets=places.replace("TOPIC", bounded))
+    assert found == [f"{bounded}-0[{first}, {END})"]
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_times_in_words(plan: Callable[..., list[str]], bootstrap: str, bounded: str) -> None:
+    later = {"startingOffsetsByTimestampStrategy": "latest"}
+    whole = [f"{bounded}-0[{FIRST}, {END})"]
+    assert plan(bootstrap, bounded, startingTimestamp="-1h", **later) == whole
+    assert plan(bootstrap, bounded, startingTimestamp="2001-09-09T01:46:40Z", **later) == whole
+    by_topic = json.dumps({bounded: {"0": "-1h", "*": "2001-09-09"}})
+    assert plan(bootstrap, bounded, startingOffsetsByTimestamp=by_topic, **later) == whole
+    with pytest.raises(SparkConditionError, match="no record at or after that time"):
+        plan(bootstrap, bounded, startingTimestamp="2200-01-01")
+
+
+def test_a_batch_ends_before_a_time_in_words(bootstrap: str, bounded: str) -> None:
+    assert batch(bootstrap, bounded, endingTimestamp="-1h") == []
+    assert batch(bootstrap, bounded, endingTimestamp="2200-01-01") == [f"{bounded}-0[{FIRST}, {END})"]
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ('{"TOPIC":{"0":5}}', "it lacks TOPIC-1, TOPIC-2, TOPIC-3;"),
+        ('{"TOPIC":{"0":5,"4":5,"*":-2}}', "it names TOPIC-4, which are not read;"),
+        ('{"TOPIC":"earliest","other":"earliest"}', "it names topic other, which are not read;"),
+    ],
+)
+def test_places_that_do_not_fit_the_partitions(
+    plan: Callable[..., list[str]], places: str, said: str, bootstrap: str, bounded: str
+) -> None:
+    with pytest.raises(SparkConditionError) as refused:
+        plan(bootstrap, bounded, startingOffsets=places.replace("TOPIC", bounded))
+    assert refused.value.condition == "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+    assert said.replace("TOPIC", bounded) in refused.value.detail

@@ -5,8 +5,8 @@ import pytest
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.offset_options import EARLIEST, LATEST
 from spark_kafkalite.spark.options import READER_OPTIONS, reader_options, writer_options
+from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, Position, PositionKind, Positions
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -172,7 +172,7 @@ def test_a_path_is_answered_with_how_topics_are_named():
 
 def test_a_misspelt_place_to_start_is_told_the_words_that_there_are():
     text = refusal(read, startingOffsets="earlist")
-    assert "startingOffsets=earlist: neither earliest, latest nor committed, and not a JSON object" in text
+    assert "startingOffsets=earlist: neither earliest, latest, last:N nor committed, and not a JSON object" in text
 
 
 def test_a_value_with_line_breaks_stays_on_the_last_line():
@@ -213,14 +213,56 @@ def test_assign():
 
 
 def test_starting_defaults_depend_on_the_mode():
-    assert read().starting_for(streaming=True).sentinel == LATEST
-    assert read().starting_for(streaming=False).sentinel == EARLIEST
-    assert read().ending_for_batch().sentinel == LATEST
+    assert read().starting_for(streaming=True).positions == Positions(AT_LATEST)
+    assert read().starting_for(streaming=False).positions == Positions(AT_EARLIEST)
+    assert read().ending_for_batch().positions == Positions(AT_LATEST)
 
 
 def test_starting_offsets_as_json_with_sentinels():
     spec = read(startingOffsets='{"t":{"0":23,"1":-2}}').starting_for(streaming=False)
-    assert spec.offsets == {T0: 23, T1: EARLIEST}
+    assert spec.positions == Positions(partitions={T0: Position(PositionKind.OFFSET, 23), T1: AT_EARLIEST})
+
+
+def test_places_for_whole_topics_and_for_all_others():
+    text = '{"t":{"0":23,"*":"latest"},"u":"last:5","*":-2}'
+    positions = read(startingOffsets=text).starting_for(streaming=True).positions
+    assert positions.of(T0) == Position(PositionKind.OFFSET, 23)
+    assert positions.of(T1) == AT_LATEST
+    assert positions.of(TopicPartition("u", 7)) == Position(PositionKind.LAST, 5)
+    assert positions.of(TopicPartition("v", 0)) == AT_EARLIEST
+    times = read(startingOffsetsByTimestamp='{"t":{"0":6,"*":"-1h"},"*":"1970-01-01T00:00:01Z"}')
+    positions = times.starting_for(streaming=True).positions
+    assert positions.of(T0) == Position(PositionKind.TIME, 6)
+    assert positions.of(T1) == Position(PositionKind.AGO, 3_600_000)
+    assert positions.of(TopicPartition("v", 0)) == Position(PositionKind.TIME, 1000)
+
+
+def test_everywhere_at_once():
+    last = read(startingOffsets=" LAST:1000 ").starting_for(streaming=False)
+    assert last.positions == Positions(Position(PositionKind.LAST, 1000))
+    assert read(startingOffsets='{"*":"earliest"}').starting_for(streaming=False).positions == Positions(AT_EARLIEST)
+
+
+@pytest.mark.parametrize("value", ["last:5", '{"t":{"0":"last:5"}}', '{"*":"last:5"}'])
+def test_a_batch_ends_at_no_count(value):
+    assert "cannot end so many offsets before its end (last:N)" in refusal(read, endingOffsets=value)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("0", Position(PositionKind.TIME, 0)),
+        ("1700000000000", Position(PositionKind.TIME, 1_700_000_000_000)),
+        ("2026-01-31T12:00:00Z", Position(PositionKind.TIME, 1_769_860_800_000)),
+        ("2026-01-31T12:00:00", Position(PositionKind.TIME, 1_769_860_800_000)),
+        ("2026-01-31 13:00:00+01:00", Position(PositionKind.TIME, 1_769_860_800_000)),
+        ("-10m", Position(PositionKind.AGO, 600_000)),
+        ("-2 d", Position(PositionKind.AGO, 172_800_000)),
+    ],
+)
+def test_times(text, position):
+    assert read(startingTimestamp=text).starting_for(streaming=True).positions == Positions(position)
+    assert read(endingTimestamp=text).ending_for_batch().positions == Positions(position)
 
 
 def test_one_time_wins_over_times_and_times_over_offsets(caplog):
@@ -229,18 +271,19 @@ def test_one_time_wins_over_times_and_times_over_offsets(caplog):
         "startingOffsetsByTimestamp": '{"t":{"0":6}}',
         "startingOffsets": "earliest",
     }
-    assert read(**given).starting_for(streaming=True).timestamp_ms == 5
+    assert read(**given).starting_for(streaming=True).positions == Positions(Position(PositionKind.TIME, 5))
     assert "startingOffsets is ignored" in caplog.text
     del given["startingTimestamp"]
-    assert read(**given).starting_for(streaming=True).timestamps == {T0: 6}
+    starting = read(**given).starting_for(streaming=True)
+    assert starting.positions == Positions(partitions={T0: Position(PositionKind.TIME, 6)})
 
 
-@pytest.mark.parametrize("value", ["latest", "LATEST", '{"t":{"0":-1}}'])
+@pytest.mark.parametrize("value", ["latest", "LATEST", '{"t":{"0":-1}}', '{"t":"latest"}', '{"t":{"*":-1}}'])
 def test_a_batch_cannot_start_at_the_end(value):
     assert "a batch cannot start at the end" in refusal(read(startingOffsets=value).starting_for, streaming=False)
 
 
-@pytest.mark.parametrize("value", ["earliest", '{"t":{"0":-2}}'])
+@pytest.mark.parametrize("value", ["earliest", '{"t":{"0":-2}}', '{"t":"earliest"}', '{"*":-2}'])
 def test_a_batch_cannot_end_at_the_start(value):
     assert "cannot end at earliest" in refusal(read, endingOffsets=value)
 
@@ -268,6 +311,10 @@ def test_an_ending_timestamp_of_a_stream_only_warns(caplog):
         ("failOnDataLoss", "maybe"),
         ("includeHeaders", "1"),
         ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "-10"),
+        ("startingTimestamp", "-10y"),
+        ("startingTimestamp", "1969-12-31T23:59:59Z"),
+        ("startingTimestamp", str(2**63)),
         ("startingOffsetsByTimestampStrategy", "earliest"),
         ("maxTriggerDelay", "soon"),
         ("startingOffsets", "newest"),
@@ -275,6 +322,14 @@ def test_an_ending_timestamp_of_a_stream_only_warns(caplog):
         ("startingOffsets", '{"t":{"0":"5"}}'),
         ("startingOffsets", '{"t":{"x":5}}'),
         ("startingOffsets", '{"t":[5]}'),
+        ("startingOffsets", '{"t":"newest"}'),
+        ("startingOffsets", '{"t":{"*":"-10m"}}'),
+        ("startingOffsets", '{"*":{"0":5}}'),
+        ("startingOffsets", '{"t":true}'),
+        ("startingOffsets", "{}"),
+        ("startingOffsets", "last:"),
+        ("startingOffsets", "last:-5"),
+        ("startingOffsetsByTimestamp", '{"t":"earliest"}'),
         ("startingOffsets", '{"t":{"0":9223372036854775808}}'),
         ("startingOffsetsByTimestamp", '{"t":{"0":-1}}'),
     ],

@@ -11,8 +11,8 @@ from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.cluster_offsets import Assigned
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.offset_options import EARLIEST
 from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -39,7 +39,7 @@ class DictionaryCluster:
         return {tp: self.ends[tp] for tp in partitions if tp in self.ends}
 
     def resolved(self, spec, partitions, *, starting):
-        return self.earliest(partitions) if spec.sentinel == EARLIEST else self.latest(partitions)
+        return self.earliest(partitions) if spec.positions == Positions(AT_EARLIEST) else self.latest(partitions)
 
 
 def reader_over(cluster, **given) -> KafkaliteStreamReader:
