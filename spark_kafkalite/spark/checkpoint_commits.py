@@ -38,7 +38,8 @@ from spark_kafkalite.spark.conditions import (
     listed,
     option_error,
 )
-from spark_kafkalite.spark.offset_ranges import DataLoss, Offsets
+from spark_kafkalite.spark.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.offset_ranges import Offsets
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.stored_offset import StoredOffset, stores_of
 
@@ -294,11 +295,11 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
     if made_again:
         names = listed([f"{tp} (committed {found[tp]})" for tp in sorted(made_again)])
         loss = DataLoss(
-            LOSS_OFFSET_CHANGED, f"topics were deleted and created again since offsets were committed: {names}"
+            LOSS_OFFSET_CHANGED,
+            LossCause.RECREATED,
+            f"topics were deleted and created again since offsets were committed: {names}",
         )
-        if options.fail_on_data_loss:
-            raise loss.error()
-        _LOG.warning("%s, with the new topics from their first offset", loss.warning())
+        options.losses.meet(loss, ", with the new topics from their first offset")
         found.update(lookup.earliest(made_again))
     missing = [tp for tp in assigned.partitions if tp not in found]
     if missing and commit.fallback == "fail":

@@ -40,6 +40,7 @@ from spark_kafkalite.spark.conditions import (
     option_error,
 )
 from spark_kafkalite.spark.connections import cluster_for, reading_config
+from spark_kafkalite.spark.data_loss import LossCause
 from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, Offsets
 from spark_kafkalite.spark.options import ReaderOptions
@@ -97,7 +98,7 @@ class ClusterOffsets:
                     raise self._explained(error) from None
                 time.sleep(0.1)
                 continue
-            if all_there and absent and (self._options.fail_on_data_loss or not assigned.partitions):
+            if all_there and absent and (self._options.losses.fails(LossCause.DELETED) or not assigned.partitions):
                 raise self._not_found(absent)
             return assigned
 
@@ -323,17 +324,29 @@ class ClusterOffsets:
         outside = [tp for tp, offset in sorted(moved.items()) if offset != asked[tp]]
         if not outside:
             return moved
+        policy = self._options.losses
+        causes = {tp: LossCause.AGED_OUT if asked[tp] < first[tp] else LossCause.END_WENT_BACK for tp in outside}
+        # Those that end the read are told first.
+        outside.sort(key=lambda tp: not policy.fails(causes[tp]))
         named = listed([f"{tp} starts at {asked[tp]}, but its log holds [{first[tp]}, {end[tp]})" for tp in outside])
-        if self._options.fail_on_data_loss:
+        said = policy.said(causes[outside[0]])
+        if policy.fails(causes[outside[0]]):
             raise option_error(
                 LOSS_START_RESET,
                 option,
                 text,
-                f"failOnDataLoss=true: {named}; give an offset within, -2 (earliest) or -1 (latest), or set "
-                "failOnDataLoss=false to start at the nearest end",
+                f"{said}: {named}; give an offset within, -2 (earliest) or -1 (latest), or set "
+                f"{policy.remedy(causes.values())} to start at the nearest end",
             )
+        skipped = sum(max(0, moved[tp] - asked[tp]) for tp in outside)
         _LOG.warning(
-            "[%s] %s=%s, failOnDataLoss=false: %s; starting at the nearest end", LOSS_START_RESET, option, text, named
+            "[%s] %s=%s, %s: %s; starting at the nearest end, %d offsets are skipped",
+            LOSS_START_RESET,
+            option,
+            text,
+            said,
+            named,
+            skipped,
         )
         return moved
 
@@ -370,13 +383,18 @@ class ClusterOffsets:
             [f"{tp} ends at {last[tp]}, below {asked[tp]}" for tp in beyond]
             + [f"{tp} begins at {first[tp]}, above {asked[tp]}" for tp in before]
         )
-        if self._options.fail_on_data_loss:
+        policy, causes = self._options.losses, []
+        if beyond:
+            causes.append(LossCause.END_WENT_BACK)
+        if before:
+            causes.append(LossCause.AGED_OUT)
+        if any(policy.fails(cause) for cause in causes):
             remedy = "lower the offset" if not before else "give an offset within the log"
             raise option_error(
                 INVALID_OPTION,
                 spec.option,
                 spec.text,
-                f"{named}; {remedy}, use -1 (latest), or set failOnDataLoss=false to read what there is",
+                f"{named}; {remedy}, use -1 (latest), or set {policy.remedy(causes)} to read what there is",
             )
         _LOG.warning("%s is outside of the log, of which the part within is read: %s", spec.option, named)
         return {**end, **{tp: last[tp] for tp in beyond}, **{tp: first[tp] for tp in before}}

@@ -25,6 +25,7 @@ from spark_kafkalite.spark.conditions import (
     LOSS_PARTITIONS_DELETED,
     SparkConditionError,
 )
+from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 
 Offsets = dict[TopicPartition, int]
 
@@ -214,25 +215,6 @@ def packed(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
 # Data loss ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DataLoss:
-    """One way in which records that should be read are gone. ``condition`` is the JVM connector's name for it."""
-
-    condition: str
-    text: str
-
-    def error(self) -> SparkConditionError:
-        """Return the error of a read that must not lose data."""
-        return SparkConditionError(
-            self.condition,
-            f"failOnDataLoss=true: {self.text}; restore it, or set failOnDataLoss=false to go on without it",
-        )
-
-    def warning(self) -> str:
-        """Return the log line of a read that may."""
-        return f"[{self.condition}] failOnDataLoss=false: {self.text}; going on"
-
-
 def losses(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
@@ -246,20 +228,35 @@ def losses(
     missing = sorted(tp for tp in end if tp not in start and tp not in earliest_of_new)
     if missing:
         found.append(
-            DataLoss(LOSS_INITIAL_NOT_FOUND, f"no first offset was found for the new partitions {_named(missing)}")
+            DataLoss(
+                LOSS_INITIAL_NOT_FOUND,
+                LossCause.PARTITION_GONE,
+                f"no first offset was found for the new partitions {_named(missing)}",
+            )
         )
     late = sorted(tp for tp, offset in earliest_of_new.items() if tp in end and offset != 0)
     if late:
         shown = ", ".join(f"{tp} starts at {earliest_of_new[tp]}" for tp in late[:20])
-        found.append(DataLoss(LOSS_ADDED_NOT_FROM_ZERO, f"new partitions do not start at offset 0: {shown}"))
+        skipped = sum(earliest_of_new[tp] for tp in late)
+        text = f"new partitions do not start at offset 0: {shown}; {skipped} offsets are skipped"
+        found.append(DataLoss(LOSS_ADDED_NOT_FROM_ZERO, LossCause.AGED_OUT, text))
+    topics = {tp.topic for tp in end}
     gone = sorted(tp for tp in start if tp not in end)
-    if gone:
-        found.append(DataLoss(LOSS_PARTITIONS_DELETED, f"{_named(gone)} are gone; were they deleted?"))
+    for cause, those in (
+        (LossCause.DELETED, [tp for tp in gone if tp.topic not in topics]),
+        (LossCause.PARTITION_GONE, [tp for tp in gone if tp.topic in topics]),
+    ):
+        if those:
+            found.append(DataLoss(LOSS_PARTITIONS_DELETED, cause, f"{_named(those)} are gone; were they deleted?"))
     backwards = sorted(tp for tp, offset in end.items() if tp in start and offset < start[tp])
     if backwards:
         shown = ", ".join(f"{tp} went from {start[tp]} to {end[tp]}" for tp in backwards[:20])
         found.append(
-            DataLoss(LOSS_OFFSET_CHANGED, f"offsets went backwards: {shown}; was the topic deleted and created again?")
+            DataLoss(
+                LOSS_OFFSET_CHANGED,
+                LossCause.END_WENT_BACK,
+                f"offsets went backwards: {shown}; was the topic deleted and created again?",
+            )
         )
     return found
 

@@ -30,6 +30,7 @@ from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, listed, option_error
 from spark_kafkalite.spark.conditions import SparkConditionError as SparkConditionError
+from spark_kafkalite.spark.data_loss import LossCause, LossPolicy
 from spark_kafkalite.spark.offset_options import (
     ConsumerStrategy,
     OffsetSpec,
@@ -50,6 +51,14 @@ _TOKEN_FILE_OPTION: Final = Setting(
     "The same as kafka.sasl.token.file. It must be there on the driver; an executor without it takes the file of that "
     "name that --files shipped.",
 )
+
+_LOSS_CAUSES: Final = {
+    LossCause.AGED_OUT: "retention or a deletion of records was faster than the read",
+    LossCause.RECREATED: "a topic was deleted and created again",
+    LossCause.DELETED: "a topic was deleted",
+    LossCause.PARTITION_GONE: "partitions of a topic are gone",
+    LossCause.END_WENT_BACK: "a log ends below what was read from it, as after an unclean election",
+}
 
 READER_OPTIONS: Final = SettingGroup(
     "Spark source",
@@ -95,6 +104,10 @@ READER_OPTIONS: Final = SettingGroup(
             True,
             "Fail when records that should be read are lost, their topic was deleted, or a start is outside the log; "
             "with false, warn, skip them, and start at the nearest end.",
+        ),
+        *(
+            Setting(cause.option, "string", None, f"failOnDataLoss for one cause: {what}.", choices=("fail", "warn"))
+            for cause, what in _LOSS_CAUSES.items()
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
@@ -161,7 +174,7 @@ class ReaderOptions:
     ending: OffsetSpec | None
     ending_options: tuple[str, ...]
     latest_when_no_timestamp: bool
-    fail_on_data_loss: bool
+    losses: LossPolicy
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -258,7 +271,10 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         ending=ending,
         ending_options=tuple(name for name in given if name.startswith("ending")),
         latest_when_no_timestamp=values["startingOffsetsByTimestampStrategy"] == "latest",
-        fail_on_data_loss=values["failOnDataLoss"],
+        losses=LossPolicy(
+            values["failOnDataLoss"],
+            {cause: given[cause.option] == "fail" for cause in LossCause if cause.option in given},
+        ),
         max_offsets_per_trigger=high,
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),

@@ -29,7 +29,8 @@ from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
-from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, DataLoss, OffsetRange
+from spark_kafkalite.spark.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, OffsetRange
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
@@ -124,13 +125,16 @@ def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog | LogTr
     held = f"which holds [{error.log_start_offset}, {error.log_end_offset})"
     if error.log_start_offset < 0:
         held = "which the brokers know nothing of; was the topic deleted?"
+    if error.log_start_offset < 0:
+        cause = LossCause.DELETED
+    else:
+        cause = LossCause.END_WENT_BACK if error.offset > error.log_end_offset else LossCause.AGED_OUT
     loss = DataLoss(
         LOSS_COULD_NOT_READ,
+        cause,
         f"{whole}: offset {error.offset} is not in the log, {held}; {resume - error.offset} offsets are skipped",
     )
-    if plan.fail_on_data_loss:
-        raise loss.error()
-    _LOG.warning("%s", loss.warning())
+    plan.losses.meet(loss)
     return resume
 
 
@@ -138,11 +142,10 @@ def _after_truncation(plan: ReadPlan, whole: OffsetRange, error: LogTruncated) -
     """Return where to go on in a log that was cut below what was read, or raise. Rows that went out stay."""
     loss = DataLoss(
         LOSS_COULD_NOT_READ,
+        LossCause.END_WENT_BACK,
         f"{whole}: the log was truncated to offset {error.divergent_offset} while it was read up to offset "
         f"{error.offset}; reading goes on there, and the {error.offset - error.divergent_offset} offsets in between "
         "are kept as they were read",
     )
-    if plan.fail_on_data_loss:
-        raise loss.error()
-    _LOG.warning("%s", loss.warning())
+    plan.losses.meet(loss)
     return error.offset

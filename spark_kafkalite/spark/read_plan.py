@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.connections import reading_config
+from spark_kafkalite.spark.data_loss import LossPolicy
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.task_tokens import token_for_tasks
@@ -29,14 +30,14 @@ class ReadPlan:
 
     client: Mapping[str, str]
     schema: pa.Schema
-    fail_on_data_loss: bool
+    losses: LossPolicy
     read_timeout_ms: int
 
     @classmethod
     def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
         """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
         reading_config(options.client)
-        return cls(ShownSettings(options.client), schema, options.fail_on_data_loss, options.read_timeout_ms)
+        return cls(ShownSettings(options.client), schema, options.losses, options.read_timeout_ms)
 
 
 class ReadTask(InputPartition):

@@ -34,8 +34,8 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
+from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.offset_ranges import (
-    DataLoss,
     Offsets,
     from_json,
     limited,
@@ -295,10 +295,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if topic_id == _ZERO_ID:
                 continue
             if before is not None and before != topic_id:
-                loss = DataLoss(LOSS_OFFSET_CHANGED, f"the topic {topic} was deleted and created again; its id changed")
-                if self._options.fail_on_data_loss:
-                    raise loss.error()
-                _LOG.warning("%s, with the new topic from its first offset", loss.warning())
+                text = f"the topic {topic} was deleted and created again; its id changed"
+                loss = DataLoss(LOSS_OFFSET_CHANGED, LossCause.RECREATED, text)
+                self._options.losses.meet(loss, ", with the new topic from its first offset")
                 self._recreated.add(topic)
                 self._same_topics.discard(topic)
             elif before is not None:
@@ -321,9 +320,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         first_of_new = self._lookup.earliest(new) if new else {}
         begin = {**start_offsets, **first_of_new}
         for loss in losses(start_offsets, end_offsets, first_of_new):
-            if loss.condition == LOSS_OFFSET_CHANGED and not self._options.fail_on_data_loss:
+            self._options.losses.meet(loss)
+            if loss.cause is LossCause.END_WENT_BACK:
                 begin.update(self._begin_again(start_offsets, end_offsets))
-            self._report(loss)
         begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._recreated - made_again))
         # Planned before a restart, for a topic that is gone: the next batch begins with the new one.
         begin.update({tp: offset for tp, offset in end_offsets.items() if tp.topic in made_again})
@@ -340,11 +339,6 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         backwards = [tp for tp, offset in end.items() if tp in start and offset < start[tp]]
         return self._lookup.earliest(tp for tp in backwards if tp.topic not in self._same_topics)
-
-    def _report(self, loss: DataLoss) -> None:
-        if self._options.fail_on_data_loss:
-            raise loss.error()
-        _LOG.warning("%s", loss.warning())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker, on a copy of this object."""

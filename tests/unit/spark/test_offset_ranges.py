@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.data_loss import LossCause
 from spark_kafkalite.spark.offset_ranges import (
     PACK_MIN_TASKS,
     PACK_TARGET_OFFSETS,
@@ -163,16 +164,21 @@ def test_no_loss_when_offsets_go_on_and_partitions_are_added_at_zero():
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "first", "condition"),
+    ("start", "end", "first", "condition", "cause"),
     [
-        ({}, {T0: 5}, {}, "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS"),
-        ({}, {T0: 5}, {T0: 2}, "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO"),
-        ({T0: 5}, {}, {}, "KAFKA_DATA_LOSS.PARTITIONS_DELETED"),
-        ({T0: 5}, {T0: 4}, {}, "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED"),
+        ({}, {T0: 5}, {}, "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS", LossCause.PARTITION_GONE),
+        ({}, {T0: 5}, {T0: 2}, "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", LossCause.AGED_OUT),
+        ({T0: 5}, {}, {}, "PARTITIONS_DELETED", LossCause.DELETED),
+        ({T0: 5, T1: 5}, {T1: 5}, {}, "PARTITIONS_DELETED", LossCause.PARTITION_GONE),
+        ({T0: 5}, {T0: 4}, {}, "PARTITION_OFFSET_CHANGED", LossCause.END_WENT_BACK),
     ],
 )
-def test_each_way_of_losing_data_has_the_jvm_connectors_name(start, end, first, condition):
-    assert conditions(start, end, first) == [condition]
-    loss = losses(start, end, first)[0]
-    assert str(loss.error()).splitlines()[-1].startswith(f"[{condition}] failOnDataLoss=true: ")
-    assert "t-0" in loss.warning()
+def test_each_way_of_losing_data_has_the_jvm_connectors_name(start, end, first, condition, cause):
+    (loss,) = losses(start, end, first)
+    assert (loss.condition, loss.cause) == (f"KAFKA_DATA_LOSS.{condition}", cause)
+    assert "t-0" in loss.text
+
+
+def test_what_new_partitions_lack_is_counted():
+    (loss,) = losses({}, {T0: 5, T1: 9}, {T0: 2, T1: 4})
+    assert loss.text.endswith("t-0 starts at 2, t-1 starts at 4; 6 offsets are skipped")

@@ -195,27 +195,35 @@ def lose(**given):
 
 
 @pytest.mark.parametrize(
-    ("change", "condition"),
+    ("change", "condition", "cause"),
     [
-        (lambda cluster: cluster.ends.clear(), "KAFKA_DATA_LOSS.PARTITIONS_DELETED"),
-        (lambda cluster: cluster.ends.update({T0: 4}), "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED"),
+        (lambda cluster: cluster.ends.clear(), "KAFKA_DATA_LOSS.PARTITIONS_DELETED", "deleted"),
+        (
+            lambda cluster: (cluster.ends.clear(), cluster.ends.update({T1: 0})),
+            "KAFKA_DATA_LOSS.PARTITIONS_DELETED",
+            "partitionGone",
+        ),
+        (lambda cluster: cluster.ends.update({T0: 4}), "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED", "endWentBack"),
         (
             lambda cluster: (cluster.ends.update({T1: 8}), cluster.starts.update({T1: 2})),
             "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+            "agedOut",
         ),
     ],
 )
-def test_data_loss_is_an_error_unless_it_may_be(change, condition, caplog):
-    reader, cluster, first = lose()
-    change(cluster)
-    end = reader.latestOffset(first, ALL)
-    with pytest.raises(SparkConditionError) as caught:
-        reader.partitions(first, end)
-    assert caught.value.condition == condition
-    reader, cluster, first = lose(failOnDataLoss="false")
-    change(cluster)
-    reader.partitions(first, reader.latestOffset(first, ALL))
-    assert f"[{condition}] failOnDataLoss=false" in caplog.text
+def test_data_loss_is_an_error_unless_it_may_be(change, condition, cause, caplog):
+    for given in ({}, {"failOnDataLoss": "false", f"dataLoss.{cause}": "fail"}):
+        reader, cluster, first = lose(**given)
+        change(cluster)
+        end = reader.latestOffset(first, ALL)
+        with pytest.raises(SparkConditionError) as caught:
+            reader.partitions(first, end)
+        assert caught.value.condition == condition
+    for name, value in (("failOnDataLoss", "false"), (f"dataLoss.{cause}", "warn")):
+        reader, cluster, first = lose(**{name: value})
+        change(cluster)
+        reader.partitions(first, reader.latestOffset(first, ALL))
+        assert f"[{condition}] {name}={value}: " in caplog.text
 
 
 def test_a_topic_made_again_is_seen_by_its_id_even_when_it_has_grown():

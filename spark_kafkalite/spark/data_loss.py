@@ -1,0 +1,78 @@
+"""Ways in which records that should be read are gone, and which of them end a read.
+
+``failOnDataLoss`` decides for all causes, ``dataLoss.CAUSE`` for one. Conditions have the names of Spark's JVM
+connector, which knows no causes. Pure, but for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_kafkalite.spark.conditions import SparkConditionError
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+
+class LossCause(Enum):
+    """Why records are gone. The value is the name in the option ``dataLoss.NAME``."""
+
+    # Retention, or a deletion of records, has moved the first offset of a log beyond what was to be read.
+    AGED_OUT = "agedOut"
+    # A topic was deleted, and is there again under the same name.
+    RECREATED = "recreated"
+    DELETED = "deleted"
+    # A topic is there without partitions that it had, or whose first offset nobody tells.
+    PARTITION_GONE = "partitionGone"
+    # A log ends below what was read: it was truncated, or the topic was made again without anybody having seen it.
+    END_WENT_BACK = "endWentBack"
+
+    @property
+    def option(self) -> str:
+        """The option that decides for this cause alone."""
+        return f"dataLoss.{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoss:
+    """One loss. ``condition`` is the JVM connector's name for it."""
+
+    condition: str
+    cause: LossCause
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossPolicy:
+    """Which causes end a read; ``fails_of`` has those for which an option of their own says so."""
+
+    fails_by_default: bool
+    fails_of: Mapping[LossCause, bool]
+
+    def fails(self, cause: LossCause) -> bool:
+        """Whether a loss of this cause ends the read."""
+        return self.fails_of.get(cause, self.fails_by_default)
+
+    def said(self, cause: LossCause) -> str:
+        """Return the option that decides, with its value."""
+        if cause in self.fails_of:
+            return f"{cause.option}={'fail' if self.fails_of[cause] else 'warn'}"
+        return f"failOnDataLoss={str(self.fails_by_default).lower()}"
+
+    def remedy(self, causes: Iterable[LossCause]) -> str:
+        """Return what to set to go on all the same."""
+        failing = dict.fromkeys(cause for cause in causes if self.fails(cause))
+        alone = " and ".join(f"{cause.option}=warn" for cause in failing)
+        return alone if any(cause in self.fails_of for cause in failing) else f"failOnDataLoss=false (or {alone})"
+
+    def meet(self, loss: DataLoss, note: str = "") -> None:
+        """Raise the error of a read that must not lose data so, or warn; ``note`` ends the warning."""
+        if self.fails(loss.cause):
+            raise SparkConditionError(
+                loss.condition,
+                f"{self.said(loss.cause)}: {loss.text}; restore it, or set {self.remedy([loss.cause])} to go on "
+                "without it",
+            )
+        _LOG.warning("[%s] %s: %s; going on%s", loss.condition, self.said(loss.cause), loss.text, note)
