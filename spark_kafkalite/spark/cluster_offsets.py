@@ -98,7 +98,8 @@ class ClusterOffsets:
                     raise self._explained(error) from None
                 time.sleep(0.1)
                 continue
-            if all_there and absent and (self._options.losses.fails(LossCause.DELETED) or not assigned.partitions):
+            may_lack = self._options.missing_topic != "fail" or not all_there
+            if absent and not may_lack and (self._options.losses.fails(LossCause.DELETED) or not assigned.partitions):
                 raise self._not_found(absent)
             return assigned
 
@@ -106,23 +107,32 @@ class ClusterOffsets:
         """Return the partitions now, waiting for brokers that are away.
 
         ``known`` are the topics that were there before, and may be gone now. None when a read begins: then
-        SparkConditionError is raised for a topic that an option names and that does not exist.
+        ``missingTopic`` says what becomes of a topic that an option names and that does not exist; with ``fail``
+        SparkConditionError is raised.
         """
         while True:
             assigned, absent = self.patiently("which partitions there are", self._assigned)
             if known is None:
-                if absent:
+                if absent and self._options.missing_topic == "fail":
                     raise self._not_found(absent)
-                return assigned
+                self._warn_absent(absent)
+                if not absent or self._options.missing_topic == "ignore":
+                    return assigned
+                time.sleep(self._options.retry_interval_ms / 1000)
+                continue
             for topic in assigned.topic_ids:
                 self._unknown_since_s.pop(topic, None)
             missing = [topic for topic in set(known) - assigned.topic_ids.keys() if self._is_subscribed(topic)]
             if not [topic for topic in missing if not self._is_gone(topic)]:
-                for topic in absent - self._warned_absent - set(known):
-                    _LOG.warning("topic %s does not exist, and is read when it does", topic)
-                self._warned_absent = absent
+                self._warn_absent(absent - set(known))
                 return assigned
             time.sleep(self._options.retry_interval_ms / 1000)
+
+    def _warn_absent(self, absent: set[str]) -> None:
+        """Warn of topics that an option names and that do not exist, of each once as long as it does not."""
+        for topic in sorted(absent - self._warned_absent):
+            _LOG.warning("topic %s does not exist, and is read when it does", topic)
+        self._warned_absent = absent
 
     def _is_subscribed(self, topic: str) -> bool:
         subscription = self._options.subscription

@@ -135,6 +135,16 @@ def offset_spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offse
     return specs[chosen]
 
 
+def new_partition_start(option: str, text: str) -> OffsetSpec:
+    """Return where partitions are begun that come while a query exists: at earliest, latest or a time."""
+    position = word_position(text)
+    if position is None or position.kind is PositionKind.LAST:
+        position = time_position(text)
+    if position is None:
+        raise option_error(INVALID_OPTION, option, text, f"neither earliest nor latest, nor a time: {_TIMES}")
+    return OffsetSpec(option, text.strip(), Positions(position))
+
+
 def _one_spec(name: str, value: str, timestamp: str, timestamps: str) -> OffsetSpec:
     text = value.strip()
     if name == timestamp:

@@ -35,6 +35,7 @@ from spark_kafkalite.spark.offset_options import (
     ConsumerStrategy,
     OffsetSpec,
     duration_ms,
+    new_partition_start,
     offset_spec,
     subscription_of,
 )
@@ -109,6 +110,21 @@ READER_OPTIONS: Final = SettingGroup(
             Setting(cause.option, "string", None, f"failOnDataLoss for one cause: {what}.", choices=("fail", "warn"))
             for cause, what in _LOSS_CAUSES.items()
         ),
+        Setting(
+            "newPartitionStart",
+            "string",
+            "earliest",
+            "Streams: where partitions that come while the query exists are begun: earliest, latest, or a time as in "
+            "startingTimestamp.",
+        ),
+        Setting(
+            "missingTopic",
+            "string",
+            "fail",
+            "What to do when a read begins and a topic that it names is not there: fail, wait until it is, or ignore "
+            "it (a stream reads it once it is there).",
+            choices=("fail", "wait", "ignore"),
+        ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
@@ -175,6 +191,8 @@ class ReaderOptions:
     ending_options: tuple[str, ...]
     latest_when_no_timestamp: bool
     losses: LossPolicy
+    new_partition_start: OffsetSpec
+    missing_topic: str
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -275,6 +293,8 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
             values["failOnDataLoss"],
             {cause: given[cause.option] == "fail" for cause in LossCause if cause.option in given},
         ),
+        new_partition_start=new_partition_start("newPartitionStart", values["newPartitionStart"]),
+        missing_topic=values["missingTopic"],
         max_offsets_per_trigger=high,
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),

@@ -45,6 +45,7 @@ from spark_kafkalite.spark.offset_ranges import (
     waiting,
 )
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = latest
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, {tp: latest[tp] for tp in latest if tp in begin}, limit.max_rows)
+        if not self._new_from_first:
+            # Their first batch has nothing of them, and says where they begin: whoever repeats it begins there, too.
+            end = {tp: offset if tp in start_offsets else begin.get(tp, offset) for tp, offset in end.items()}
         if is_first:
             return to_json(end, initial=self._initial)
         if end == start_offsets:
@@ -215,12 +219,19 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 return latest
 
     def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
-        """Return where each partition goes on: new partitions and recreated topics at their first offset."""
-        at_first = [tp for tp in latest if tp not in start_offsets or tp.topic in self._recreated]
+        """Return where each partition goes on: recreated topics at their first offset, new partitions where
+        ``newPartitionStart`` says."""
+        again = [tp for tp in latest if tp.topic in self._recreated]
+        new = [tp for tp in latest if tp not in start_offsets and tp.topic not in self._recreated]
         return {
             **{tp: offset for tp, offset in start_offsets.items() if tp in latest},
-            **self._lookup.earliest(at_first),
+            **self._lookup.earliest(again),
+            **(self._lookup.resolved(self._options.new_partition_start, new, starting=False) if new else {}),
         }
+
+    @property
+    def _new_from_first(self) -> bool:
+        return self._options.new_partition_start.positions == Positions(AT_EARLIEST)
 
     def _should_wait_for_more(self, begin: Offsets, latest: Offsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` says that this is too little, and ``maxTriggerDelay`` has not passed."""
@@ -317,7 +328,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             start_offsets = initial
         made_again = self._compare_ids(start_offsets)
         new = [tp for tp in end_offsets if tp not in start_offsets]
-        first_of_new = self._lookup.earliest(new) if new else {}
+        first_of_new: Offsets = {}
+        if new and self._new_from_first:
+            first_of_new = self._lookup.earliest(new)
+        else:
+            start_offsets.update({tp: end_offsets[tp] for tp in new})
         begin = {**start_offsets, **first_of_new}
         for loss in losses(start_offsets, end_offsets, first_of_new):
             self._options.losses.meet(loss)
