@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -314,7 +315,10 @@ def test_a_partition_that_is_to_be_followed_does_not_wait_for_the_others(make_wo
     assert len(world.leader.connections) == 1
 
 
-def test_cuts_back_what_the_leader_does_not_have(make_world: Callable[..., World]) -> None:
+def test_cuts_back_what_the_leader_does_not_have(
+    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     world = make_world()
     for log in (world.leader.logs[0], world.partitions[0].log):
         log.append_as_follower(make_stored_batch(0, 1, 3))
@@ -327,6 +331,7 @@ def test_cuts_back_what_the_leader_does_not_have(make_world: Callable[..., World
     world.run()
     assert world.is_same()
     assert world.partitions[0].high_watermark == 9
+    assert "t-0: cut back from offset 7 to 3, where its log parts" in caplog.text
 
 
 def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_world: Callable[..., World]) -> None:
