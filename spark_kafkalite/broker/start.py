@@ -330,7 +330,7 @@ class BrokerStart:
         follow = partial(_settings_changed, storage)
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
-        await replicas.set_strays_aside()
+        await replicas.compare_logs()
         return logs.begin_run(ground.incarnation, self.read_boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
@@ -467,6 +467,7 @@ class BrokerStart:
             ground.loop, view, storage.replicas, config.broker_id, store, keeps_eligible=keeps_eligible
         )
         services.isr_changes, services.on_offline = changes, leaving.partition_failed
+        services.on_log_lost = leaving.log_lost
         for each in (changes, leaving):
             each.start()
             self._undo.push_async_callback(each.stop)
