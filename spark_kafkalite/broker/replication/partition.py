@@ -56,6 +56,7 @@ class PartitionServices:
         "on_follower_log_start",
         "on_following",
         "on_leader_log_start",
+        "on_log_lost",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -83,6 +84,8 @@ class PartitionServices:
         self.high_watermark_requires_min_insync = True
         # Told when a partition's disk has failed, so that nobody waits for it.
         self.on_offline: Callable[[Partition], None] = lambda partition: None
+        # Told which partition's log is gone, and the topic's id, so that those lead that have it.
+        self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
         # Told when a partition has another role; with a Follower it is to be copied from its leader.

@@ -9,9 +9,10 @@ import pytest
 
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
-from spark_kafkalite.testing.partition_states import incarnations_of, partition_state
+from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_partition import Waiter
 
@@ -165,6 +166,29 @@ def test_a_failed_partition_is_left_when_there_is_a_session_again(leading: Leadi
     led.has_session = True
     led.run(1.0)
     assert led.node().isr == (2,)
+
+
+@pytest.mark.parametrize("isr", [(1, 2), (1,)])
+def test_a_log_that_is_gone_is_left_to_those_who_had_it_whether_they_live_or_not(
+    leading: Leading, isr: tuple[int, ...]
+) -> None:
+    led, leaving = leading(*isr)
+    led.set_node(partition_state(*isr, eligible=incarnations_of(3)))
+    led.live = {BrokerId(1): live_broker(1)}
+    led.publish()
+    led.registry.faults.append("dropped")
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    node = led.node()
+    assert (node.leader, node.leader_epoch, node.isr) == (-1, 0, isr[1:])
+    assert (node.incarnations, node.eligible) == (incarnations_of(*isr[1:]), incarnations_of(3))
+
+
+def test_a_log_that_is_gone_and_was_nobody_elses_is_not_left(leading: Leading) -> None:
+    led, leaving = leading(1)
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
 
 
 def test_a_node_that_cannot_be_read_is_left_alone(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:
