@@ -1,7 +1,8 @@
 """Has this broker leave the ISRs that it is in, and give back what it leads, when it stops or a disk has failed.
 
-The partition is led no more before its state is written, so clients are sent on at once; whoever is elected finds a
-leader that has stopped. Nothing of that is needed for safety: it is what makes a stop shorter than a death.
+The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. What
+producers ask meanwhile waits until it is known who that is (``next_leader``). Nothing of that is needed for safety: it
+is what makes a stop shorter than a death.
 
 Lives in one event loop.
 """
@@ -11,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
-from spark_kafkalite.broker.replication.isr_nodes import read_state, write_state
+from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.leaving import state_without
@@ -28,8 +29,9 @@ from spark_kafkalite.registry.znodes import MalformedNode
 
 logger = logging.getLogger(__name__)
 
-# Partitions that are left at a time.
-_AT_ONCE: Final = 100
+# Partitions that share a write, and writes that are under way at a time.
+_LEFT_AT_ONCE: Final = 100
+_WRITES_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.2
 
 
@@ -118,29 +120,69 @@ class IsrLeaving:
                 waiting.discard(topic_partition)
         return not waiting
 
-    # One partition --------------------------------------------------------------------------------------------------
+    # Partitions -----------------------------------------------------------------------------------------------------
 
     async def _leave_all(self, partitions: Iterable[Partition], *, keeps_log: bool) -> None:
-        queue = deque(partitions)
+        """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
+        leader."""
+        led: list[Partition] = []
+        others: list[Partition] = []
+        for partition in partitions:
+            state = self._view.state.partition(partition.topic_partition)
+            (led if state is not None and state.leader == self._me else others).append(partition)
+        batches = deque(
+            each[first : first + _LEFT_AT_ONCE]
+            for each in (led, others)
+            for first in range(0, len(each), _LEFT_AT_ONCE)
+        )
 
         async def work() -> None:
-            while queue:
-                await self._leave(queue.popleft(), keeps_log=keeps_log)
+            while batches:
+                await self._leave_some(batches.popleft(), keeps_log=keeps_log)
 
-        await asyncio.gather(*(work() for _ in range(min(len(queue), _AT_ONCE))))
+        await asyncio.gather(*(work() for _ in range(min(len(batches), _WRITES_AT_ONCE))))
+
+    async def _leave_some(self, partitions: Sequence[Partition], *, keeps_log: bool) -> None:
+        changes: list[StateChange] = []
+        left: list[Partition] = []
+        for partition in partitions:
+            state = self._state_of(partition)
+            after = self._without_me(partition, state, keeps_log=keeps_log) if state is not None else None
+            if state is not None and after is not None:
+                self._give_back(partition, state)
+                changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
+                left.append(partition)
+        if not changes:
+            return
+        try:
+            if await write_states(self._store(), changes):
+                return
+        except RegistryError as error:
+            logger.debug("%d partitions could not be left at once: %s", len(changes), error)
+        # None of them, or nobody knows: each by itself, to find what it was for.
+        await asyncio.gather(*(self._leave(partition, keeps_log=keeps_log) for partition in left))
+
+    def _state_of(self, partition: Partition) -> PartitionState | None:
+        """Return what the view has of a partition, None when its topic has gone."""
+        if self._view.topic_id_of(partition.topic_partition.topic) != partition.topic_id:
+            return None
+        return self._view.state.partition(partition.topic_partition)
+
+    def _give_back(self, partition: Partition, state: PartitionState) -> None:
+        """Lead a partition no more whose state is about to say so."""
+        if state.leader == self._me:
+            partition.fence(f"broker {self._me} has given it back")
+            self._given_back.add(partition.topic_partition)
 
     async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
-        """Leave one partition, until it is left or there is nobody to leave it to."""
+        """Leave one partition by itself, until it is left or there is nobody to leave it to."""
         topic_partition = partition.topic_partition
-        keeps_log = keeps_log and partition.storage_error is None
-        state = self._view.state.partition(topic_partition)
-        while state is not None and self._view.topic_id_of(topic_partition.topic) == partition.topic_id:
+        state = self._state_of(partition)
+        while state is not None and self._state_of(partition) is not None:
             after = self._without_me(partition, state, keeps_log=keeps_log)
             if after is None:
                 return
-            if state.leader == self._me:
-                partition.fence(f"broker {self._me} has given it back")
-                self._given_back.add(topic_partition)
+            self._give_back(partition, state)
             try:
                 left = await write_state(self._store(), topic_partition, partition.topic_id, state, after)
                 if left is not None:
@@ -156,7 +198,7 @@ class IsrLeaving:
                     self._given_back.discard(topic_partition)
                     return
                 await asyncio.sleep(_RETRY_S)
-                state = self._view.state.partition(topic_partition)
+                state = self._state_of(partition)
 
     def _without_me(self, partition: Partition, state: PartitionState, *, keeps_log: bool) -> PartitionState | None:
         required = required_isr(partition.log.config.min_insync_replicas, len(state.replicas))
@@ -165,5 +207,5 @@ class IsrLeaving:
             self._me,
             self._view.state.brokers,
             required if self._keeps_eligible else 0,
-            keeps_log=keeps_log,
+            keeps_log=keeps_log and partition.storage_error is None,
         )
