@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
 from spark_kafkalite.broker.replication.rules.following import (
     Append,
     Asked,
@@ -52,16 +53,32 @@ class FollowerServices(Protocol):
 class NoLeader:
     """The replica of a partition that nobody leads, as far as this broker knows, or that is not served."""
 
-    __slots__ = ("_reason",)
+    __slots__ = ("_next_leader", "_reason")
 
     leader_id = -1
 
-    def __init__(self, topic_partition: TopicPartition, reason: str = "") -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, reason: str = "", next_leader: NextLeader | None = None
+    ) -> None:
+        """``next_leader`` is awaited, if given: somebody else is about to lead."""
         self._reason = reason or f"{topic_partition} has no leader"
+        self._next_leader = next_leader
+
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether requests may wait for the next leader."""
+        return self._next_leader is not None and self._next_leader.is_awaited
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""
+        if self._next_leader is not None and self.awaits_leader:
+            return LeaderMoves(self._reason, self._next_leader)
         return NotLeaderOrFollower(self._reason)
+
+    def end(self) -> None:
+        """Answer who waits for the next leader: the partition has another role."""
+        if self._next_leader is not None:
+            self._next_leader.end()
 
 
 class Follower:

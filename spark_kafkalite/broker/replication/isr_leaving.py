@@ -171,7 +171,7 @@ class IsrLeaving:
     def _give_back(self, partition: Partition, state: PartitionState) -> None:
         """Lead a partition no more whose state is about to say so."""
         if state.leader == self._me:
-            partition.fence(f"broker {self._me} has given it back")
+            partition.fence(f"broker {self._me} has given it back", is_given_back=True)
             self._given_back.add(partition.topic_partition)
 
     async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
