@@ -21,7 +21,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
@@ -524,7 +524,7 @@ def follow_and_cut(world: World, to: int = 2) -> Partition:
     asked = role.ask(world.loop.time())
     assert asked is not None
     world.threads.held = True
-    role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time())
+    run_whole(role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time()))
     assert partition.is_truncating
     return partition
 
