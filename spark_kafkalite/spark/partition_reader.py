@@ -23,9 +23,8 @@ from pyspark.sql.datasource import InputPartition
 from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, LogTruncated, UnknownTopicOrPartition
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config

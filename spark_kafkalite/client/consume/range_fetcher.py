@@ -6,8 +6,8 @@ bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class
 
 Every offset of the range is either delivered or known not to be there: a position that is no longer in the log raises
 :class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means, and a log that was cut
-below what was read :class:`.truncation.LogTruncated`. Errors that pass (a leader moves, a broker restarts) are retried
-inside; without any progress for ``timeout_ms`` the last of them is raised.
+below what was read ``errors.LogTruncated``. Errors that pass (a leader moves, a broker restarts) are retried inside;
+without any progress for ``timeout_ms`` the last of them is raised.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetc
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.client.consume.list_offsets import offsets_for
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
-from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    KafkaliteError,
+    LogTruncated,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]

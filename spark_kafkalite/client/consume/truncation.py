@@ -6,28 +6,8 @@ answers with its own last epoch up to that one, and where it ends. Brokers do so
 
 from __future__ import annotations
 
-from spark_kafkalite.errors import OffsetOutOfRange
+from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.model import TopicPartition
-
-
-class LogTruncated(OffsetOutOfRange):
-    """Records that were read are not in the log any more: it has other ones, or none, from ``divergent_offset`` on.
-
-    ``offset`` is what was to be read next, ``leader_epoch`` the epoch of the record before ``divergent_offset``.
-    """
-
-    def __init__(self, topic_partition: TopicPartition, offset: int, divergent_offset: int, leader_epoch: int) -> None:
-        super().__init__(
-            f"{topic_partition}: the log was truncated to offset {divergent_offset} after records up to offset "
-            f"{offset} had been read; seek to {divergent_offset} to read what took their place, or to {offset} to go on"
-        )
-        self.topic_partition = topic_partition
-        self.offset = offset
-        self.divergent_offset = divergent_offset
-        self.leader_epoch = leader_epoch
-
-    def __reduce__(self) -> tuple[type[LogTruncated], tuple[TopicPartition, int, int, int]]:
-        return type(self), (self.topic_partition, self.offset, self.divergent_offset, self.leader_epoch)
 
 
 def check_not_truncated(topic_partition: TopicPartition, offset: int, diverging: tuple[int, int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.client.consume.truncation import LogTruncated
+from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -12,10 +12,10 @@ from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.fetched import columns_from
 from spark_kafkalite.client.consume.range_fetcher import RangeFetcher
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
+from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.model_broker import LEADER_EPOCH, ModelBroker
