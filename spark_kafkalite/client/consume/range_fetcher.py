@@ -169,6 +169,7 @@ class RangeFetcher:
         deadline = Deadline.after_ms(self._timeout_ms)
         unknown_deadline: Deadline | None = None
         while self._position < self._end_offset and not self._closed.is_set():
+            asked_epoch = self._known_epoch()
             try:
                 piece = self._fetch_once(deadline)
             except KafkaliteError as error:
@@ -177,6 +178,9 @@ class RangeFetcher:
                 after = after_error(error)
                 if after in (AfterError.GIVE_UP, AfterError.MOVE):
                     raise
+                if after is AfterError.FIND_LEADER and self._known_epoch() > asked_epoch:
+                    # The refusal itself said who leads now.
+                    continue
                 pause_s = backoff.next_s()
                 if not isinstance(error, UnknownTopicOrPartition):
                     unknown_deadline = None
@@ -236,6 +240,10 @@ class RangeFetcher:
         if self._cluster.snapshot.partition(self._topic_partition) is None:
             self._refresh(deadline)
         return self._cluster.leading(self._topic_partition)
+
+    def _known_epoch(self) -> int:
+        info = self._cluster.snapshot.partition(self._topic_partition)
+        return NO_LEADER_EPOCH if info is None else info.leader_epoch
 
     def _refresh(self, deadline: Deadline) -> None:
         # A failure shows again, and is counted, when the leader is looked up.
