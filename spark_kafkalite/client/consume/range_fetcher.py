@@ -76,8 +76,12 @@ class RangeFetcher:
         timeout_ms: int = 120_000,
         check_crcs: bool = True,
         unknown_timeout_ms: int | None = None,
+        start_epoch: int = NO_LEADER_EPOCH,
     ) -> None:
         """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included.
+
+        ``start_epoch`` is that of the record before ``start_offset``, or a later one in which the log was seen to reach
+        so far; -1: it is not known.
 
         ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
         UnknownTopicOrPartition; None is ``timeout_ms``.
@@ -86,7 +90,7 @@ class RangeFetcher:
         self._topic_partition = topic_partition
         self._position = start_offset
         self._end_offset = end_offset
-        self._last_epoch = NO_LEADER_EPOCH
+        self._last_epoch = start_epoch
         self._isolation = isolation
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms

@@ -151,6 +151,18 @@ def test_a_range_that_is_cut_while_it_is_read_names_both_offsets(cluster: Cluste
     assert (raised.value.offset, raised.value.divergent_offset) == (50, 37)
 
 
+@pytest.mark.parametrize("cut", [37], indirect=True)
+def test_a_range_whose_start_is_known_from_before_is_compared_at_once(cluster: ClusterClient, cut: Cut) -> None:
+    with (
+        pytest.raises(LogTruncated) as raised,
+        RangeFetcher(cluster, T0, 60, 80, timeout_ms=20_000, start_epoch=LEADER_EPOCH) as fetcher,
+    ):
+        next(iter(fetcher))
+    assert (raised.value.offset, raised.value.divergent_offset) == (60, 37)
+    with RangeFetcher(cluster, T0, 60, 61, timeout_ms=20_000) as fetcher:
+        assert next(iter(fetcher)).first_base_offset == 60
+
+
 class OldBroker:
     """A broker whose Fetch is 11 and compares nothing; when asked where an epoch ends it answers as told.
 
