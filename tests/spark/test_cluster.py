@@ -20,6 +20,10 @@ from .topics import Topics, eventually, last_line
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+# For what takes a few seconds on a machine that has nothing else to do.
+START_S = 120
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
     with KafkaliteCluster(tmp_path_factory.mktemp("cluster")) as running:
@@ -80,19 +84,21 @@ def test_leaders_move_and_neither_query_nor_read_nor_write_notices(
     )  # fmt: skip
     sending = Numbers(topics, source)
     try:
-        copying.processAllAvailable()
-        for end in (cluster.kill, cluster.stop):
+        eventually(lambda: bool(copying.recentProgress), START_S)
+        for end, read in (
+            (cluster.kill, lambda: topics.values(source)),
+            (cluster.stop, lambda: topics.run(topics.stream(source), str(tmp_path / "available-now"))),
+        ):
             former = cluster.wait_for_leader(source)
             acknowledged = set(sending.acknowledged)
             end(former)
-            with ThreadPoolExecutor(2) as at_once:
-                read = at_once.submit(topics.values, source)
-                streamed = at_once.submit(topics.run, topics.stream(source), str(tmp_path / end.__name__))
+            with ThreadPoolExecutor(1) as beside:
+                reading = beside.submit(read)
                 # Here, because Spark finds a sink in Python only in a thread with an active session.
                 rows.write.format("kafkalite").options(**topics.options({"topic": written})).mode("append").save()
-            for values in (numbers(read.result()), numbers(streamed.result())):
-                assert acknowledged <= set(values)
-                assert len(values) == len(set(values))
+            values = numbers(reading.result())
+            assert acknowledged <= set(values)
+            assert len(values) == len(set(values))
             cluster.restart(former)
             cluster.wait_in_sync()
     finally:
@@ -121,7 +127,7 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         # A batch is planned once the one before is done: none while the log is shorter than what was read.
         if any(row.value == b"149" for row in rows):
             ahead[which].set()
-            assert cut.wait(120)
+            assert cut.wait(START_S)
 
     def following(fail_on_data_loss: bool) -> tuple[StreamingQuery, list[str]]:
         stream = topics.stream(topic, failOnDataLoss=fail_on_data_loss)
@@ -135,7 +141,7 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         cluster.stop(number)
     topics.fill(topic, range(100, 150))
     for each in ahead.values():
-        assert each.wait(120)
+        assert each.wait(START_S)
     cluster.kill(leader)
     for number in others:
         cluster.restart(number)
@@ -144,13 +150,13 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         assert admin.elect_leaders([partition], unclean=True) == {partition: None}
     topics.fill(topic, range(1_000, 1_100))
     cut.set()
-    eventually(lambda: not strict.isActive, 60)
+    eventually(lambda: not strict.isActive, START_S)
     told = last_line(strict.exception())
     assert told.startswith("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] failOnDataLoss=true:")
     assert "truncated to offset 100 while it was read up to offset 150" in told
     assert numbers(read_strictly) == list(range(150))
     # It goes on where it was, in the records that took the place of the lost ones.
-    eventually(lambda: len(read_on) >= 200, 60)
+    eventually(lambda: len(read_on) >= 200, START_S)
     assert numbers(read_on) == [*range(150), *range(1_050, 1_100)]
     cluster.restart(leader)
     cluster.wait_in_sync()
