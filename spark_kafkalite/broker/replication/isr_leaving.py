@@ -23,8 +23,8 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import SessionExpired, Store
-from spark_kafkalite.registry.znodes import MalformedNode
 
 logger = logging.getLogger(__name__)
 

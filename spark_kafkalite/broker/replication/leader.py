@@ -2,7 +2,7 @@
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
 (:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
-R15 in docs/architecture.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
+R15 in docs/replication.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
 about the partition.
 
 Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the

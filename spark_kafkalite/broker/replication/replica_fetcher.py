@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from spark_kafkalite.broker.replication.follower import Follower
-from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.following import Asked
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -435,56 +434,6 @@ class LeaderFetcher:
 
     def __repr__(self) -> str:
         return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"
-
-
-class ReplicaFetchers:
-    """All that this broker follows, by leader."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        slices: Slices,
-        broker: Callable[[int], BrokerInfo | None],
-        connect: Connect,
-        settings: FetchSettings,
-    ) -> None:
-        self._loop = loop
-        self._slices = slices
-        self._broker = broker
-        self._connect = connect
-        self._settings = settings
-        self._fetchers: dict[int, LeaderFetcher] = {}
-        self._followed: dict[TopicPartition, tuple[LeaderFetcher, Key]] = {}
-        self._closed = False
-
-    def role_changed(self, partition: Partition) -> None:
-        """Follow a partition from now on, or no longer, as its role says."""
-        before = self._followed.pop(partition.topic_partition, None)
-        if before is not None:
-            before[0].remove(before[1])
-        role = partition.role
-        if isinstance(role, Follower) and not self._closed:
-            key = partition.topic_id, partition.topic_partition.partition
-            fetcher = self._fetchers.get(role.leader_id)
-            if fetcher is None:
-                fetcher = self._fetchers[role.leader_id] = LeaderFetcher(
-                    self._loop, self._slices, role.leader_id, self._broker, self._connect, self._settings
-                )
-            self._followed[partition.topic_partition] = fetcher, key
-            fetcher.add(key, role)
-
-    def registered(self, broker_ids: Iterable[int]) -> None:
-        """Do not wait any longer to connect to brokers that have just registered."""
-        for broker_id in broker_ids:
-            fetcher = self._fetchers.get(broker_id)
-            if fetcher is not None:
-                fetcher.leader_changed()
-
-    def close(self) -> None:
-        """End: nothing is copied any more."""
-        self._closed = True
-        for fetcher in self._fetchers.values():
-            fetcher.close()
 
 
 _SESSION_ERRORS: Final = (70, 71)  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH

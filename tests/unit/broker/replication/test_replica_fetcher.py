@@ -10,7 +10,8 @@ import pytest
 
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, ReplicaFetchers
+from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
+from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.files.open_files import OpenFiles
@@ -202,11 +203,14 @@ class World:
             log.assign_leader_epoch(self.leader.epoch, sync=False)
         self.slices = Slices(self.loop)
         self.fetchers = ReplicaFetchers(
-            self.loop,
-            self.slices,
-            lambda broker_id: BrokerInfo(BrokerId(broker_id), "h", 9, None, BrokerEpoch(3)),
-            self.leader.connect,  # type: ignore[arg-type]
-            FetchSettings(ME, INCARNATION),
+            lambda leader_id: LeaderFetcher(
+                self.loop,
+                self.slices,
+                leader_id,
+                lambda broker_id: BrokerInfo(BrokerId(broker_id), "h", 9, None, BrokerEpoch(3)),
+                self.leader.connect,  # type: ignore[arg-type]
+                FetchSettings(ME, INCARNATION),
+            )
         )
         self.services.on_following = self.fetchers.role_changed
         self.failed: list[Partition] = []
