@@ -111,6 +111,28 @@ def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partit
     assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
 
 
+def test_what_followers_have_after_it_was_flushed_is_shown_at_once(harness: Harness) -> None:
+    harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
+    partition = harness.partition(lead=False, visibility_policy="flushed", flush_messages=2)
+    partition.become_leader(of_two(1, FOLLOWER, epoch=4, version=1))
+    leader, consumer = partition.check_leader(), Waiter()
+    leader.waiters_with(-1).add(consumer)
+    harness.append(partition, 2)
+    harness.run_loop()
+    harness.io.run_one()
+    harness.run_loop()
+    checks = consumer.checks
+    assert (partition.log.recovery_point, partition.visible_end_offset) == (2, 0)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
+    harness.run_loop()
+    assert (partition.visible_end_offset, consumer.checks) == (2, checks + 1)
+    # What is not flushed yet is not shown, and nobody looks for it.
+    harness.append(partition, 1)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3)
+    harness.run_loop()
+    assert (partition.high_watermark, partition.visible_end_offset, consumer.checks) == (3, 2, checks + 1)
+
+
 class Watcher:
     """A partition of a fetch session, as a leader sees it."""
 
