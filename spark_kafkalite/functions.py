@@ -3,20 +3,32 @@
 :func:`write_update` writes a streaming query in update mode, which Spark does not let a Python sink do directly: each
 micro-batch is written by a batch write inside ``foreachBatch``. At-least-once, as the sink is: a batch that is repeated
 after a failure is written again.
+
+:func:`split_registry_frame` takes the header off values that were written with a schema registry's serializers. It is
+an expression of Spark's own functions: no Python runs on the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from spark_kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["write_update"]
+__all__ = ["split_registry_frame", "write_update"]
+
+_MAGIC: Final = b"\0"
+# Magic and schema id.
+_HEADER_BYTES: Final = 5
+_FORMATS: Final = ("avro", "json", "protobuf")
+# How far the message indexes of a Protobuf value are looked for; a nested message has a few bytes.
+_MOST_INDEX_BYTES: Final = 64
+# How far a varint of 32 bits is never shifted.
+_BROKEN: Final = 35
 
 
 def write_update(data: DataFrame, options: Mapping[str, object] | None = None, **keywords: object) -> DataStreamWriter:
@@ -42,3 +54,92 @@ def write_update(data: DataFrame, options: Mapping[str, object] | None = None, *
         batch.write.format("kafkalite").options(**given).mode("append").save()
 
     return data.writeStream.outputMode("update").foreachBatch(write)
+
+
+def split_registry_frame(value: Column | str, format: Literal["avro", "json", "protobuf"] = "avro") -> Column:
+    """Return a struct of what a schema registry's serializer has put before a value, and the rest of the value.
+
+    Its fields are ``schema_id`` (int), with ``protobuf`` also ``message_indexes`` (array of int: which message of the
+    schema it is, by its place among its siblings from the outermost on), and ``payload`` (binary). It is null for a
+    value that is null or not framed so: shorter than the header, or with another first byte than 0::
+
+        framed = events.select(split_registry_frame("value").alias("framed"))
+        orders = framed.select("framed.schema_id", from_avro("framed.payload", schema).alias("order"))
+
+    Raises ConfigError for another ``format``. Source: the wire format of Confluent's Schema Registry: magic 0, schema
+    id as a big-endian int32, then for Protobuf the message indexes: a count and that many indexes as zigzag varints, of
+    which a single byte 0 stands for the first message, [0].
+    """
+    if format not in _FORMATS:
+        raise ConfigError(f"format={format}: not one of {', '.join(_FORMATS)}; JSON Schema and Avro are framed alike")
+    from pyspark.sql import functions as sql
+
+    column = sql.col(value) if isinstance(value, str) else value
+    is_framed = (sql.length(column) >= _HEADER_BYTES) & (sql.substring(column, 1, 1) == sql.lit(_MAGIC))
+    unsigned = sql.conv(sql.hex(sql.substring(column, 2, 4)), 16, 10).cast("long")
+    schema_id = sql.when(unsigned < 1 << 31, unsigned).otherwise(unsigned - (1 << 32)).cast("int").alias("schema_id")
+    if format != "protobuf":
+        return sql.when(is_framed, sql.struct(schema_id, _from(column, _HEADER_BYTES).alias("payload")))
+    indexes = _message_indexes(sql.substring(column, _HEADER_BYTES + 1, _MOST_INDEX_BYTES))
+    split = sql.struct(
+        schema_id,
+        indexes["indexes"].alias("message_indexes"),
+        _from(column, _HEADER_BYTES + indexes["size"]).alias("payload"),
+    )
+    return sql.when(is_framed & indexes["is_whole"], split)
+
+
+def _from(column: Column, skipped: Column | int) -> Column:
+    """Return a binary column without so many bytes at its beginning."""
+    from pyspark.sql import functions as sql
+
+    position = sql.lit(skipped) if isinstance(skipped, int) else skipped
+    return sql.substring(column, position + 1, sql.length(column))
+
+
+def _message_indexes(data: Column) -> Column:
+    """Return a struct: the indexes at the beginning of ``data``, their ``size`` in bytes, whether they are whole."""
+    from pyspark.sql import functions as sql
+
+    digits = sql.hex(data)
+    size = (sql.length(digits) / 2).cast("int")
+    numbers = sql.transform(
+        sql.when(size > 0, sql.sequence(sql.lit(0), size - 1)).otherwise(sql.array().cast("array<int>")),
+        lambda index: sql.conv(sql.substring(digits, 2 * index + 1, sql.lit(2)), 16, 10).cast("long"),
+    )
+    start = sql.struct(
+        sql.lit(0).cast("long").alias("value"),
+        sql.lit(0).alias("shift"),
+        # Of the indexes; -1: the count itself is being read.
+        sql.lit(-1).cast("long").alias("count"),
+        sql.array().cast("array<int>").alias("indexes"),
+        sql.lit(0).alias("size"),
+        sql.lit(False).alias("is_whole"),
+    )
+
+    def take(state: Column, byte: Column) -> Column:
+        # Spark shifts by constants alone.
+        value = state["value"] + byte.bitwiseAND(sql.lit(127)) * sql.pow(sql.lit(2), state["shift"]).cast("long")
+        number = sql.when(value % 2 == 0, value / 2).otherwise(-(value + 1) / 2).cast("long")
+        goes_on = byte >= 128
+        # A cast of it would end the query.
+        is_too_large = ~goes_on & ~number.between(-(1 << 31), (1 << 31) - 1)
+        begins = state["count"] < 0
+        count = sql.when(goes_on | ~begins, state["count"]).otherwise(number)
+        indexes = (
+            sql.when(goes_on, state["indexes"])
+            .when(begins & (number == 0), sql.array(sql.lit(0)))
+            .when(begins, state["indexes"])
+            .otherwise(sql.concat(state["indexes"], sql.array(number.try_cast("int"))))
+        )
+        taken = sql.struct(
+            sql.when(goes_on, value).otherwise(sql.lit(0)).cast("long").alias("value"),
+            sql.when(is_too_large, _BROKEN).when(goes_on, state["shift"] + 7).otherwise(sql.lit(0)).alias("shift"),
+            count.cast("long").alias("count"),
+            indexes.alias("indexes"),
+            (state["size"] + 1).alias("size"),
+            (~goes_on & ~is_too_large & (sql.size(indexes) >= count) & (count >= 0)).alias("is_whole"),
+        )
+        return sql.when(state["is_whole"] | (state["shift"] >= _BROKEN), state).otherwise(taken)
+
+    return sql.aggregate(numbers, start, take)
