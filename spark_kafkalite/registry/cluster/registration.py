@@ -97,6 +97,23 @@ async def check_cluster_id(store: Store, known: str) -> None:
         raise _other_cluster(known, found)
 
 
+async def check_not_older(store: Store, seen_zxid: int) -> None:
+    """Check, in a later session, that the registry has come at least as far as this broker has seen it.
+
+    Raises RegistryError for one that has not: an older copy would say that topics made since do not exist, and their
+    logs would be deleted.
+    """
+    if store.seen_zxid < seen_zxid:
+        # One server of an ensemble may be behind the others.
+        await answer(store.sync())
+    if store.seen_zxid < seen_zxid:
+        raise RegistryError(
+            f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "
+            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back; to go "
+            "on with what is there, start this broker again, which says how"
+        )
+
+
 def _other_cluster(known: str, found: str) -> InconsistentClusterId:
     return InconsistentClusterId(
         f"this broker's data (meta.properties) belongs to cluster {known}, but the registry is that of cluster "
