@@ -324,7 +324,7 @@ class BrokerStart:
         follow = partial(_settings_changed, storage)
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
-        await replicas.set_strays_aside()
+        await replicas.compare_logs()
         return logs.begin_run(ground.incarnation, self.read_boot_id())
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:

@@ -185,9 +185,10 @@ class Leader(Appender):
         in_sync = self.in_sync
         self._may_commit = in_sync.may_commit
         self._commits_at_append = self._may_commit and in_sync.is_alone
+        shown = self.end_offset_for(CONSUMER)
         if self._may_commit and self._commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
             self.ack_waiters.wake()
-            if not self._bounds.shows_flushed:
+            if self.end_offset_for(CONSUMER) > shown:
                 self.consumers.wake()
 
     def _commit(self, end_offset: int) -> bool:
