@@ -6,7 +6,9 @@ possible and neither partitions nor connections take what the other needs:
 ==================  =================================================  ==============================
 what                how many                                           under limits of 4,096 and 256
 ==================  =================================================  ==============================
-the broker itself   a quarter of the limit, at most 64                 64, 64
+the broker itself   a quarter of the limit, at most 64; half of that   64, 64
+                    for the connections of other brokers where these
+                    have a listener to themselves
 files that are      an eighth of the limit, at most 1,024; given back  512, 32
 only read           when descriptors run out
 clients of          a sixteenth of the limit, at most 1,000; only      256, 16
@@ -59,6 +61,7 @@ class Descriptors:
         """``limit`` is that in force, as :func:`raise_limit` returns it."""
         self.limit = limit
         own = max(min(_OWN, limit // _SHARE_OWN), 1)
+        self._for_brokers = own // 2
         # How many files that are only read may stay open.
         self.kept_open = max(min(_KEPT_OPEN, limit // _SHARE_KEPT_OPEN), 1)
         # How many clients of registry.listener may be connected.
@@ -71,9 +74,11 @@ class Descriptors:
         """How many partitions may be hosted while few clients are connected."""
         return max(self._rest - self._always_for_connections, 1)
 
-    def most_connections(self, partitions: int) -> int:
-        """Return how many connections may be open beside so many hosted partitions."""
-        return max(self._rest - partitions, self._always_for_connections)
+    def most_connections(self, partitions: int, *, for_brokers: bool = False) -> int:
+        """Return how many connections may be open beside so many hosted partitions when one more is a client's, or
+        that of another broker at a listener for brokers alone."""
+        most = max(self._rest - partitions, self._always_for_connections)
+        return most + self._for_brokers if for_brokers else most
 
     def check_new_partitions(self, what: str, more: int, hosted: int, connections: int) -> None:
         """Raise PolicyViolation (44) unless ``more`` partitions leave what everything else needs.

@@ -35,7 +35,7 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import LoadInterrupted
 from spark_kafkalite.registry.cluster.membership import OpenStore
-from spark_kafkalite.registry.znodes import MalformedNode
+from spark_kafkalite.registry.node_json import MalformedNode
 
 logger = logging.getLogger(__name__)
 

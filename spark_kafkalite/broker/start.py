@@ -30,11 +30,9 @@ from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.registry_notes import RegistryNotes
-from spark_kafkalite.broker.replication.isr_changes import IsrChanges
-from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.partition import PartitionServices
-from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, ReplicaFetchers
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
@@ -72,7 +70,6 @@ from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.controller.election import elect, needs_election
-from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
@@ -184,14 +181,11 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
         dispatcher = Dispatcher(context)
-        fetchers = self._copy_from_leaders(ground, storage, context)
-        leaving = self._look_after_isrs(ground, storage, registry)
+        replication = self._start_replication(ground, storage, registry, context)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         if self.config["controlled.shutdown.enable"]:
-            self._undo.push_async_callback(leaving.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
-            # Before that: what is copied later would bring this broker back into ISRs.
-            self._undo.callback(fetchers.close)
+            self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
         acceptor.start(dispatcher.serve)
 
@@ -427,51 +421,23 @@ class BrokerStart:
             ground.peers,
         )
 
-    def _copy_from_leaders(self, ground: _Ground, storage: _Storage, context: BrokerContext) -> ReplicaFetchers:
-        """Follow the leaders of what this broker has a replica of, from now on."""
-        config, services, view = self.config, storage.services, ground.view
-        backoff_s = config["replica.fetch.backoff.ms"] / 1000
-        fetchers = ReplicaFetchers(
+    def _start_replication(
+        self, ground: _Ground, storage: _Storage, registry: _Registry, context: BrokerContext
+    ) -> Replication:
+        """Follow the leaders of what this broker has a replica of, and look after the ISRs of what it leads."""
+        replication = Replication(
+            self.config,
+            ground.incarnation,
             ground.loop,
             ground.slices,
-            lambda broker_id: view.state.brokers.get(broker_id),
+            ground.view,
+            storage.replicas,
             ground.peers.connect,
-            FetchSettings(
-                config.broker_id,
-                ground.incarnation,
-                max_wait_ms=config["replica.fetch.wait.max.ms"],
-                min_bytes=config["replica.fetch.min.bytes"],
-                max_bytes=config["replica.fetch.response.max.bytes"],
-                partition_max_bytes=config["replica.fetch.max.bytes"],
-                backoff_s=backoff_s,
-            ),
+            lambda: registry.membership.session.store,
         )
-        services.follower_backoff_s = backoff_s
-        services.on_following = fetchers.role_changed
-        services.on_leader_log_start = context.retention.follow_leader
-        view.add_listener(lambda _, __, change: fetchers.registered((*change.new_brokers, *change.bounced_brokers)))
-        self._undo.callback(fetchers.close)
-        return fetchers
-
-    def _look_after_isrs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> IsrLeaving:
-        """Have leaders' news of their followers written to the registry; return who leaves ISRs when this stops."""
-        config, view, services = self.config, ground.view, storage.services
-        keeps_eligible = services.high_watermark_requires_min_insync = config["high.watermark.requires.min.insync"]
-
-        def store() -> Store:
-            return registry.membership.session.store
-
-        lag_max_s = config["replica.lag.time.max.ms"] / 1000
-        changes = IsrChanges(ground.loop, ground.slices, view, storage.replicas, config.broker_id, store, lag_max_s)
-        leaving = IsrLeaving(
-            ground.loop, view, storage.replicas, config.broker_id, store, keeps_eligible=keeps_eligible
-        )
-        services.isr_changes, services.on_offline = changes, leaving.partition_failed
-        services.on_log_lost = leaving.log_lost
-        for each in (changes, leaving):
-            each.start()
-            self._undo.push_async_callback(each.stop)
-        return leaving
+        replication.start(storage.services, context.retention.follow_leader)
+        self._undo.push_async_callback(replication.stop)
+        return replication
 
     async def _join_cluster(
         self,

@@ -36,15 +36,13 @@ class LeaderEpochs:
     def __init__(self, fs: Fs, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._fs = fs
         self._path = path
-        # Whether an epoch is in memory only.
-        self.unwritten = False
         self.epochs: list[int] = []
         self._starts: list[int] = []
         for epoch, start in entries:
             self.epochs.append(epoch)
             self._starts.append(start)
         self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
-        # Whether the file lacks something, because there was no room for it.
+        # Whether an epoch is in memory only, because it has no records yet, or there was no room for the file.
         self.unwritten = False
         # Later epochs are in memory only.
         self._latest_in_file = NO_LEADER_EPOCH

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
     MAX_DATA_BYTES,
@@ -50,7 +51,7 @@ async def alter_config(
             old = znodes.decode_config(path, data)
         except NoNode:
             pass
-        except znodes.MalformedNode as malformed:
+        except MalformedNode as malformed:
             _LOG.warning("altering settings that cannot be read as if there were none: %s", malformed)
             old = None
         new = change(old or {})

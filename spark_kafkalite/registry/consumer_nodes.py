@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.registry.znodes import MAX_INT64, decode_object, encode_object, number, reading, text
+from spark_kafkalite.registry.node_json import MAX_INT64, decode_object, encode_object, number, reading, text
 
 CONSUMERS: Final = "/consumers"
 _VERSION: Final = 1

@@ -37,15 +37,25 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
+from spark_kafkalite.registry.node_json import (
+    MAX_INT32,
+    MAX_INT64,
+    MalformedNode,
+    array,
+    decode_object,
+    encode_object,
+    mapping,
+    number,
+    reading,
+    text,
+)
 from spark_kafkalite.slices import Work, run_whole
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -81,8 +91,6 @@ NO_TOPIC_ID: Final = bytes(16)
 # What brokers speak with each other: the requests, and how the follower's fetch and its proof are read.
 INNER_WIRE_VERSION: Final = 1
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
-MAX_INT32: Final = 2**31 - 1
-MAX_INT64: Final = 2**63 - 1
 # One below the type's last number: the next election, and the next controller, need one more.
 MAX_EPOCH: Final = MAX_INT32 - 1
 # More than the node of a topic can hold; one number from elsewhere would make partitions without end.
@@ -90,12 +98,6 @@ MAX_PARTITIONS: Final = 100_000
 # Partitions of an assignment that are encoded or decoded in one piece.
 _PARTITIONS_AT_ONCE: Final = 200
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
-# What int() takes beyond this (blanks, underscores, digits of other scripts) no program of Kafka's has written.
-_NUMBER_TEXT = re.compile(r"-?[0-9]{1,20}")
-
-
-class MalformedNode(RegistryError):
-    """A node's data is not what its path promises."""
 
 
 # Paths --------------------------------------------------------------------------------------------------------------
@@ -458,57 +460,7 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
         return {name: text(value) for name, value in fields["config"].items()}
 
 
-# JSON ---------------------------------------------------------------------------------------------------------------
-
-
-def encode_object(fields: Mapping[str, Any]) -> bytes:
-    """Return compact JSON; the fields keep their order."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-
-
-def decode_object(path: str, data: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object. Raises MalformedNode."""
-    with reading(path, data):
-        fields = json.loads(data)
-        if not isinstance(fields, dict):
-            raise ValueError("not an object")
-        return fields
-
-
-@contextlib.contextmanager
-def reading(path: str, data: bytes) -> Iterator[None]:
-    """Turn whatever a malformed payload raises into MalformedNode."""
-    try:
-        yield None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
-        raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {why}") from error
-
-
-def number(value: Any, first: int, last: int) -> int:
-    """Return a whole number, which JSON may hold as text, too. ValueError unless it is from first to last."""
-    if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
-        value = int(value)
-    if type(value) is not int:
-        raise ValueError(f"{str(value)[:40]!r} is not a whole number")
-    if not first <= value <= last:
-        raise ValueError(f"{str(value)[:40]} is not from {first} to {last}")
-    return value
-
-
-def text(value: Any) -> str:
-    """Return a text that UTF-8 can carry. ValueError when it is none."""
-    if not isinstance(value, str):
-        raise ValueError(f"{str(value)[:40]!r} is not a text")
-    value.encode()  # JSON can name half of a surrogate pair, which no answer could carry
-    return value
-
-
-def array(value: Any) -> list[Any]:
-    """Return a JSON array. ValueError when it is none."""
-    if not isinstance(value, list):
-        raise ValueError(f"{str(value)[:40]!r} is not an array")
-    return value
+# What fields hold ----------------------------------------------------------------------------------------------------
 
 
 def _broker_ids(value: Any) -> tuple[BrokerId, ...]:
@@ -538,13 +490,6 @@ def _incarnations(value: Any) -> dict[BrokerId, Incarnation]:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return a JSON object. ValueError when it is none."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:40]!r} is not an object")
-    return value
 
 
 def _listener_name(endpoint: str) -> str:

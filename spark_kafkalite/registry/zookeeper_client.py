@@ -5,7 +5,7 @@
   one session can run in the next.
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
   was left for.
-- :class:`ClientLog`: what kazoo has to say, each message once a minute.
+- :class:`ClientLog`: what kazoo has to say, each message once a minute, and its course of events for who debugs.
 
 Only this file and ``registry/zookeeper.py`` import kazoo.
 """
@@ -147,7 +147,10 @@ class Client(KazooClient):  # type: ignore[misc]
 
 
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
-    """One client's log: names its servers, and holds back a message that was logged a moment ago."""
+    """One client's log: names its servers, and holds back a message that was logged a moment ago.
+
+    Where kazoo tells of connections and sessions that come and go, whoever uses the client says so in words of its own.
+    """
 
     def __init__(self, connect: str) -> None:
         super().__init__(_LOG, {})
@@ -155,6 +158,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         self._logged_s: dict[str, float] = {}
 
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        level = logging.DEBUG if level == logging.INFO else level
         if not self.isEnabledFor(level):
             return
         text, now_s = str(msg) % args if args else str(msg), time.monotonic()

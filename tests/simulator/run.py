@@ -10,12 +10,13 @@ from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
-from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment, topic_path
+from spark_kafkalite.registry.znodes import TopicAssignment, topic_path
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
 from tests.simulator.invariants import Invariants
 from tests.simulator.network import CLIENT, Network
+from tests.simulator.registered import Registered
 from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
 from tests.simulator.world import World
@@ -49,7 +50,8 @@ class Simulation:
         }
         self.topics = {f"topic-{number}": topic for number, topic in enumerate(schedule.topics)}
         self.seen = Seen()
-        self.invariants = Invariants(self.runs, lambda: self._allows_loss)
+        self.registered = Registered(self.registry)
+        self.invariants = Invariants(self.world, self.runs, self.registered, lambda: self._allows_loss)
         # Disks that were emptied, and power that was cut without flushes, take what is acknowledged with them when they
         # hit every replica that has it; then only what is left must be the same everywhere.
         self._allows_loss = False
@@ -329,15 +331,15 @@ class Simulation:
 
     def _is_whole(self, broker: SimulatedBroker) -> bool:
         """Whether a broker has everything that is committed again: it is in sync wherever it has a replica."""
-        tree = self.registry.tree
-        for path, node in tree.nodes.items():
-            if path.endswith("/state"):
-                topic, partition = path.split("/")[3], int(path.split("/")[5])
-                state = LeaderAndIsr.decode(topic, partition, node.data)
-                replicas = TopicAssignment.decode(topic, tree.nodes[f"/brokers/topics/{topic}"].data)
-                if broker.broker_id in replicas.partitions[partition] and broker.broker_id not in state.isr:
-                    return False
-        return broker.run is not None
+        run, number = broker.run, broker.broker_id
+        if run is None or not run.has_begun:
+            return False
+        return all(
+            number in state.node.isr
+            and self.registered.has_log_of(number, run.incarnation, state.node.incarnations[number])
+            for state in self.registered.states.values()
+            if number in state.replicas
+        )
 
     def _cut(self, fault: Fault) -> None:
         for other in (CLIENT, *self.brokers):

@@ -3,10 +3,13 @@
 Owns what all connections share: the scratch buffer, the count of request memory, the once-a-second look for connections
 that are idle, too slow, or gone while they were not read.
 
-Connections beyond what ``descriptors`` leaves beside the partitions are closed at once. Running out of file descriptors
-all the same must not spin the loop: the listening socket stays readable while nothing can be
-accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a moment,
-to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
+Connections beyond what ``descriptors`` leaves beside the partitions are closed at once. A crowd of clients must not
+keep other brokers out: connections at a listener for brokers alone are not among those that ``max.connections`` and
+``max.connections.per.ip`` limit (KIP-402 spares that listener, too), and some descriptors are theirs.
+
+Running out of file descriptors all the same must not spin the loop: the listening socket stays readable while nothing
+can be accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a
+moment, to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
 """
 
 from __future__ import annotations
@@ -83,7 +86,10 @@ class Acceptor:
         self._config = config
         self._settings = settings
         self._sockets: list[tuple[socket.socket, Listener]] = []
-        self._connections: dict[Connection, str] = {}
+        # With their addresses; None where only brokers connect.
+        self._connections: dict[Connection, str | None] = {}
+        # Of clients alone.
+        self._client_count = 0
         self._by_address: Counter[str] = Counter()
         self._spare: int | None = _open_spare()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -185,21 +191,11 @@ class Acceptor:
 
     def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> None:
         host = address[0]
-        problem = None
-        config = self._settings.current
-        if len(self._connections) >= config["max.connections"]:
-            problem = f"max.connections={config['max.connections']}"
-        elif self._by_address[host] >= config["max.connections.per.ip"]:
-            problem = f"max.connections.per.ip={config['max.connections.per.ip']}"
+        is_for_brokers = self._inner_wire.serves_brokers_alone(listener)
+        problem = self._problem_with_one_more(host, is_for_brokers=is_for_brokers)
         if problem is not None:
             connected.close()
-            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s is reached", host, problem)
-            return
-        partitions = self._partitions()
-        if len(self._connections) >= self._descriptors.most_connections(partitions):
-            connected.close()
-            why = self._descriptors.why_turned_away(partitions)
-            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, why)
+            self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, problem)
             return
         try:
             for option, setting in (
@@ -214,13 +210,27 @@ class Acceptor:
             connected.close()
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
-        self._by_address[host] += 1
         session = Session(address_text(host, address[1]), listener)
-        if self._inner_wire.serves_brokers_alone(listener):
+        if is_for_brokers:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
         connection = Connection(self, channel, session)
-        self._connections[connection] = host
+        self._connections[connection] = None if is_for_brokers else host
+        if not is_for_brokers:
+            self._client_count += 1
+            self._by_address[host] += 1
         logger.debug("connection from %s", connection.session.peer)
+
+    def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
+        """Return why a connection has to be closed at once, None when it may stay."""
+        config, partitions = self._settings.current, self._partitions()
+        if not is_for_brokers:
+            if self._client_count >= config["max.connections"]:
+                return f"max.connections={config['max.connections']} is reached"
+            if self._by_address[host] >= config["max.connections.per.ip"]:
+                return f"max.connections.per.ip={config['max.connections.per.ip']} is reached"
+        if len(self._connections) >= self._descriptors.most_connections(partitions, for_brokers=is_for_brokers):
+            return self._descriptors.why_turned_away(partitions)
+        return None
 
     def _secret_changed(self, secret: ClusterSecret) -> None:
         """Close the connections of brokers that have proved a secret which is not accepted any more."""
@@ -233,6 +243,7 @@ class Acceptor:
         peer = connection.session.peer
         host = self._connections.pop(connection, None)
         if host is not None:
+            self._client_count -= 1
             self._by_address[host] -= 1
             if not self._by_address[host]:
                 del self._by_address[host]

@@ -58,13 +58,6 @@ class Bounds:
         self.high_watermark = end_offset
         return True
 
-    def follow(self, leader_high_watermark: int, log_end_offset: int) -> bool:
-        """Raise a follower's high watermark to its leader's, as far as its own log goes; return whether it moved.
-
-        Whatever the leader's log does not have is gone from the follower's by then (KAFKA-14704).
-        """
-        return self.commit(min(leader_high_watermark, log_end_offset))
-
     def truncated(self, log_end_offset: int) -> None:
         """Take the high watermark back to the end of a log that has been cut below it."""
         self.high_watermark = min(self.high_watermark, log_end_offset)

@@ -31,8 +31,8 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Store
-from spark_kafkalite.registry.znodes import MalformedNode
 from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)

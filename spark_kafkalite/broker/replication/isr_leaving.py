@@ -1,8 +1,9 @@
 """Has this broker leave the ISRs that it is in, and give back what it leads, when it stops, or a disk or log is gone.
 
-The partition is led no more before its state is written, so clients are sent on at once; whoever is elected finds a
-leader that has stopped. For a stop and a failed disk nothing of that is needed for safety: it is what makes a stop
-shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
+The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. What
+producers ask meanwhile waits until it is known who that is (``next_leader``). For a stop and a failed disk nothing of
+that is needed for safety: it is what makes a stop shorter than a death. A log that is gone is begun anew only after it
+(``Replicas``).
 
 Lives in one event loop.
 """
@@ -12,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
-from spark_kafkalite.broker.replication.isr_nodes import read_state, write_state
+from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_lost
@@ -25,13 +26,14 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import SessionExpired, Store
-from spark_kafkalite.registry.znodes import MalformedNode
 
 logger = logging.getLogger(__name__)
 
-# Partitions that are left at a time.
-_AT_ONCE: Final = 100
+# Partitions that share a write, and writes that are under way at a time.
+_LEFT_AT_ONCE: Final = 100
+_WRITES_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.2
 
 
@@ -97,10 +99,12 @@ class IsrLeaving:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
             lost, self._lost = self._lost, {}
-            each = [partial(self._leave, partition, keeps_log=False) for partition in failed]
-            each += [partial(self._leave_lost, *one) for one in lost.items()]
-            self._leaving_failed = self._loop.create_task(_do_all(each))
+            self._leaving_failed = self._loop.create_task(self._leave_gone(failed, lost))
             self._leaving_failed.add_done_callback(self._left_failed)
+
+    async def _leave_gone(self, failed: Iterable[Partition], lost: Mapping[TopicPartition, bytes]) -> None:
+        await self._leave_all(failed, keeps_log=False)
+        await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
 
     def _left_failed(self, task: asyncio.Task[None]) -> None:
         self._leaving_failed = None
@@ -118,7 +122,7 @@ class IsrLeaving:
         """
         try:
             async with asyncio.timeout(within_s):
-                await _do_all([partial(self._leave, each, keeps_log=True) for each in self._replicas])
+                await self._leave_all(self._replicas, keeps_log=True)
                 waiting = self._given_back
                 await self._view.wait_for(lambda cluster: self._are_led(cluster, waiting))
         except TimeoutError:
@@ -132,17 +136,62 @@ class IsrLeaving:
                 waiting.discard(topic_partition)
         return not waiting
 
-    # One partition --------------------------------------------------------------------------------------------------
+    # Partitions -----------------------------------------------------------------------------------------------------
+
+    async def _leave_all(self, partitions: Iterable[Partition], *, keeps_log: bool) -> None:
+        """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
+        leader."""
+        led: list[Partition] = []
+        others: list[Partition] = []
+        for partition in partitions:
+            state = self._view.state.partition(partition.topic_partition)
+            (led if state is not None and state.leader == self._me else others).append(partition)
+        batches = [
+            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], keeps_log=keeps_log)
+            for each in (led, others)
+            for first in range(0, len(each), _LEFT_AT_ONCE)
+        ]
+        await _do_all(batches, _WRITES_AT_ONCE)
+
+    async def _leave_some(self, partitions: Sequence[Partition], *, keeps_log: bool) -> None:
+        changes: list[StateChange] = []
+        left: list[Partition] = []
+        for partition in partitions:
+            state = self._state_of(partition)
+            after = self._without_me(partition, state, keeps_log=keeps_log) if state is not None else None
+            if state is not None and after is not None:
+                self._give_back(partition, state)
+                changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
+                left.append(partition)
+        if not changes:
+            return
+        try:
+            if await write_states(self._store(), changes):
+                return
+        except RegistryError as error:
+            logger.debug("%d partitions could not be left at once: %s", len(changes), error)
+        # None of them, or nobody knows: each by itself, to find what it was for.
+        await _do_all([partial(self._leave, partition, keeps_log=keeps_log) for partition in left], _LEFT_AT_ONCE)
+
+    def _state_of(self, partition: Partition) -> PartitionState | None:
+        """Return what the view has of a partition, None when its topic has gone."""
+        if self._view.topic_id_of(partition.topic_partition.topic) != partition.topic_id:
+            return None
+        return self._view.state.partition(partition.topic_partition)
+
+    def _give_back(self, partition: Partition, state: PartitionState) -> None:
+        """Lead a partition no more whose state is about to say so."""
+        if state.leader == self._me:
+            partition.fence(f"broker {self._me} has given it back", is_given_back=True)
+            self._given_back.add(partition.topic_partition)
 
     async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
-        """Leave one partition, until it is left or there is nobody to leave it to."""
-        keeps_log = keeps_log and partition.storage_error is None
+        """Leave one partition by itself, until it is left or there is nobody to leave it to."""
 
         def without_me(state: PartitionState) -> PartitionState | None:
             after = self._without_me(partition, state, keeps_log=keeps_log)
-            if after is not None and state.leader == self._me:
-                partition.fence(f"broker {self._me} has given it back")
-                self._given_back.add(partition.topic_partition)
+            if after is not None:
+                self._give_back(partition, state)
             return after
 
         await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=keeps_log)
@@ -193,16 +242,16 @@ class IsrLeaving:
             self._me,
             self._view.state.brokers,
             required if self._keeps_eligible else 0,
-            keeps_log=keeps_log,
+            keeps_log=keeps_log and partition.storage_error is None,
         )
 
 
-async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Do all of them, some at a time."""
+async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
+    """Do all of them, so many at a time."""
     queue = deque(pieces)
 
     async def work() -> None:
         while queue:
             await queue.popleft()()
 
-    await asyncio.gather(*(work() for _ in range(min(len(queue), _AT_ONCE))))
+    await asyncio.gather(*(work() for _ in range(min(len(queue), at_once))))

@@ -2,7 +2,7 @@
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
 (:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
-R15 in docs/architecture.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
+R15 in docs/replication.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
 about the partition.
 
 Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
@@ -185,9 +185,10 @@ class Leader(Appender):
         in_sync = self.in_sync
         self._may_commit = in_sync.may_commit
         self._commits_at_append = self._may_commit and in_sync.is_alone
+        shown = self.end_offset_for(CONSUMER)
         if self._may_commit and self._commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
             self.ack_waiters.wake()
-            if not self._bounds.shows_flushed:
+            if self.end_offset_for(CONSUMER) > shown:
                 self.consumers.wake()
 
     def _commit(self, end_offset: int) -> bool:

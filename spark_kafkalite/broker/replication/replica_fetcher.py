@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from spark_kafkalite.broker.replication.follower import Follower
-from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.following import Asked
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -407,7 +406,7 @@ class LeaderFetcher:
                     return
                 key = topic_id, fetched.partition
                 silent.pop(key, None)
-                self._take_one(key, request, fetched)
+                yield from self._take_one(key, request, fetched)
                 records = fetched.records
                 since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
                 if since >= _TAKEN_AT_ONCE:
@@ -425,66 +424,17 @@ class LeaderFetcher:
                 self._changed[key] = None
             self._session_epoch = 0
 
-    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> None:
+    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> Work[None]:
         followed = self._followed.get(key)
         asked = followed.asked_by(request.number) if followed is not None else None
         if followed is None or asked is None:
             return
-        followed.follower.take(asked, fetched, self._loop.time())
-        self._changed[key] = None
+        yield from followed.follower.take(asked, fetched, self._loop.time())
+        if self._followed.get(key) is followed:
+            self._changed[key] = None
 
     def __repr__(self) -> str:
         return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"
-
-
-class ReplicaFetchers:
-    """All that this broker follows, by leader."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        slices: Slices,
-        broker: Callable[[int], BrokerInfo | None],
-        connect: Connect,
-        settings: FetchSettings,
-    ) -> None:
-        self._loop = loop
-        self._slices = slices
-        self._broker = broker
-        self._connect = connect
-        self._settings = settings
-        self._fetchers: dict[int, LeaderFetcher] = {}
-        self._followed: dict[TopicPartition, tuple[LeaderFetcher, Key]] = {}
-        self._closed = False
-
-    def role_changed(self, partition: Partition) -> None:
-        """Follow a partition from now on, or no longer, as its role says."""
-        before = self._followed.pop(partition.topic_partition, None)
-        if before is not None:
-            before[0].remove(before[1])
-        role = partition.role
-        if isinstance(role, Follower) and not self._closed:
-            key = partition.topic_id, partition.topic_partition.partition
-            fetcher = self._fetchers.get(role.leader_id)
-            if fetcher is None:
-                fetcher = self._fetchers[role.leader_id] = LeaderFetcher(
-                    self._loop, self._slices, role.leader_id, self._broker, self._connect, self._settings
-                )
-            self._followed[partition.topic_partition] = fetcher, key
-            fetcher.add(key, role)
-
-    def registered(self, broker_ids: Iterable[int]) -> None:
-        """Do not wait any longer to connect to brokers that have just registered."""
-        for broker_id in broker_ids:
-            fetcher = self._fetchers.get(broker_id)
-            if fetcher is not None:
-                fetcher.leader_changed()
-
-    def close(self) -> None:
-        """End: nothing is copied any more."""
-        self._closed = True
-        for fetcher in self._fetchers.values():
-            fetcher.close()
 
 
 _SESSION_ERRORS: Final = (70, 71)  # FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH

@@ -7,10 +7,13 @@ piece after the other, in order: a topic made again finds the logs of its predec
 the snapshot in force when the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
-While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
-partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have (R1,
-R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing is
-led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
+While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there.
+Logs of topics that are gone when a new session shows the cluster are set aside and not deleted: this broker has not
+seen them go, and an older copy of the registry lacks topics, too.
+
+A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
+(R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
+is led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -207,7 +210,7 @@ class Replicas:
             kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
             self._work.append(partial(self._close, kept))
         if dropped or unopened:
-            self._work.append(partial(self._close_and_delete, dropped, unopened))
+            self._work.append(partial(self._retire, dropped, unopened, are_kept=self._me is None))
             if self._failed:
                 # What was deleted may have held the descriptors that others wait for.
                 self._work.append(self.retry_failed)
@@ -238,8 +241,10 @@ class Replicas:
             partition.close()
             yield None
 
-    def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
-        """Answer those who wait for partitions of removed topics, and have their files deleted."""
+    def _retire(
+        self, dropped: Sequence[Partition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+    ) -> Work[None]:
+        """Answer those who wait for partitions of removed topics, and have their files deleted, or set aside."""
         for first in range(0, len(dropped), _DELETED_AT_ONCE):
             keys = []
             for partition in dropped[first : first + _DELETED_AT_ONCE]:
@@ -248,12 +253,17 @@ class Replicas:
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
-            yield from self._delete_logs(keys, {})
+            yield from self._retire_logs(keys, {}, are_kept=are_kept)
         left = iter(unopened.items())
         while some := dict(islice(left, _DELETED_AT_ONCE)):
-            yield from self._delete_logs((), some)
+            yield from self._retire_logs((), some, are_kept=are_kept)
 
-    def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+    def _retire_logs(
+        self, keys: Sequence[TopicPartition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+    ) -> Work[None]:
+        if are_kept:
+            yield from self._set_aside(keys, "its topic went while this broker had no session", unopened)
+            return
         job = self._logs.retiring.start_deletion(keys, unopened)
         yield from self._in_thread(job.run)
         for error in self._logs.retiring.finish_deletion(job):
@@ -389,8 +399,10 @@ class Replicas:
         if self._logs.get(topic_partition) is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
 
-    def _set_aside(self, keys: Sequence[TopicPartition], why: str) -> Work[None]:
-        job = self._logs.retiring.start_setting_aside(keys)
+    def _set_aside(
+        self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()
+    ) -> Work[None]:
+        job = self._logs.retiring.start_setting_aside(keys, unopened)
         yield from self._in_thread(job.run)
         for error in self._logs.retiring.finish_setting_aside(job):
             logger.error("%s", error)

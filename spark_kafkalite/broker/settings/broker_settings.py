@@ -159,7 +159,8 @@ BROKER_SETTINGS = SettingGroup(
             "max.connections",
             "int",
             2**31 - 1,
-            "Connections that may be open; a further one is closed. The limit of open files may leave room for fewer.",
+            "Connections of clients that may be open; a further one is closed. The limit of open files may leave room "
+            "for fewer. Connections at a listener that is for brokers alone are not counted.",
             minimum=1,
             dynamic=True,
         ),
@@ -167,7 +168,8 @@ BROKER_SETTINGS = SettingGroup(
             "max.connections.per.ip",
             "int",
             2**31 - 1,
-            "Connections from one address that may be open; a further one is closed.",
+            "Connections of clients from one address that may be open; a further one is closed. Those at a listener "
+            "that is for brokers alone are not counted.",
             minimum=1,
             dynamic=True,
         ),

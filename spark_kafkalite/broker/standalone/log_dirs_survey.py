@@ -27,6 +27,7 @@ from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.log.strays import STRAY_SUFFIX
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.node_json import MAX_INT32, number
 
 # So many partitions below a directory's number may have no log, however few have one, and this many for each that has.
 _FEW_MISSING: Final = 1_000
@@ -132,7 +133,7 @@ def _identity(fs: Fs, log_dirs: Sequence[str]) -> tuple[str | None, int | None]:
     try:
         if cluster_id is not None:
             znodes.uuid_bytes(cluster_id)
-        return cluster_id, None if broker_id is None else znodes.number(broker_id, 0, znodes.MAX_INT32)
+        return cluster_id, None if broker_id is None else number(broker_id, 0, MAX_INT32)
     except ValueError as error:
         raise ConfigError(f"{META_FILE} of {', '.join(log_dirs)}: {error}") from error
 

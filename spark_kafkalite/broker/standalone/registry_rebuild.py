@@ -36,12 +36,13 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.small_files import LOCK_FILE
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Create, Operation, SetData
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
 from spark_kafkalite.registry.tree.embedded import take_lock
 from spark_kafkalite.registry.tree.tree import Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
-from spark_kafkalite.registry.znodes import LeaderAndIsr, MalformedNode, ProducerIdBlock, TopicAssignment
+from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
 
 T = TypeVar("T")
 

@@ -19,6 +19,7 @@ from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import BrokerUnreachable, RegistryError, UnknownTopicOrPartition
 from spark_kafkalite.model import INTERNAL_TOPICS
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Stat, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from spark_kafkalite.wire.messages.metadata import (
@@ -142,6 +143,6 @@ def _decoded(decode: Callable[[bytes], T], node: tuple[bytes, Stat] | None) -> T
     """Return what a node says; None when it does not exist, or says nothing that can be read, which others survive."""
     try:
         return None if node is None else decode(node[0])
-    except znodes.MalformedNode as malformed:
+    except MalformedNode as malformed:
         _LOG.warning("leaving a registry node out: %s", malformed)
         return None

@@ -39,6 +39,7 @@ from spark_kafkalite.errors import ClosedError, KafkaliteError, RebalanceFailed,
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import consumer_nodes, znodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     MAX_MULTI_OPERATIONS,
     Create,
@@ -51,7 +52,7 @@ from spark_kafkalite.registry.store import (
     Store,
     WatchEvent,
 )
-from spark_kafkalite.registry.znodes import MalformedNode, TopicAssignment
+from spark_kafkalite.registry.znodes import TopicAssignment
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -142,7 +143,7 @@ class RegistryMember:
                 self._work()
                 break
             except (RegistryError, OSError) as error:
-                if isinstance(error, znodes.MalformedNode) or deadline.passed():
+                if isinstance(error, MalformedNode) or deadline.passed():
                     raise
                 _LOG.warning("consumer %s starts again: %s", self._consumer_id, error)
                 self._pause(min(self._backoff_ms / 1000, max(0.0, deadline.left_s())))

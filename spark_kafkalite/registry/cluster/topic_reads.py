@@ -19,6 +19,7 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import TopicState
 from spark_kafkalite.registry.cluster.node_reads import NodeReads
 from spark_kafkalite.registry.cluster.watched_topic import WatchedTopic
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Stat, Store
 from spark_kafkalite.slices import Work
 
@@ -125,7 +126,7 @@ class TopicReads:
             return
         try:
             assignment = yield from znodes.TopicAssignment.decode_work(name, data)
-        except znodes.MalformedNode as malformed:
+        except MalformedNode as malformed:
             if topic is not None and topic.generation == stat.czxid:
                 raise
             if self.unreadable.get(name) != stat.mzxid:
@@ -171,7 +172,7 @@ class TopicReads:
             self._reads.when_settled(partial(self._read_config, name))
         try:
             config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
-        except znodes.MalformedNode as malformed:
+        except MalformedNode as malformed:
             if topic.config is not None:
                 raise
             # Without settings the topic would not be served at all.
@@ -235,7 +236,7 @@ class TopicReads:
         state: znodes.LeaderAndIsr | None = None
         try:
             state = znodes.LeaderAndIsr.decode(name, number, data)
-        except znodes.MalformedNode as malformed:
+        except MalformedNode as malformed:
             if known is not None and known[0] is not None:
                 raise
             _LOG.error(

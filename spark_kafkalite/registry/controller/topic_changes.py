@@ -30,6 +30,7 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.registry.controller import topic_writes
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     Create,
     Delete,
@@ -211,7 +212,7 @@ class TopicChanges:
         try:
             data, _ = await answer(self._store.get(znodes.topic_path(name)))
             topic_id = (await self._slices.run(TopicAssignment.decode_work(name, data))).topic_id
-        except (NoNode, znodes.MalformedNode):
+        except (NoNode, MalformedNode):
             return []  # what it leaves is taken away by complete_guards
         path = znodes.topic_guard_path(topic_id)
         stat = None if topic_id == znodes.NO_TOPIC_ID else await answer(self._store.exists(path))

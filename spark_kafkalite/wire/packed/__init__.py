@@ -15,23 +15,23 @@ needed to be a correct answer. Malformed bytes raise ``FrameError``, another ver
 
 from __future__ import annotations
 
-from spark_kafkalite.wire.packed.fetch import (
-    FETCH_BY_ID,
-    FETCH_VERSIONS,
-    FetchedPartition,
+from spark_kafkalite.wire.packed.fetch_request import (
     FetchPartition,
     FetchRequest,
-    FetchResponse,
-    Topic,
     pack_fetch_body,
     pack_fetch_request,
+    parse_fetch,
+    parse_fetch_in_slices,
+)
+from spark_kafkalite.wire.packed.fetch_response import (
+    FetchedPartition,
+    FetchResponse,
     pack_fetch_response,
     pack_fetch_response_in_slices,
-    parse_fetch,
     parse_fetch_answer,
-    parse_fetch_in_slices,
     parse_fetch_response,
 )
+from spark_kafkalite.wire.packed.fetch_versions import FETCH_BY_ID, FETCH_VERSIONS, Topic
 from spark_kafkalite.wire.packed.layout import NodeEndpoint, Piece, Records, RecordSlice
 from spark_kafkalite.wire.packed.produce import (
     PRODUCE_VERSIONS,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import confluent_kafka
 
-from spark_kafkalite import Consumer
+from spark_kafkalite import Consumer, Record
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, ChaosClient, Place
@@ -86,6 +86,20 @@ class ChaosReader(ChaosClient):
         )  # fmt: skip
 
 
+def _polled(reader: ChaosReader, consumer: Consumer) -> Iterator[list[Record]]:
+    """Give what polls of our consumer return, until the reader is done; note failures and poll again."""
+    while not reader.is_done:
+        begun = time.monotonic()
+        try:
+            records = consumer.poll(_POLL_S * 1000)
+        except KafkaliteError as error:
+            reader.note_failure(begun, error)
+            reader.stopping.wait(_POLL_S)
+            continue
+        reader.note_rows(begun, ((record.partition, record.offset, record.value) for record in records))
+        yield records
+
+
 class ChaosPoller(ChaosReader):
     """Reads every partition from offset 0 to the end."""
 
@@ -115,15 +129,8 @@ class OurPoller(ChaosPoller):
             for partition in self.positions:
                 consumer.seek((topic, partition), 0)
             self.note_seeks()
-            while not self.is_done:
-                begun = time.monotonic()
-                try:
-                    records = consumer.poll(_POLL_S * 1000)
-                except KafkaliteError as error:
-                    self.note_failure(begun, error)
-                    self.stopping.wait(_POLL_S)
-                    continue
-                self.note_rows(begun, ((record.partition, record.offset, record.value) for record in records))
+            for _ in _polled(self, consumer):
+                pass
 
 
 class ConfluentPoller(ChaosPoller):
@@ -167,16 +174,8 @@ class OurMember(ChaosReader):
                 self._note_assigned([each.partition for each in consumer.assignment()], consumer.generation_id)
 
             consumer.subscribe([self.place.topic], on_assigned=assigned)
-            while not self.is_done:
-                begun = time.monotonic()
-                try:
-                    records = consumer.poll(_POLL_S * 1000)
-                except KafkaliteError as error:
-                    self.note_failure(begun, error)
-                    self.stopping.wait(_POLL_S)
-                    continue
+            for records in _polled(self, consumer):
                 if records:
-                    self.note_rows(begun, ((record.partition, record.offset, record.value) for record in records))
                     self._commit(consumer, {record.partition: record.offset + 1 for record in records})
 
     def _commit(self, consumer: Consumer, offsets: dict[int, int]) -> None:

@@ -29,8 +29,8 @@ Running = tuple[RegistryProcess, list[BrokerProcess]]
 SINGLE = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.topic.replication.factor": 1}
 
 
-def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000) -> Any:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000, replicas: int = 1) -> Any:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
     with RawClient(address, 40.0) as client:
         (created,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7).topics
     return created
@@ -79,6 +79,30 @@ def test_brokers_have_a_listener_to_themselves_and_clients_are_told_their_own(tm
                 (1, 0),
                 (-1, LISTENER_NOT_FOUND),
             }
+
+
+def test_a_crowd_of_clients_keeps_no_follower_out(tmp_path: Path) -> None:
+    clients_1, clients_2, inner_1, inner_2 = free_ports(4)
+    overrides_of = {
+        1: listening(inner_1, ("PLAINTEXT", clients_1)) | {"max.connections": 10},
+        2: listening(inner_2, ("PLAINTEXT", clients_2)),
+    }
+    with KafkaliteCluster(tmp_path, size=2, overrides_of=overrides_of) as cluster, contextlib.ExitStack() as crowd:
+        created = create(f"127.0.0.1:{clients_2}", "replicated", replicas=2)
+        assert created.error_code == 0, created.error_message
+        cluster.wait_in_sync("replicated")
+        for _ in range(10):
+            crowd.enter_context(RawClient(f"127.0.0.1:{clients_1}"))
+        with RawClient(f"127.0.0.1:{clients_1}") as one_more:
+            assert one_more.is_closed()
+        # It connects anew as a follower, and to say which partitions it serves.
+        cluster.kill(2)
+        cluster.wait_for_leader("replicated", other_than=2)
+        cluster.restart(2)
+        cluster.wait_in_sync("replicated")
+        with RawClient(f"127.0.0.1:{clients_1}") as one_more:
+            assert one_more.is_closed()
+        assert "max.connections=10 is reached" in cluster.broker(1).stderr_path.read_text()
 
 
 @contextlib.contextmanager

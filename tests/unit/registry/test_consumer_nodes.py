@@ -5,7 +5,7 @@ import pytest
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern
-from spark_kafkalite.registry.znodes import MalformedNode
+from spark_kafkalite.registry.node_json import MalformedNode
 
 
 def test_paths_are_those_of_kafka() -> None:

@@ -70,7 +70,7 @@ class Replica:
         elif step < 0.85:
             bounds.obey(self.any_settings(), self.flushed)
         elif step < 0.95:
-            bounds.follow(chance.randint(0, 2 * self.end), min(self.end, self.follower_end))
+            bounds.commit(min(chance.randint(0, 2 * self.end), self.end, self.follower_end))
         else:
             self.change_leader()
 
@@ -118,5 +118,5 @@ def test_a_log_cut_below_the_high_watermark_takes_it_back() -> None:
     assert bounds.high_watermark == 8
     bounds.truncated(3)
     assert (bounds.high_watermark, bounds.visible_end_offset(5)) == (3, 3)
-    assert not bounds.follow(3, 10) and bounds.follow(7, 5)
+    assert not bounds.commit(3) and bounds.commit(5)
     assert bounds.high_watermark == 5

@@ -121,11 +121,37 @@ def test_a_state_that_has_changed_meanwhile_is_read_again(leading: Leading) -> N
     assert handing_over.done()
 
 
+def test_one_state_that_has_changed_meanwhile_keeps_no_other_partition(leading: Leading) -> None:
+    led, leaving = leading(1, 2, count=5)
+    led.set_node(partition_state(1, 2, 3), 3)
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run()
+    assert [(led.node(number).leader, led.node(number).isr) for number in range(5)] == [
+        (-1, (2, 3) if number == 3 else (2,)) for number in range(5)
+    ]
+    for number in range(5):
+        elect(led, 2, number)
+    led.run()
+    assert handing_over.done()
+
+
+def test_what_a_broker_leads_is_given_back_first(leading: Leading) -> None:
+    """Its clients wait for an election, the others only for this broker to be out of the ISR."""
+    led, leaving = leading(1, 2, count=150)
+    for number in range(100):
+        led.set_node(partition_state(2, 1, leader=2, epoch=1), number)
+    led.publish()
+    led.loop.run_until_complete(leaving.hand_over(0.1))
+    zxids = [led.registry.tree.get(znodes.state_path("t", number), 1, None)[1].mzxid for number in range(150)]
+    assert max(zxids[100:]) < min(zxids[:100])
+
+
 def test_a_thousand_partitions_are_handed_over_in_turns(leading: Leading) -> None:
     led, leaving = leading(1, 2, count=300)
     handing_over = led.loop.create_task(leaving.hand_over(5.0))
     led.run()
     assert {led.node(number).isr for number in range(300)} == {(2,)}
+    assert led.registry.writes == 3
     handing_over.cancel()
     with pytest.raises(asyncio.CancelledError):
         led.loop.run_until_complete(handing_over)

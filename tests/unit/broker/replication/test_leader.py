@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker.replication import next_leader
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -108,6 +109,28 @@ def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partit
     leader.follower_fetched(FOLLOWER, INCARNATION, 1)
     harness.run_loop()
     assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
+
+
+def test_what_followers_have_after_it_was_flushed_is_shown_at_once(harness: Harness) -> None:
+    harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
+    partition = harness.partition(lead=False, visibility_policy="flushed", flush_messages=2)
+    partition.become_leader(of_two(1, FOLLOWER, epoch=4, version=1))
+    leader, consumer = partition.check_leader(), Waiter()
+    leader.waiters_with(-1).add(consumer)
+    harness.append(partition, 2)
+    harness.run_loop()
+    harness.io.run_one()
+    harness.run_loop()
+    checks = consumer.checks
+    assert (partition.log.recovery_point, partition.visible_end_offset) == (2, 0)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
+    harness.run_loop()
+    assert (partition.visible_end_offset, consumer.checks) == (2, checks + 1)
+    # What is not flushed yet is not shown, and nobody looks for it.
+    harness.append(partition, 1)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3)
+    harness.run_loop()
+    assert (partition.high_watermark, partition.visible_end_offset, consumer.checks) == (3, 2, checks + 1)
 
 
 class Watcher:
@@ -236,8 +259,12 @@ def context_of(harness: Harness, partition: Partition) -> Any:
 
 
 @pytest.mark.parametrize("end", END)
-def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
+def test_a_produce_that_waits_is_refused_when_its_epoch_ends(
+    harness: Harness, partition: Partition, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
     """Also when what it has appended is below the high watermark by then: it is the next leader's (rule R15)."""
+    # How it waits for that one is test_next_leader.py's.
+    monkeypatch.setattr(next_leader, "_AWAITED_S", 0.0)
     produced: list[Any] = []
     exchange: Any = Answers()
     context = context_of(harness, partition)

@@ -21,7 +21,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
@@ -193,6 +193,33 @@ def test_a_topic_that_cannot_be_read_any_more_keeps_its_log(world: World) -> Non
     world.settle()
     assert world.replicas.find(A) is None
     assert world.logs.get(A) is not None
+
+
+def kept_and_deleted(world: World) -> list[str]:
+    """Return how the directories of logs end that are out of use."""
+    names = [entry.name for directory in ("/d0", "/d1") for entry in world.fs.entries(directory)]
+    return sorted(name.rpartition("-")[2] for name in names if "." in name and name.startswith("a-"))
+
+
+def test_a_topic_that_goes_while_nobody_looks_is_set_aside_and_not_deleted(world: World) -> None:
+    world.register()
+    world.create("a", 2)
+    world.settle()
+    world.append(A)
+    world.lose_registration()
+    world.settle()
+    # An older copy of the registry would say the same.
+    world.delete("a")
+    world.settle()
+    assert world.replicas.find(A) is None
+    assert kept_and_deleted(world) == ["stray", "stray"]
+    world.register()
+    world.create("a", topic_id=b"n" * 16)
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 0
+    world.delete("a")
+    world.settle()
+    assert kept_and_deleted(world) == ["delete", "stray", "stray"]
 
 
 def test_a_loss_that_is_acted_upon_late_does_not_end_what_is_led_under_the_next_registration(world: World) -> None:
@@ -498,7 +525,7 @@ def follow_and_cut(world: World, to: int = 2) -> Partition:
     asked = role.ask(world.loop.time())
     assert asked is not None
     world.threads.held = True
-    role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time())
+    run_whole(role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time()))
     assert partition.is_truncating
     return partition
 

@@ -14,10 +14,10 @@ from spark_kafkalite.errors import ConfigError, GroupIdNotFound, NonEmptyGroup
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.registry.znodes import MalformedNode
 from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

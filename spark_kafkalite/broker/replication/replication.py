@@ -1,0 +1,92 @@
+"""All that copies what others lead and looks after the ISRs of what this broker leads, put together.
+
+Made when replicas and registry are there, and before the broker registers itself: from then on it is told to follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from spark_kafkalite.broker.replication.isr_changes import IsrChanges
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
+from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.replica_fetcher import Connect, FetchSettings, LeaderFetcher
+from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.model import Incarnation
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.store import Store
+from spark_kafkalite.slices import Slices
+
+
+class Replication:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        incarnation: Incarnation,
+        loop: asyncio.AbstractEventLoop,
+        slices: Slices,
+        view: ClusterView,
+        replicas: Replicas,
+        connect: Connect,
+        store: Callable[[], Store],
+    ) -> None:
+        """``connect`` opens a connection to a leader; ``store`` gives the present session with the registry, or raises
+        SessionExpired."""
+        self._view = view
+        settings = FetchSettings(
+            config.broker_id,
+            incarnation,
+            max_wait_ms=config["replica.fetch.wait.max.ms"],
+            min_bytes=config["replica.fetch.min.bytes"],
+            max_bytes=config["replica.fetch.response.max.bytes"],
+            partition_max_bytes=config["replica.fetch.max.bytes"],
+            backoff_s=config["replica.fetch.backoff.ms"] / 1000,
+        )
+        self._fetchers = ReplicaFetchers(
+            lambda leader_id: LeaderFetcher(
+                loop, slices, leader_id, lambda broker_id: view.state.brokers.get(broker_id), connect, settings
+            )
+        )
+        lag_max_s = config["replica.lag.time.max.ms"] / 1000
+        self._changes = IsrChanges(loop, slices, view, replicas, config.broker_id, store, lag_max_s)
+        self._keeps_eligible = config["high.watermark.requires.min.insync"]
+        self._leaving = IsrLeaving(loop, view, replicas, config.broker_id, store, keeps_eligible=self._keeps_eligible)
+        self._follower_backoff_s = settings.backoff_s
+
+    def start(self, services: PartitionServices, on_leader_log_start: Callable[[Partition, int], None]) -> None:
+        """Be told by partitions what they follow, lead and lose, from now on.
+
+        ``on_leader_log_start`` is told where a follower's log should start, with its leader's.
+        """
+        services.follower_backoff_s = self._follower_backoff_s
+        services.high_watermark_requires_min_insync = self._keeps_eligible
+        services.on_following = self._fetchers.role_changed
+        services.on_leader_log_start = on_leader_log_start
+        services.isr_changes, services.on_offline = self._changes, self._leaving.partition_failed
+        services.on_log_lost = self._leaving.log_lost
+        self._view.add_listener(self._cluster_changed)
+        self._changes.start()
+        self._leaving.start()
+
+    def _cluster_changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
+        self._fetchers.registered((*change.new_brokers, *change.bounced_brokers))
+
+    async def hand_over(self, within_s: float) -> None:
+        """Copy nothing any more, give back what others can lead and leave the other ISRs, in not more time than said.
+
+        What was copied later would bring this broker back into ISRs.
+        """
+        self._fetchers.close()
+        await self._leaving.hand_over(within_s)
+
+    async def stop(self) -> None:
+        """End."""
+        await self._leaving.stop()
+        await self._changes.stop()
+        self._fetchers.close()

@@ -1,0 +1,81 @@
+"""JSON in the registry's nodes, read with distrust: what a node holds may be another program's, or damaged.
+
+Each reader checks one kind of value, and its range; :func:`reading` turns what they raise into MalformedNode, which
+names the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from spark_kafkalite.errors import RegistryError
+
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+# What int() takes beyond this (blanks, underscores, digits of other scripts) no program of Kafka's has written.
+_NUMBER_TEXT = re.compile(r"-?[0-9]{1,20}")
+
+
+class MalformedNode(RegistryError):
+    """A node's data is not what its path promises."""
+
+
+def encode_object(fields: Mapping[str, Any]) -> bytes:
+    """Return compact JSON; the fields keep their order."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def decode_object(path: str, data: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object. Raises MalformedNode."""
+    with reading(path, data):
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        return fields
+
+
+@contextlib.contextmanager
+def reading(path: str, data: bytes) -> Iterator[None]:
+    """Turn whatever a malformed payload raises into MalformedNode."""
+    try:
+        yield None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+        raise MalformedNode(f"registry node {path} holds {data[:80]!r}, which cannot be read: {why}") from error
+
+
+def number(value: Any, first: int, last: int) -> int:
+    """Return a whole number, which JSON may hold as text, too. ValueError unless it is from first to last."""
+    if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
+        value = int(value)
+    if type(value) is not int:
+        raise ValueError(f"{str(value)[:40]!r} is not a whole number")
+    if not first <= value <= last:
+        raise ValueError(f"{str(value)[:40]} is not from {first} to {last}")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a text that UTF-8 can carry. ValueError when it is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is not a text")
+    value.encode()  # JSON can name half of a surrogate pair, which no answer could carry
+    return value
+
+
+def array(value: Any) -> list[Any]:
+    """Return a JSON array. ValueError when it is none."""
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:40]!r} is not an array")
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a JSON object. ValueError when it is none."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]!r} is not an object")
+    return value

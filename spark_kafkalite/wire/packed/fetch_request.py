@@ -1,0 +1,296 @@
+"""Fetch requests, packed and parsed by hand; see ``packed``.
+
+One flow for all versions: what differs is the layout of lengths (flexible from 12), what names a topic (its id from 13
+on), the fixed part of a partition, for which there is one ``struct`` per shape, and which fields exist, given where
+they are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.wire import header
+from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
+from spark_kafkalite.wire.packed.fetch_versions import (
+    FETCH,
+    FETCH_FLEXIBLE,
+    FETCH_VERSIONS,
+    Topic,
+    topic_reader,
+    topic_writer,
+)
+from spark_kafkalite.wire.packed.layout import (
+    AT_ONCE,
+    COMPACT,
+    LEGACY,
+    Buffer,
+    Layout,
+    check_version,
+    parsed,
+    parsed_in_slices,
+    skip_tags,
+    skip_tags_of_request,
+    tag_count,
+)
+from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
+
+_REPLICA_STATE: Final = 15
+
+_I: Final = struct.Struct(">i")
+_II: Final = struct.Struct(">ii")
+_FETCH_HEAD: Final = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_FETCH_HEAD_15: Final = struct.Struct(">iiib")  # ... without the replica id, which is in a tagged field
+_REPLICA: Final = struct.Struct(">iq")  # replica id and its epoch
+_FETCH_PARTITION_4: Final = struct.Struct(">iqi")  # partition, fetch offset, max bytes
+_FETCH_PARTITION_5: Final = struct.Struct(">iqqi")  # ... with the log start offset before max bytes
+_FETCH_PARTITION_9: Final = struct.Struct(">iiqqi")  # ... with the current leader epoch after the partition
+_FETCH_PARTITION_12: Final = struct.Struct(">iiqiqi")  # ... with the last fetched epoch after the fetch offset
+
+
+def _fetch_partition_struct(version: int) -> struct.Struct:
+    if version >= 12:
+        return _FETCH_PARTITION_12
+    if version >= 9:
+        return _FETCH_PARTITION_9
+    return _FETCH_PARTITION_5 if version >= 5 else _FETCH_PARTITION_4
+
+
+class FetchPartition(NamedTuple):
+    """Where to read one partition in a Fetch request, -1 for what the version does not say."""
+
+    partition: int
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+class FetchRequest(NamedTuple):
+    """A Fetch request; the session fields' defaults mean a fetch without a session.
+
+    ``replica_epoch`` is the incarnation of the broker ``replica_id``; it exists from version 15 on.
+    """
+
+    topics: Sequence[tuple[Topic, Sequence[FetchPartition]]]
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 0x7FFFFFFF
+    isolation_level: int = 0
+    replica_id: int = -1
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten_topics: Sequence[tuple[Topic, Sequence[int]]] = ()
+    rack_id: str = ""
+    cluster_id: str | None = None
+    replica_epoch: int = -1
+
+
+def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
+    """Parse a Fetch request body."""
+    return parsed(_parse_whole, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_whole(view: memoryview, position: int, version: int) -> FetchRequest:
+    return run_whole(_parse_fetch(view, position, version))
+
+
+def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[FetchRequest]:
+    """Parse a Fetch request body; yields after every ``AT_ONCE`` partitions."""
+    return parsed_in_slices(_parse_fetch, view, position, version, FETCH_VERSIONS, "Fetch request")
+
+
+def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchRequest]:
+    flexible = version >= FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    read_topic = topic_reader(version, layout)
+    fixed = _fetch_partition_struct(version)
+    replica_id = replica_epoch = -1
+    if version >= _REPLICA_STATE:
+        max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD_15.unpack_from(view, position)
+        position += _FETCH_HEAD_15.size
+    else:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD.unpack_from(view, position)
+        position += _FETCH_HEAD.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _II.unpack_from(view, position)
+        position += 8
+    topics: list[tuple[Topic, list[FetchPartition]]] = []
+    count, position = layout.array_count(view, position, 3, "topics", False)
+    room = MAX_REQUEST_ELEMENTS - count
+    since = 0
+    for _ in range(count):
+        topic, position = read_topic(view, position, "topic")
+        partition_count, position = layout.array_count(view, position, fixed.size, "partitions", False)
+        room -= partition_count
+        if room < 0:
+            too_many_elements("Fetch request")
+        partitions = []
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        for index in range(partition_count):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
+            values = fixed.unpack_from(view, position)
+            position += fixed.size
+            if version >= 12:
+                partition, epoch, offset, last_epoch, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start))
+                if view[position]:
+                    position, room = skip_tags_of_request(view, position, room, "Fetch request")
+                else:
+                    position += 1
+            elif version >= 9:
+                partition, epoch, offset, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, epoch, -1, log_start))
+            elif version >= 5:
+                partition, offset, log_start, limit = values
+                partitions.append(FetchPartition(partition, offset, limit, -1, -1, log_start))
+            else:
+                partitions.append(FetchPartition(*values))
+        if flexible:
+            if view[position]:
+                position, room = skip_tags_of_request(view, position, room, "Fetch request")
+            else:
+                position += 1
+        topics.append((topic, partitions))
+    forgotten_topics: Sequence[tuple[Topic, Sequence[int]]] = ()
+    if version >= 7:
+        forgotten_topics, position = yield from _parse_forgotten(view, position, version, layout, room)
+    rack_id = ""
+    if version >= 11:
+        rack_id, position = layout.string(view, position, "rack_id")
+    cluster_id = None
+    if flexible:
+        if version >= _REPLICA_STATE:
+            cluster_id, replica_id, replica_epoch = _parse_request_tags(view, position, version)
+        elif view[position]:
+            cluster_id, _, _ = _parse_request_tags(view, position, version)
+    return FetchRequest(
+        topics,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        replica_id,
+        session_id,
+        session_epoch,
+        forgotten_topics,
+        rack_id,
+        cluster_id,
+        replica_epoch,
+    )
+
+
+def _parse_forgotten(
+    view: memoryview, position: int, version: int, layout: Layout, room: int
+) -> Work[tuple[Sequence[tuple[Topic, Sequence[int]]], int]]:
+    read_topic = topic_reader(version, layout)
+    forgotten: list[tuple[Topic, Sequence[int]]] = []
+    count, position = layout.array_count(view, position, 3, "forgotten_topics_data", False)
+    room -= count
+    since = 0
+    for _ in range(count):
+        topic, position = read_topic(view, position, "forgotten topic")
+        partition_count, position = layout.array_count(view, position, 4, "forgotten partitions", False)
+        room -= partition_count
+        if room < 0:
+            too_many_elements("Fetch request")
+        since += partition_count + 1
+        if since > AT_ONCE:
+            since = 0
+            yield None
+        forgotten.append((topic, list(struct.unpack_from(f">{partition_count}i", view, position))))
+        position += 4 * partition_count
+        if version >= FETCH_FLEXIBLE:
+            position, room = skip_tags_of_request(view, position, room, "Fetch request")
+    return tuple(forgotten), position
+
+
+def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[str | None, int, int]:
+    """Return the cluster id, the replica id and the replica epoch."""
+    cluster_id, replica_id, replica_epoch = None, -1, -1
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        used = stop
+        if tag == 0:
+            cluster_id, used = COMPACT.nullable_string(view, position, "cluster_id")
+        elif tag == 1 and version >= _REPLICA_STATE:
+            replica_id, replica_epoch = _REPLICA.unpack_from(view, position)
+            used = skip_tags(view, position + _REPLICA.size)
+        if used != stop:
+            bad_tag_size("replica_state" if tag else "cluster_id", stop - position, used - position)
+        position = stop
+    return cluster_id, replica_id, replica_epoch
+
+
+def pack_fetch_request(correlation_id: int, client_id: str | None, version: int, request: FetchRequest) -> bytes:
+    """Return a Fetch request with its header."""
+    return bytes(header.pack_request_header(FETCH, version, correlation_id, client_id)) + pack_fetch_body(
+        version, request
+    )
+
+
+def pack_fetch_body(version: int, request: FetchRequest) -> bytes:
+    """Return a Fetch request without a header."""
+    check_version("Fetch", version, FETCH_VERSIONS)
+    flexible = version >= FETCH_FLEXIBLE
+    layout = COMPACT if flexible else LEGACY
+    put_topic = topic_writer(version, layout)
+    out = bytearray()
+    if version < _REPLICA_STATE:
+        out += _I.pack(request.replica_id)
+    out += _FETCH_HEAD_15.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
+    if version >= 7:
+        out += _II.pack(request.session_id, request.session_epoch)
+    layout.put_count(out, len(request.topics))
+    for topic, partitions in request.topics:
+        put_topic(out, topic)
+        layout.put_count(out, len(partitions))
+        for partition, offset, limit, epoch, last_epoch, log_start in partitions:
+            if version >= 12:
+                out += _FETCH_PARTITION_12.pack(partition, epoch, offset, last_epoch, log_start, limit)
+                out.append(0)
+            elif version >= 9:
+                out += _FETCH_PARTITION_9.pack(partition, epoch, offset, log_start, limit)
+            elif version >= 5:
+                out += _FETCH_PARTITION_5.pack(partition, offset, log_start, limit)
+            else:
+                out += _FETCH_PARTITION_4.pack(partition, offset, limit)
+        if flexible:
+            out.append(0)
+    if version >= 7:
+        layout.put_count(out, len(request.forgotten_topics))
+        for topic, numbers in request.forgotten_topics:
+            put_topic(out, topic)
+            layout.put_count(out, len(numbers))
+            out += struct.pack(f">{len(numbers)}i", *numbers)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        layout.put_string(out, request.rack_id)
+    if flexible:
+        _put_request_tags(out, request, version)
+    return bytes(out)
+
+
+def _put_request_tags(out: bytearray, request: FetchRequest, version: int) -> None:
+    has_cluster_id = request.cluster_id is not None
+    replica = request.replica_id, request.replica_epoch
+    has_replica = version >= _REPLICA_STATE and replica != (-1, -1)
+    out.append(has_cluster_id + has_replica)
+    if has_cluster_id:
+        tag = bytearray()
+        COMPACT.put_string(tag, request.cluster_id)
+        out.append(0)
+        append_uvarint(out, len(tag))
+        out += tag
+    if has_replica:
+        out += b"\x01\x0d" + _REPLICA.pack(*replica) + b"\x00"  # tag 1, 13 bytes, no tagged fields inside

@@ -1,0 +1,70 @@
+"""Runs a broker on disks that a test can break: each is one of its log directories.
+
+    python -m tests.interop.cluster.failing_disk COMMAND...
+
+stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. While there is a file
+``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import sys
+from pathlib import Path
+
+from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+
+
+def broken_by(directory: Path) -> Path:
+    """Return the file whose presence breaks a log directory."""
+    return directory.with_name(f"{directory.name}-broken")
+
+
+class _Disks:
+    directories: tuple[Path, ...] = ()
+
+    @classmethod
+    def check(cls, path: str) -> None:
+        for directory in cls.directories:
+            if path.startswith(f"{directory}/") and broken_by(directory).exists():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+class _File(OsFile):
+    __slots__ = ()
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        _Disks.check(self.path)
+        return super().pwrite(data, position)
+
+    def sync(self) -> None:
+        _Disks.check(self.path)
+        super().sync()
+
+
+class _Fs(OsFs):
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if create:
+            _Disks.check(path)
+        file = super().open(path, create=create)
+        file.__class__ = _File
+        return file
+
+
+def main(command: list[str]) -> int:
+    given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
+    config = BrokerConfig.load(None, parse_overrides(given))
+    configure_logging(config["logging.level"])
+    _Disks.directories = tuple(Path(path) for path in config["log.dirs"])
+    return asyncio.run(Broker(config, fs=_Fs()).run(lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

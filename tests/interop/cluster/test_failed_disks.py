@@ -1,0 +1,156 @@
+"""One of two log directories fails under a broker of three: others lead what lay there, and nothing is lost."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.interop.cluster.failing_disk import broken_by
+from tests.interop.cluster.test_commands import wait_until
+from tests.paths import PROJECT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+PARTITIONS = 4
+
+
+def directories_of(cluster: KafkaliteCluster, number: int) -> list[Path]:
+    return [cluster.data_dir / f"broker-{number}" / name for name in ("one", "two")]
+
+
+def directory_of(cluster: KafkaliteCluster, number: int, topic: str, partition: int) -> Path:
+    """Return the log directory in which a broker has a partition."""
+    (found,) = [
+        directory for directory in directories_of(cluster, number) if (directory / f"{topic}-{partition}").exists()
+    ]
+    return found
+
+
+def log_bytes(cluster: KafkaliteCluster, number: int, topic: str, partition: int) -> bytes:
+    log = directory_of(cluster, number, topic, partition) / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(log.glob("*.log")))
+
+
+@pytest.fixture(scope="module")
+def two_disks_each(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
+    data_dir = tmp_path_factory.mktemp("disks")
+    overrides_of = {
+        number: {"log.dirs": f"{data_dir}/broker-{number}/one,{data_dir}/broker-{number}/two"} for number in (1, 2, 3)
+    }
+    with KafkaliteCluster(
+        data_dir,
+        overrides_of=overrides_of,
+        environment={"PYTHONPATH": str(PROJECT)},
+        command_prefix=(sys.executable, "-m", "tests.interop.cluster.failing_disk"),
+    ) as cluster:
+        yield cluster
+
+
+class Numbers:
+    """Sends 0, 1, 2... to each partition of a topic, with acks=all, until its block ends."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged = [0] * PARTITIONS
+        self.sent = 0
+        self.errors: list[str] = []
+        self._bootstrap, self._topic = bootstrap, topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            with Producer(bootstrap_servers=self._bootstrap, linger_ms=0) as producer:
+                while not self._stopping.wait(0.01):
+                    for partition in range(PARTITIONS):
+                        producer.send(
+                            self._topic, b"%d" % self.sent, partition=partition,
+                            on_delivery=lambda _, error, partition=partition: self._told(partition, error),
+                        )  # fmt: skip
+                    self.sent += 1
+        except Exception as error:  # shown by the test
+            self.errors.append(repr(error))
+
+    def _told(self, partition: int, error: object) -> None:
+        if error is None:
+            self.acknowledged[partition] += 1
+        else:
+            self.errors.append(str(error))
+
+    def wait_for_more(self, count: int = 20) -> None:
+        """Wait until each partition has acknowledged some more."""
+        wanted = [now + count for now in self.acknowledged]
+        wait_until(
+            lambda: all(now >= then for now, then in zip(self.acknowledged, wanted, strict=True)),
+            f"{self.acknowledged} instead of {wanted}, {self.errors[:3]}",
+        )
+
+    def __enter__(self) -> Numbers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+
+
+def values_of(cluster: KafkaliteCluster, topic: str, partition: int, count: int) -> list[int]:
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, partition)])
+        consumer.seek_to_beginning()
+        found: list[int] = []
+        while len(found) < count and (records := consumer.poll(10_000)):
+            found += [int(record.value or b"-1") for record in records]
+        return found
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_what_lay_on_a_disk_that_failed_is_led_by_others(two_disks_each: KafkaliteCluster, role: str) -> None:
+    cluster, topic = two_disks_each, f"disks-{role}"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS)
+        cluster.wait_in_sync(topic)
+        leader = cluster.wait_for_leader(topic)
+        victim = leader if role == "leader" else min(cluster.brokers.keys() - {leader})
+        broken = directory_of(cluster, victim, topic, 0)
+        lost = [number for number in range(PARTITIONS) if (broken / f"{topic}-{number}").exists()]
+        kept = [number for number in range(PARTITIONS) if number not in lost]
+        assert kept, "all partitions lie in one directory"
+        led_before = {number: cluster.leader_of(topic, number) for number in kept}
+        with Numbers(cluster.bootstrap, topic) as numbers:
+            numbers.wait_for_more()
+            broken_by(broken).touch()
+            began_s = time.monotonic()
+
+            def is_left() -> bool:
+                states = [cluster.state_of(topic, number) for number in lost]
+                return all(state.leader not in (-1, victim) and victim not in state.isr for state in states)
+
+            wait_until(is_left, f"broker {victim} keeps what lay on its broken disk")
+            print(f"left after {time.monotonic() - began_s:.2f} s")
+            numbers.wait_for_more()
+            # The broker goes on with its other disk, in the same process.
+            assert cluster.broker(victim).running
+            for number in kept:
+                assert victim in cluster.in_sync(topic, number)
+                assert cluster.leader_of(topic, number) == led_before[number]
+            broken_by(broken).unlink()
+            cluster.restart(victim)
+            cluster.wait_in_sync(topic)
+            # It leads again what it has copied.
+            admin.elect_leaders([TopicPartition(topic, number) for number in range(PARTITIONS)])
+            numbers.wait_for_more()
+        assert numbers.errors == []
+        assert numbers.acknowledged == [numbers.sent] * PARTITIONS
+        for number in range(PARTITIONS):
+            assert values_of(cluster, topic, number, numbers.sent) == list(range(numbers.sent))
+            wait_until(
+                lambda number=number: len({log_bytes(cluster, each, topic, number) for each in cluster.brokers}) == 1,  # type: ignore[misc]
+                f"the replicas of {topic}-{number} differ",
+            )

@@ -1,0 +1,154 @@
+"""A leader that comes back with records that nobody else has: they go, and everything that followed from them goes too.
+
+What only it has was acknowledged with acks=1, while the others did not hear it; its successor has other records at
+these offsets.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafkalite import Admin, TopicPartition
+from spark_kafkalite.testing.batches import make_batch
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
+from spark_kafkalite.wire.packed import ProducedPartition
+from tests.interop.cluster.test_commands import wait_until
+from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
+from tests.interop.support.raw_client import RawClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+NOT_LEADER = 6
+
+
+class Idempotent:
+    """An idempotent producer's requests for one partition, one record a batch; values are names and numbers."""
+
+    def __init__(self, cluster: KafkaliteCluster, topic: str, name: str) -> None:
+        self._cluster, self._topic, self._name = cluster, topic, name
+        with RawClient(cluster.broker(1).bootstrap) as client:
+            self._id = client.call(InitProducerIdRequest(transactional_id=None), 4).producer_id
+
+    def value(self, sequence: int) -> bytes:
+        return f"{self._name}-{sequence}".encode()
+
+    def batch(self, sequence: int) -> bytearray:
+        return make_batch(
+            [self.value(sequence)],
+            timestamp_ms=time.time_ns() // 1_000_000,
+            producer_id=self._id,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+
+    def send(self, leader: int, sequences: range, offset: int, acks: int = -1) -> None:
+        """Send records to a broker, one after the other; each is taken, or known, at its own offset."""
+        with RawClient(self._cluster.broker(leader).bootstrap) as client:
+            for expected, sequence in enumerate(sequences, offset):
+                told = self._produce(client, sequence, acks)
+                assert (told.error_code, told.base_offset) == (0, expected), f"{self.value(sequence)!r}: {told}"
+
+    def _produce(self, client: RawClient, sequence: int, acks: int) -> ProducedPartition:
+        deadline = time.monotonic() + 20
+        while True:
+            told = client.produce(self._topic, self.batch(sequence), acks=acks)
+            # A new leader hears of its election a moment after it is in the registry.
+            if told.error_code != NOT_LEADER or time.monotonic() > deadline:
+                return told
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["kill", "pause"])
+def test_it_forgets_what_it_alone_had_and_its_producers_go_on(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin, end: str
+) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+    steady, silent = Idempotent(cluster, topic, "steady"), Idempotent(cluster, topic, "silent")
+    first = cluster.wait_for_leader(topic)
+    followers = [number for number in cluster.brokers if number != first]
+    steady.send(first, range(10), 0)
+    wait_until_equal(cluster, topic)
+    for number in followers:
+        cluster.pause(number)
+    # Requests of the followers wait at the leader, and are answered with the first of these.
+    steady.send(first, range(10, 30), 10, acks=1)
+    silent.send(first, range(5), 30, acks=1)
+    with RawClient(cluster.broker(first).bootstrap, 30) as late:
+        getattr(cluster, end)(first)
+        for number in followers:
+            cluster.resume(number)
+        if end == "pause":
+            late.send_produce([(topic, [(0, steady.batch(30))])], acks=1)
+        second = cluster.wait_for_leader(topic, other_than=first)
+        steady.send(second, range(10, 20), 10)
+        if end == "kill":
+            cluster.restart(first)
+        else:
+            cluster.resume(first)
+            assert late.receive_produce().topics[0][1][0].error_code, "taken by a leader that was deposed"
+    cluster.wait_in_sync(topic)
+    wait_until_equal(cluster, topic)
+    # The first one leads again. It knows which sequence numbers it has, and not those that it had.
+    assert admin.elect_leaders([partition]) == {partition: None}
+    assert cluster.leader_of(topic) == first
+    silent.send(first, range(5), 20)
+    steady.send(first, range(18, 20), 18)
+    steady.send(first, range(20, 25), 25)
+    cluster.kill(first)
+    third = cluster.wait_for_leader(topic, other_than=first)
+    silent.send(third, range(5), 20)
+    steady.send(third, range(22, 30), 27)
+    cluster.restart(first)
+    cluster.wait_in_sync(topic)
+    wait_until_equal(cluster, topic)
+    expected = [*map(steady.value, range(20)), *map(silent.value, range(5)), *map(steady.value, range(20, 30))]
+    assert values_of(cluster.bootstrap, topic, 35) == expected
+
+
+def test_an_answer_from_what_is_cut_off_is_not_sent_to_its_end(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """Only an unclean election cuts what consumers may be sent: the file's bytes are others in the middle of it."""
+    topic = new_topic(min_insync_replicas=1)
+    leader = cluster.wait_for_leader(topic)
+    followers = [number for number in cluster.brokers if number != leader]
+    for number in followers:
+        cluster.stop(number)
+    with RawClient(cluster.broker(leader).bootstrap, 30) as client:
+        for number in range(20):
+            assert client.produce(topic, make_batch([b"old" + bytes([number]) * 1_000_000]), acks=1).error_code == 0
+    old = log_bytes(cluster, leader, topic)
+    with RawClient(cluster.broker(leader).bootstrap, 30) as reader:
+        reader.send_fetch(topic, 0, partition_max_bytes=1 << 26, max_bytes=1 << 26)
+        size_bytes = int.from_bytes(reader.socket.recv(4, socket.MSG_WAITALL), "big")
+        assert size_bytes > len(old)
+        cluster.pause(leader)
+        for number in followers:
+            cluster.restart(number)
+        wait_until(lambda: cluster.leader_of(topic) is None, "the leader's session does not end")
+        with Admin(bootstrap_servers=cluster.broker(followers[0]).bootstrap) as living:
+            living.elect_leaders([TopicPartition(topic, 0)], unclean=True)
+        successor = cluster.wait_for_leader(topic, other_than=leader)
+        with RawClient(cluster.broker(successor).bootstrap, 30) as client:
+            for number in range(20):
+                told = client.produce(topic, make_batch([b"new" + bytes([number + 100]) * 1_000_000]), acks=1)
+                assert told.error_code == 0
+        cluster.resume(leader)
+        cluster.wait_in_sync(topic)
+        new = wait_until_equal(cluster, topic)
+        assert b"new" in new and b"old" not in new
+        received = bytearray()
+        try:
+            while piece := reader.socket.recv(1 << 16):
+                received += piece
+        except ConnectionError:
+            pass
+    assert len(received) < size_bytes, "the answer went on after its records were gone"
+    records = received[received.index(old[:61]) :]
+    assert old.startswith(records), "records of two logs in one answer"
