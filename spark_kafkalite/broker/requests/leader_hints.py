@@ -34,7 +34,7 @@ class LeaderHints:
         if exchange.api_version < _FIRST_VERSIONS[exchange.api_key]:
             return None
         state = context.cluster.partition(topic_partition)
-        if state is None or state.leader in (-1, context.config.broker_id):
+        if state is None or state.leader in (-1, context.config["broker.id"]):
             return None
         broker = context.cluster.brokers.get(state.leader)
         if broker is not None and state.leader not in self._nodes:
