@@ -12,7 +12,10 @@ names the thing, the value, the bound and what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from spark_kafkalite.model import TopicPartition
 
 # A string of the protocol has at most 32767 bytes, and a character up to four.
 _LONGEST_TEXT: Final = 4000
@@ -151,6 +154,26 @@ class OffsetOutOfRange(KafkaError):
     """The offset lies before the log start offset or beyond the log end offset."""
 
     code = 1
+
+
+class LogTruncated(OffsetOutOfRange):
+    """Records that were read are not in the log any more: it has other ones, or none, from ``divergent_offset`` on.
+
+    ``offset`` is what was to be read next, ``leader_epoch`` the epoch of the record before ``divergent_offset``.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, divergent_offset: int, leader_epoch: int) -> None:
+        super().__init__(
+            f"{topic_partition}: the log was truncated to offset {divergent_offset} after records up to offset "
+            f"{offset} had been read; seek to {divergent_offset} to read what took their place, or to {offset} to go on"
+        )
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.divergent_offset = divergent_offset
+        self.leader_epoch = leader_epoch
+
+    def __reduce__(self) -> tuple[type[LogTruncated], tuple[TopicPartition, int, int, int]]:
+        return type(self), (self.topic_partition, self.offset, self.divergent_offset, self.leader_epoch)
 
 
 class CorruptMessage(RetriableError):

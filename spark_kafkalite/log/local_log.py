@@ -37,7 +37,7 @@ from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
-from spark_kafkalite.records.layout import MAX_INT32
+from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024
@@ -144,6 +144,21 @@ class LocalLog:
         self.reader.remember(base_offset, position)
         # Not Offset(...): a call for each append, which gives back what it is given.
         self.log_end_offset = last_offset + 1  # type: ignore[assignment]
+        if self._dirty_since_s is not None:
+            return False
+        self._dirty_since_s = self._clock.monotonic_s()
+        return True
+
+    def append_run(self, batches: memoryview, headers: Sequence[BatchHeader]) -> bool:
+        """Append several batches with one write; else as :meth:`append`."""
+        active = self.segments.active
+        position = active.size_bytes
+        try:
+            active.append_run(batches, headers, self.config.index_interval_bytes)
+        except OSError as error:
+            raise self.write_error("append to", error, len(batches)) from error
+        self.reader.remember(headers[0].base_offset, position)
+        self.log_end_offset = Offset(headers[-1].last_offset + 1)
         if self._dirty_since_s is not None:
             return False
         self._dirty_since_s = self._clock.monotonic_s()

@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
+from spark_kafkalite.log.copied_batches import Run, check_order, check_sums, read_headers, runs_of
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import replace_file
@@ -366,63 +367,109 @@ class PartitionLog:
     def append_as_follower(
         self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
     ) -> AppendResult:
-        """Append whole batches as the leader of ``leader_epoch`` has them. Their CRCs, offsets and epochs are checked
-        first, all of them: nothing is written when one is wrong (CorruptMessage). KafkaStorageError (56) when the disk
-        fails.
+        """Do all of :meth:`copying` at once."""
+        copying = self.copying(batches, leader_epoch)
+        try:
+            while True:
+                piece = next(copying)
+                if piece is not None:
+                    piece.run()
+        except StopIteration as end:
+            result: AppendResult = end.value
+            return result
 
-        An empty log may begin with a batch that holds its end: its leader's log start may lie inside of one.
+    def copying(
+        self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
+    ) -> Generator[Piece[None] | None, None, AppendResult]:
+        """Append whole batches as the leader of ``leader_epoch`` has them, run by run (``copied_batches``). CRCs,
+        offsets and epochs of a run are checked first: nothing of it is written when one is wrong (CorruptMessage).
+        KafkaStorageError (56) when the disk fails.
+
+        Others may have their turn where it yields, and a thread runs the piece that it yields, if any; it is not to go
+        on if the log has been written or cut by others since. An empty log may begin with a batch that holds its end:
+        its leader's log start may lie inside of one.
         """
         if not self.local.is_ready:
             self._make_ready()
         # Its leader may have older records here than an epoch in which this broker has led and written nothing.
         self.epochs.drop_empty(self.log_end_offset)
         view = memoryview(batches)
-        headers = kernel.scan_headers(view)
-        if not headers or sum(header.size_bytes for header in headers) != len(view):
-            raise CorruptMessage(f"{self.topic_partition}: {len(view)} bytes are not whole record batches")
-        position, next_offset, epoch = 0, int(self.log_end_offset), self.epochs.latest
-        begins_inside = headers[0].base_offset < next_offset <= headers[0].last_offset and not self.segments.size_bytes
-        if begins_inside:
-            next_offset = headers[0].base_offset
+        headers = read_headers(view, self.topic_partition)
+        begin = headers[0].base_offset
+        begins_inside = begin < self.log_end_offset <= headers[0].last_offset and not self.segments.size_bytes
+        next_offset = begin if begins_inside else int(self.log_end_offset)
+        last = headers[-1].last_offset
+        for run in runs_of(headers):
+            if run.position:
+                yield None
+            check_order(run, self.topic_partition, next_offset, self.epochs.latest, leader_epoch)
+            if not run.is_large:
+                check_sums(run, view)
+            self.disk.budget_bytes -= run.size_bytes
+            if self.disk.budget_bytes < 0:
+                self.disk.check(run.size_bytes)
+            if begins_inside:
+                self.truncate_fully(begin)
+                begins_inside = False
+            if run.is_large:
+                yield from self._copy_large(run, view)
+            else:
+                self._copy_run(run, view)
+            next_offset = self.log_end_offset
+        return AppendResult(begin, last, -1, False)
+
+    def _copy_large(self, run: Run, view: memoryview) -> Generator[Piece[None], None, None]:
+        """Append one batch that a thread checks and writes."""
+        (header,) = run.headers
+        self._begin_copied(header)
+        batch = view[run.position : run.position + run.size_bytes]
+        ahead = self.local.write_ahead(batch, -1)
+
+        def check_and_write() -> None:
+            check_sums(run, view)
+            ahead.run()
+
+        piece = Piece(check_and_write)
+        yield piece
+        piece.result()
+        self._add_copied(batch, run.headers)
+
+    def _copy_run(self, run: Run, view: memoryview) -> None:
+        """Append small batches, with one write if they go into one segment."""
+        first, begin, end = 0, run.position, run.position
+        for number, header in enumerate(run.headers):
+            # The first batch of a segment says from when on it counts its time.
+            is_due = number > first and not self.segments.active.size_bytes
+            if is_due or self._is_apart(header, end - begin):
+                if number > first:
+                    self._add_copied(view[begin:end], run.headers[first:number])
+                first, begin = number, end
+                self._begin_copied(header)
+            end += header.size_bytes
+        self._add_copied(view[begin:end], run.headers[first:])
+
+    def _is_apart(self, header: BatchHeader, unwritten_bytes: int) -> bool:
+        """Return whether something is to be done before a batch that follows so many bytes which are not written."""
+        size, last_offset = header.size_bytes + unwritten_bytes, header.last_offset
+        return header.partition_leader_epoch != self.epochs.latest or self.segments.active.must_roll(
+            size, last_offset, header.max_timestamp, self.config, self._clock
+        )
+
+    def _begin_copied(self, header: BatchHeader) -> None:
+        """Have the log take a batch: its epoch, and a new segment if need be."""
+        if header.partition_leader_epoch != self.epochs.latest:
+            self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
+        # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
+        new_base = header.base_offset if header.last_offset - self.log_end_offset > MAX_INT32 else None
+        self._roll_for(header.size_bytes, header.last_offset, header.max_timestamp, new_base)
+
+    def _add_copied(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
+        if self.local.append_run(data, headers):
+            self._on_dirty(self)
+        now_ms = self._clock.wall_ms()
         for header in headers:
-            kernel.check_crc(view, position, header.size_bytes)
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise CorruptMessage(
-                    f"{self.topic_partition}: a batch with base offset {header.base_offset}, {next_offset} was expected"
-                )
-            if header.partition_leader_epoch < epoch:
-                raise CorruptMessage(
-                    f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch} "
-                    f"after one of {epoch}"
-                )
-            # The CRC does not cover it (KAFKA-18723).
-            if header.partition_leader_epoch > leader_epoch:
-                raise CorruptMessage(
-                    f"{self.topic_partition}: a batch of leader epoch {header.partition_leader_epoch}, the leader's "
-                    f"own is {leader_epoch}"
-                )
-            next_offset, epoch = header.next_offset, header.partition_leader_epoch
-            position += header.size_bytes
-        self.disk.budget_bytes -= len(view)
-        if self.disk.budget_bytes < 0:
-            self.disk.check(len(view))
-        if begins_inside:
-            self.truncate_fully(headers[0].base_offset)
-        position = 0
-        for header in headers:
-            if header.partition_leader_epoch != self.epochs.latest:
-                self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
-            piece = view[position : position + header.size_bytes]
-            base_offset, last_offset = header.base_offset, header.last_offset
-            # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
-            new_base = base_offset if last_offset - self.log_end_offset > MAX_INT32 else None
-            self._roll_for(len(piece), last_offset, header.max_timestamp, new_base)
-            if self.local.append(piece, base_offset, last_offset, header.max_timestamp):
-                self._on_dirty(self)
             if header.producer_id >= 0:
-                self.producers.state.update(header, header.base_offset, self._clock.wall_ms())
-            position += header.size_bytes
-        return AppendResult(headers[0].base_offset, headers[-1].last_offset, -1, False)
+                self.producers.state.update(header, header.base_offset, now_ms)
 
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when

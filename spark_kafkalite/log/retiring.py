@@ -95,9 +95,12 @@ class Retiring:
         # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
         return job.renamed[0].target if job.renamed else job.logs[0].directory
 
-    def start_setting_aside(self, topic_partitions: Iterable[TopicPartition]) -> RetireJob:
+    def start_setting_aside(
+        self, topic_partitions: Iterable[TopicPartition], unopened: Iterable[TopicPartition] = ()
+    ) -> RetireJob:
         """Begin to set logs aside; as :meth:`start_deletion`."""
-        return RetireJob(self._fs, [self._take_out(key, "stray") for key in topic_partitions])
+        retired = [self._take_out(key, "stray") for key in topic_partitions]
+        return RetireJob(self._fs, retired + self._take_out_unopened(dict.fromkeys(unopened)))
 
     def finish_setting_aside(self, job: RetireJob) -> list[KafkaStorageError]:
         """End it; return what could not be renamed."""
@@ -110,12 +113,14 @@ class Retiring:
         log.close(clean=False)
         return Retired(topic_partition, log, log.disk, log.directory, name_out_of_use(log.directory, suffix))
 
-    def _take_out_unopened(self, topic_ids: Mapping[TopicPartition, bytes]) -> list[Retired]:
+    def _take_out_unopened(self, topic_ids: Mapping[TopicPartition, bytes | None]) -> list[Retired]:
+        """Those of a topic of another id than that are set aside; None: whichever it has."""
         retired = []
         for topic_partition, topic_id in topic_ids.items():
             found = self._unopened.discard(topic_partition)
             if found is not None:
-                target = name_out_of_use(found.path, "delete" if self._may_be_of(found, topic_id) else "stray")
+                is_deleted = topic_id is not None and self._may_be_of(found, topic_id)
+                target = name_out_of_use(found.path, "delete" if is_deleted else "stray")
                 disk = self._directories[found.log_dir]
                 retired.append(Retired(topic_partition, found, disk, found.path, target))
         return retired

@@ -230,6 +230,11 @@ class ClusterOffsets:
             found.update(self._ends(backwards, LATEST_TIMESTAMP, "the last offsets", not_below))
         return found
 
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the leader epochs in which the last offsets were looked up, as far as they are known."""
+        known = ((tp, self._cluster.snapshot.partition(tp)) for tp in partitions)
+        return {tp: info.leader_epoch for tp, info in known if info is not None}
+
     def _ends(
         self,
         partitions: Iterable[TopicPartition],

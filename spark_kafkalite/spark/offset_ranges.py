@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.conditions import (
     INVALID_OFFSET,
     LOSS_ADDED_NOT_FROM_ZERO,
@@ -42,11 +42,16 @@ PACK_MIN_TASKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """A piece of one partition's log to read: from ``start_offset`` until before ``end_offset``."""
+    """A piece of one partition's log to read: from ``start_offset`` until before ``end_offset``.
+
+    ``start_epoch`` is the leader epoch in which the log was seen to reach to ``start_offset``, -1 where it was not: a
+    log that has less of the epochs up to it was cut since.
+    """
 
     topic_partition: TopicPartition
     start_offset: int
     end_offset: int
+    start_epoch: int = NO_LEADER_EPOCH
 
     @property
     def size(self) -> int:
@@ -184,7 +189,8 @@ def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     pieces, start = [], whole.start_offset
     for index in range(parts):
         end = start + (whole.end_offset - start) // (parts - index)
-        pieces.append(OffsetRange(whole.topic_partition, start, end))
+        start_epoch = whole.start_epoch if start == whole.start_offset else NO_LEADER_EPOCH
+        pieces.append(OffsetRange(whole.topic_partition, start, end, start_epoch))
         start = end
     return pieces
 

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import InputPartition
 from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, LogTruncated, UnknownTopicOrPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
@@ -62,7 +62,7 @@ def _read_range(
     tp = whole.topic_partition
     maker = RecordBatchMaker(plan.schema, tp.topic, tp.partition)
     with_headers = "headers" in plan.schema.names
-    position = whole.start_offset
+    position, epoch = whole.start_offset, whole.start_epoch
     max_bytes = config.max_partition_fetch_bytes
     if whole.size < _SMALL_RANGE_OFFSETS:
         max_bytes = min(max_bytes, _SMALL_FETCH_BYTES)
@@ -79,6 +79,7 @@ def _read_range(
             timeout_ms=plan.read_timeout_ms,
             check_crcs=config.check_crcs,
             unknown_timeout_ms=int(UNKNOWN_GRACE_S * 1000),
+            start_epoch=epoch,
         ) as fetcher:
             pieces = _until_lost(fetcher, lost)
             try:
@@ -97,7 +98,8 @@ def _read_range(
                 raise SparkConditionError(READ_FAILED, f"{whole}: {error}; Spark repeats the task: {advice}") from error
         if not lost:
             return
-        position = _after_loss(plan, whole, lost[0])
+        # What is lost is reported once: from here on the log is taken as it is.
+        position, epoch = _after_loss(plan, whole, lost[0]), NO_LEADER_EPOCH
 
 
 def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog | LogTruncated]) -> Iterator[FetchedBatches]:

@@ -24,13 +24,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
@@ -77,6 +78,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._topic_ids: dict[str, bytes] = {}
         self._same_topics: set[str] = set()
         self._recreated: set[str] = set()
+        # The leader epochs in which logs were seen to reach to an offset, of both ends of the batch to come.
+        self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._compared_ids = False
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
@@ -141,6 +144,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = latest
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, {tp: latest[tp] for tp in latest if tp in begin}, limit.max_rows)
+        self._remember_epochs(start_offsets, end)
         if is_first:
             return to_json(end, initial=self._initial)
         if end == start_offsets:
@@ -200,6 +204,12 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # The end of a topic that is a new one of the same name may well be lower.
         not_below = {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._recreated}
         return self._lookup.latest(assigned.partitions, not_below)
+
+    def _remember_epochs(self, start_offsets: Offsets, end: Offsets) -> None:
+        # The first one counts: a later leader may have a log that was cut.
+        known = {at: epoch for at in start_offsets.items() if (epoch := self._epochs.get(at)) is not None}
+        now = self._lookup.leader_epochs(end)
+        self._epochs = {**{(tp, end[tp]): epoch for tp, epoch in now.items()}, **known}
 
     def _wait_for_news(self, start_offsets: Offsets) -> Offsets:
         self._idle_wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, self._idle_wait_s * 2))
@@ -329,7 +339,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin.update({tp: offset for tp, offset in end_offsets.items() if tp.topic in made_again})
         self._recreated = made_again
         end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
-        return tasks_of(self._options, planned_tasks(self._options, ranges_between(begin, end_offsets)))
+        ranges = [
+            replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
+            for each in ranges_between(begin, end_offsets)
+        ]
+        return tasks_of(self._options, planned_tasks(self._options, ranges))
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same

@@ -156,6 +156,23 @@ class FsContract:
         with pytest.raises(FileNotFoundError):
             fs.modified_ms(f"{root}/no")
 
+    def test_a_files_identity_stays_with_it_and_is_no_copys(self, fs: Fs, root: str) -> None:
+        file = fs.open(f"{root}/a", create=True)
+        write_whole(file, b"abc")
+        identity = file.identity()
+        fs.rename(f"{root}/a", f"{root}/b")
+        write_whole(file, b"abcdef")
+        assert fs.open(f"{root}/b").identity() == identity
+        assert fs.open(f"{root}/a", create=True).identity() != identity
+        replace_file(fs, f"{root}/b", b"abcdef")
+        assert fs.open(f"{root}/b").identity() != identity
+
+    def test_replace_file_may_ask_the_file_that_it_makes(self, fs: Fs, root: str) -> None:
+        fs.open(f"{root}/a.tmp", create=True)
+        replace_file(fs, f"{root}/a", lambda file: file.identity().encode())
+        file = fs.open(f"{root}/a")
+        assert read_whole(fs, f"{root}/a") == file.identity().encode()
+
     def test_replace_file_names_a_directory_in_its_place(self, fs: Fs, root: str) -> None:
         for taken, path in (("a", "a"), ("b.tmp", "b")):
             fs.make_directories(f"{root}/{taken}")

@@ -75,6 +75,7 @@ class _Inode:
     on_disk: bytearray = field(default_factory=bytearray)
     pending: list[_Write | _Cut] = field(default_factory=list)
     modified_ms: int = 0
+    number: int = 0
 
     def change(self, operation: _Write | _Cut) -> None:
         operation.apply(self.content)
@@ -181,6 +182,9 @@ class MemoryFile:
     def size(self) -> int:
         return len(self._inode.content)
 
+    def identity(self) -> str:
+        return str(self._inode.number)
+
     def sync(self) -> None:
         try:
             self._fs._before("sync", self.path)
@@ -217,6 +221,7 @@ class MemoryFs:
         # How many changing operations have been asked for.
         self.operations = 0
         self._root = _Directory()
+        self._inodes = 0
         self._stop_at: int | None = None
         self._faults: list[_Fault] = []
         self._locked: set[str] = set()
@@ -254,6 +259,7 @@ class MemoryFs:
         if mode is CrashMode.POWER_TORN and chance is None:
             raise ValueError("POWER_TORN needs a source of chance")
         after = MemoryFs(capacity_bytes=self.capacity_bytes)
+        after._inodes = self._inodes
         known: dict[int, _Inode | _Directory] = {}
         after._root = _left_directory(self._root, mode, chance or random.Random(0), known)
         return after
@@ -272,7 +278,8 @@ class MemoryFs:
             if not create:
                 raise _os_error(errno.ENOENT, path)
             self._before("create", path)
-            node = _Inode(modified_ms=self._now_ms)
+            self._inodes += 1
+            node = _Inode(modified_ms=self._now_ms, number=self._inodes)
             parent.change((), {name: node})
         if isinstance(node, _Directory):
             raise misplaced(path, Kind.DIRECTORY)
@@ -494,4 +501,4 @@ def _left_file(inode: _Inode, mode: CrashMode, chance: random.Random) -> _Inode:
                     content.extend(bytes(missing))
                 elif kind == 1:
                     content.extend(chance.randbytes(missing))
-    return _Inode(content, bytearray(content), [], inode.modified_ms)
+    return _Inode(content, bytearray(content), [], inode.modified_ms, inode.number)

@@ -17,7 +17,7 @@ from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
@@ -125,6 +125,10 @@ class Run:
         return self._start.view
 
     @property
+    def incarnation(self) -> Incarnation:
+        return self._start.incarnation
+
+    @property
     def replicas(self) -> Replicas:
         return self._start.replicas
 
@@ -151,7 +155,7 @@ class Run:
         """End between two passes of the loop."""
         self._gone()
         self.loop.kill()
-        self.owner.network.reset(self.owner.broker_id)
+        self.owner.network.end(self.owner.broker_id)
 
     def stop(self) -> None:
         """Stop in order."""
@@ -202,6 +206,7 @@ class _Start(BrokerStart):
     """A start without sockets and threads."""
 
     owner: Run
+    incarnation: Incarnation
     view: ClusterView
     lease: RegistryLease
     replicas: Replicas
@@ -219,7 +224,7 @@ class _Start(BrokerStart):
 
     def _prepare(self, loop: Any) -> Any:
         ground = super()._prepare(loop)
-        self.view, self.lease = ground.view, ground.lease
+        self.view, self.lease, self.incarnation = ground.view, ground.lease, ground.incarnation
         return ground
 
     def _lock_log_dirs(self, ground: Any) -> Any:

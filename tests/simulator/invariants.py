@@ -9,15 +9,21 @@ nothing is there twice or in another order, and nobody waits (C1-C6, C9, C11-C14
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.testing.batches import values_of
 from tests.simulator.clients import Seen
+from tests.simulator.registered import Registered, RegisteredState
+from tests.simulator.world import World
 
 _ALL_BYTES = 1 << 30
+# How often it is seen whether everything is led, and what a controller takes at most to elect: it waits for brokers
+# that are registering, and between two tries that have failed.
+_LOOK_FOR_LEADERS_S: Final = 0.25
+_LEADERLESS_S: Final = 5.0
 Key = tuple[bytes, int]
 
 
@@ -54,9 +60,17 @@ def contents_of(partition: Partition, first: int, until: int) -> bytes:
 class Invariants:
     """Watches the brokers of one simulation."""
 
-    def __init__(self, running: Callable[[], Iterable[Any]], allows_loss: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        world: World,
+        running: Callable[[], Iterable[Any]],
+        registered: Registered,
+        allows_loss: Callable[[], bool],
+    ) -> None:
         """``running`` gives the brokers' present processes; ``allows_loss`` says whether data may have been lost."""
+        self._world = world
         self._running = running
+        self._registered = registered
         self._allows_loss = allows_loss
         self.problems: list[str] = []
         # Of each partition and epoch who led it; and what is committed of each partition.
@@ -64,6 +78,14 @@ class Invariants:
         self._committed: dict[Key, dict[int, _Batch]] = {}
         self._committed_until: dict[Key, int] = {}
         self._looked: dict[tuple[int, Key], tuple[int, int]] = {}
+        # The last batch that is committed, by its base offset; and whose members are to be looked at.
+        self._last_committed: dict[Key, int] = {}
+        self._to_look: set[Key] = set()
+        self._seen_zxid = -1
+        self._state_zxids: dict[Key, int] = {}
+        # Since when a controller that works has left a partition without a leader, and which one.
+        self._leaderless: dict[TopicPartition, tuple[float, object]] = {}
+        self._look_for_leaders_s = 0.0
 
     def check(self) -> None:
         """Look at what has changed since the last look."""
@@ -77,6 +99,78 @@ class Invariants:
                 if now != before:
                     self._looked[id(run), key] = now
                     self._look(run, key, partition, before)
+                    self._to_look.add(key)
+        self._check_members()
+        if self._world.now_s >= self._look_for_leaders_s:
+            self._look_for_leaders_s = self._world.now_s + _LOOK_FOR_LEADERS_S
+            self._check_led()
+
+    def _check_members(self) -> None:
+        """Whoever may be elected, as the registry has it now, has everything that is committed (R1-R8, R10-R16)."""
+        if self._seen_zxid == self._registered.zxid and not self._to_look:
+            return
+        self._seen_zxid = self._registered.zxid
+        for state in self._registered.states.values():
+            key = state.topic_id, state.topic_partition.partition
+            if self._state_zxids.get(key) != state.zxid or key in self._to_look:
+                self._state_zxids[key] = state.zxid
+                self._check_members_of(key, state)
+        self._to_look.clear()
+
+    def _check_members_of(self, key: Key, state: RegisteredState) -> None:
+        last = self._last_committed.get(key)
+        if last is None:
+            return
+        until = self._committed_until[key]
+        members = {**state.node.eligible, **state.node.incarnations}
+        for run in self._running():
+            broker = run.owner.broker_id
+            partition = run.replicas.find(state.topic_partition)
+            if (
+                partition is None
+                or partition.topic_id != key[0]
+                or partition.storage_error is not None
+                or broker not in members
+                or not self._registered.has_log_of(broker, run.incarnation, members[broker])
+            ):
+                continue
+            found = batches_of(partition, last, until).get(last) if partition.log.log_end_offset >= until else None
+            if found != self._committed[key][last]:
+                self._problem(
+                    f"{state.topic_partition}: broker {broker} may be elected, for {state.node}, with a log that ends "
+                    f"at {partition.log.log_end_offset} and has {found} at offset {last}, where "
+                    f"{self._committed[key][last]} was committed"
+                )
+
+    def _check_led(self) -> None:
+        """A controller that works leaves no partition without a leader where somebody may lead it (R13)."""
+        store = self._registered.controller
+        if store is None and not self._registered.has_controller:
+            store = next((each for each in self._registered.candidates if each.works), None)
+        before, self._leaderless = self._leaderless, {}
+        if store is None or not store.works:
+            return
+        since = store, store.connections, len(self._registered.brokers)
+        for where, state in self._registered.states.items():
+            if self._is_led(state) or not self._could_be_led(state):
+                continue
+            known = before.get(where)
+            if known is None or known[1] != since:
+                known = self._world.now_s, since
+            self._leaderless[where] = known
+            if self._world.now_s - known[0] > _LEADERLESS_S:
+                self.problems.append(f"{where}: {_LEADERLESS_S} s without an election, for {state.node}, by {store!r}")
+
+    def _is_led(self, state: RegisteredState) -> bool:
+        node, info = state.node, self._registered.brokers.get(state.node.leader)
+        return info is not None and info.has_log_of(node.incarnations.get(node.leader, UNKNOWN_INCARNATION))
+
+    def _could_be_led(self, state: RegisteredState) -> bool:
+        brokers = self._registered.brokers
+        return any(
+            broker in brokers and brokers[broker].has_log_of(named)
+            for broker, named in {**state.node.eligible, **state.node.incarnations}.items()
+        )
 
     def _check_lease(self, run: Any) -> None:
         """Nobody else leads while a lease holds (R6): the session has not ended, unless somebody has ended it."""
@@ -130,6 +224,7 @@ class Invariants:
                     f"{partition.topic_partition}: broker {broker} has committed {batch} at offset {base_offset}, "
                     f"another one {known}"
                 )
+            self._last_committed[key] = max(self._last_committed.get(key, 0), base_offset)
         self._committed_until[key] = until
 
     def _problem(self, text: str) -> None:
@@ -166,6 +261,12 @@ class Invariants:
             if value in where:
                 self.problems.append(f"{topic_partition}: {value!r} is at offsets {where[value]} and {offset}")
             where[value] = offset
+        for value, claimed in seen.acknowledged_by_leader.items():
+            if value in where and claimed != (topic_id, topic_partition.partition, where[value]):
+                self.problems.append(
+                    f"{topic_partition}: {value!r} was acknowledged by the leader at offset {claimed[2]}, and is at "
+                    f"{where[value]}"
+                )
         if self._allows_loss():
             return
         for what, claims in (("acknowledged", seen.acknowledged), ("read", seen.read)):

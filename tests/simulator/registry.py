@@ -100,9 +100,13 @@ class SimulatedRegistry:
     def _tick(self) -> None:
         if self.is_up:
             for each in list(self.stores):
-                if each.is_forgotten:
+                if each.is_gone:
                     self.stores.remove(each)
-                elif each.session_id and self.world.now_s > each.heard_s + self.session_timeout_s:
+                elif (
+                    each.session_id
+                    and not each.is_forgotten
+                    and self.world.now_s > each.heard_s + self.session_timeout_s
+                ):
                     self.end_session(each.session_id)
         self.world.later(0.05, self._tick)
 
@@ -147,6 +151,29 @@ class SimulatedStore(Store):
     def is_forgotten(self) -> bool:
         """Whether nothing of it matters to the server any more."""
         return bool(self._session_id) and self._session_id not in self.registry.tree.sessions
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its client is gone as well, or knows that it has ended."""
+        return self.is_forgotten and (
+            self._closed or not self.loop.is_alive or self.listeners.state is SessionState.LOST
+        )
+
+    @property
+    def works(self) -> bool:
+        """Whether its process runs and hears the server, and the server hears it."""
+        return (
+            self._connected
+            and self._reaches
+            and not self.is_deaf
+            and not self.is_forgotten
+            and self._world.now_s >= self.loop.paused_until_s
+        )
+
+    @property
+    def connections(self) -> int:
+        """How many connections it has had before the present one."""
+        return self._connection
 
     # Connections ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from types import NoneType
 from typing import Any, Final
@@ -10,15 +12,18 @@ from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
-from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment, topic_path
+from spark_kafkalite.registry.znodes import TopicAssignment, topic_path
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
 from tests.simulator.invariants import Invariants
 from tests.simulator.network import CLIENT, Network
+from tests.simulator.registered import Registered
 from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
 from tests.simulator.world import World
+
+_LOG = logging.getLogger("spark_kafkalite")
 
 _START_S: Final = 20.0
 # The bound of C9: by then everything is as if nothing had happened.
@@ -42,20 +47,25 @@ class Simulation:
         self.world = World(schedule.seed)
         self.registry = SimulatedRegistry(self.world, schedule.session_timeout_s)
         self.network = Network(self.world)
-        settings: dict[str, object] = {"replica.lag.time.max.ms": round(schedule.lag_time_max_s * 1000)}
+        settings: dict[str, object] = {
+            "replica.lag.time.max.ms": round(schedule.lag_time_max_s * 1000),
+            **dict(schedule.settings),
+        }
         self.brokers = {
             number: SimulatedBroker(self.world, self.registry, self.network, number, settings)
             for number in range(1, schedule.brokers + 1)
         }
         self.topics = {f"topic-{number}": topic for number, topic in enumerate(schedule.topics)}
         self.seen = Seen()
-        self.invariants = Invariants(self.runs, lambda: self._allows_loss)
+        self.registered = Registered(self.registry)
+        self.invariants = Invariants(self.world, self.runs, self.registered, lambda: self._allows_loss)
         # Disks that were emptied, and power that was cut without flushes, take what is acknowledged with them when they
         # hit every replica that has it; then only what is left must be the same everywhere.
         self._allows_loss = False
         self._making: set[str] = set()
         self.producers: list[SimulatedProducer] = []
         self.log: list[str] = []
+        self._unforeseen = _Unforeseen()
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
@@ -85,10 +95,11 @@ class Simulation:
 
     def run(self) -> list[str]:
         """Run the schedule; return the problems, none when all held."""
-        try:
-            return self._run()
-        finally:
-            self.world.close()
+        with self._unforeseen:
+            try:
+                return self._run()
+            finally:
+                self.world.close()
 
     def _run(self) -> list[str]:
         for broker in self.brokers.values():
@@ -131,7 +142,7 @@ class Simulation:
             for context in loop.errors
         ]
         seen = [] if self._allows_loss else self.seen.problems
-        return [*self.invariants.problems, *seen, *errors]
+        return [*self.invariants.problems, *seen, *errors, *self._unforeseen.problems]
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -200,10 +211,10 @@ class Simulation:
         for name, topic in self.topics.items():
             for partition in range(topic.partitions):
                 topic_partition = TopicPartition(name, partition)
-                for _ in range(2):
+                for acks in (-1, -1, *(1 for _ in range(self.schedule.leader_acked))):
                     number += 1
                     self.producers.append(
-                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.3)
+                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, acks)
                     )
                 SimulatedReader(self.network, self, self.seen, topic_partition)
 
@@ -295,6 +306,8 @@ class Simulation:
                 self._cut(fault)
             case FaultKind.RESET_CONNECTIONS:
                 self.network.reset(fault.target)
+            case FaultKind.STALL_CONNECTIONS:
+                self.network.stall(fault.target, seconds)
             case FaultKind.JUMP_CLOCK:
                 broker.run.clock.wall_offset_ms += round(seconds * 1000)
             case _:
@@ -329,15 +342,15 @@ class Simulation:
 
     def _is_whole(self, broker: SimulatedBroker) -> bool:
         """Whether a broker has everything that is committed again: it is in sync wherever it has a replica."""
-        tree = self.registry.tree
-        for path, node in tree.nodes.items():
-            if path.endswith("/state"):
-                topic, partition = path.split("/")[3], int(path.split("/")[5])
-                state = LeaderAndIsr.decode(topic, partition, node.data)
-                replicas = TopicAssignment.decode(topic, tree.nodes[f"/brokers/topics/{topic}"].data)
-                if broker.broker_id in replicas.partitions[partition] and broker.broker_id not in state.isr:
-                    return False
-        return broker.run is not None
+        run, number = broker.run, broker.broker_id
+        if run is None or not run.has_begun:
+            return False
+        return all(
+            number in state.node.isr
+            and self.registered.has_log_of(number, run.incarnation, state.node.incarnations[number])
+            for state in self.registered.states.values()
+            if number in state.replicas
+        )
 
     def _cut(self, fault: Fault) -> None:
         for other in (CLIENT, *self.brokers):
@@ -377,6 +390,24 @@ class Simulation:
             if broker.run is not None:
                 broker.run.loop.paused_until_s = 0.0
                 broker.run.mend_registry()
+
+
+class _Unforeseen(logging.Handler):
+    """Hears of exceptions that the brokers log, because nobody has foreseen them (C10)."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.problems: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.problems.append("".join([record.getMessage(), "\n", *traceback.format_exception(record.exc_info[1])]))
+
+    def __enter__(self) -> None:
+        _LOG.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        _LOG.removeHandler(self)
 
 
 def _is_lost(state: PartitionState, brokers: Mapping[int, BrokerInfo]) -> bool:

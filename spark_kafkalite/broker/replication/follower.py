@@ -7,19 +7,22 @@ answers to :meth:`Follower.take`, and is told through ``on_ready`` when there ma
 
 It serves nobody: whoever asks is sent to the leader.
 
-There is no await in this file: between reading and changing state nothing else runs, and that is the lock. While a
+There is no await in this file: between reading and changing state nothing else runs, and that is the lock. What takes
+long yields (``slices``): an append of much, run by run, and goes on only while this is the partition's role. While a
 truncation is under way its threads have the log to themselves; the partition takes no other role before its end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
 from spark_kafkalite.broker.replication.rules.following import (
     Append,
     Asked,
@@ -33,6 +36,7 @@ from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageErro
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import FetchedPartition
 
@@ -52,16 +56,32 @@ class FollowerServices(Protocol):
 class NoLeader:
     """The replica of a partition that nobody leads, as far as this broker knows, or that is not served."""
 
-    __slots__ = ("_reason",)
+    __slots__ = ("_next_leader", "_reason")
 
     leader_id = -1
 
-    def __init__(self, topic_partition: TopicPartition, reason: str = "") -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, reason: str = "", next_leader: NextLeader | None = None
+    ) -> None:
+        """``next_leader`` is awaited, if given: somebody else is about to lead."""
         self._reason = reason or f"{topic_partition} has no leader"
+        self._next_leader = next_leader
+
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether requests may wait for the next leader."""
+        return self._next_leader is not None and self._next_leader.is_awaited
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""
+        if self._next_leader is not None and self.awaits_leader:
+            return LeaderMoves(self._reason, self._next_leader)
         return NotLeaderOrFollower(self._reason)
+
+    def end(self) -> None:
+        """Answer who waits for the next leader: the partition has another role."""
+        if self._next_leader is not None:
+            self._next_leader.end()
 
 
 class Follower:
@@ -159,8 +179,8 @@ class Follower:
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    def take(self, asked: Asked, fetched: FetchedPartition, now_s: float) -> None:
-        """Do what the leader's answer to what was asked asks for. Its records are valid during this call."""
+    def take(self, asked: Asked, fetched: FetchedPartition, now_s: float) -> Work[None]:
+        """Do what the leader's answer to what was asked asks for. Its records stay valid until that is done."""
         if self.has_ended or not self.log.local.is_usable:
             return
         answer = LeaderAnswer(
@@ -173,7 +193,7 @@ class Follower:
         effect = self._rules.answered(asked, answer, self.log, now_s)
         match effect:
             case Append():
-                self._append(fetched.records, now_s)
+                yield from self._append(fetched.records, now_s)
             case Truncate(offset):
                 self._cut(self.log.truncation_to(offset), offset)
             case StartAnew(offset):
@@ -195,9 +215,14 @@ class Follower:
         if start > log.log_start_offset and not self._rules.is_busy:
             self._on_log_start(start)
 
-    def _append(self, records: Any, now_s: float) -> None:
+    def _append(self, records: Any, now_s: float) -> Work[None]:
+        log = self.log
         try:
-            self.log.append_as_follower(records, self.epoch)
+            for piece in log.copying(records, self.epoch):
+                yield from self._between(piece)
+                if self.has_ended or not log.local.is_usable:
+                    # Another role has the log by now.
+                    return
         except CorruptMessage as error:
             self._rules.failed(now_s)
             self._tell(f"what broker {self.leader_id} sends is refused and fetched again: {error}")
@@ -211,10 +236,26 @@ class Follower:
             self._tell("there is no memory for what is copied; trying again")
         else:
             self._rules.appended()
-            self._flusher.appended(len(records), self._bounds.acknowledges_flushed)
             if self._told:
                 logger.info("%s is copied from broker %d again", self.topic_partition, self.leader_id)
                 self._told = ""
+        finally:
+            # Also of what was appended before an error.
+            self._flusher.appended(len(records), self._bounds.acknowledges_flushed)
+
+    def _between(self, piece: Piece[None] | None) -> Work[None]:
+        """Let others have their turn, and a thread do what it is wanted for, before an append goes on."""
+        if piece is None:
+            yield None
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def failed(error: BaseException) -> None:
+            piece.fail(error)
+            done.set_result(None)
+
+        self._services.io.submit(piece.run, done.set_result, failed, Lane.CHECK)
+        yield done
 
     def _refused(self, code: int, problem: str) -> None:
         if problem or self._rules.failures >= _FAILURES_TO_TELL:

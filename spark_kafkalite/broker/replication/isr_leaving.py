@@ -1,7 +1,9 @@
-"""Has this broker leave the ISRs that it is in, and give back what it leads, when it stops or a disk has failed.
+"""Has this broker leave the ISRs that it is in, and give back what it leads, when it stops, or a disk or log is gone.
 
-The partition is led no more before its state is written, so clients are sent on at once; whoever is elected finds a
-leader that has stopped. Nothing of that is needed for safety: it is what makes a stop shorter than a death.
+The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. What
+producers ask meanwhile waits until it is known who that is (``next_leader``). For a stop and a failed disk nothing of
+that is needed for safety: it is what makes a stop shorter than a death. A log that is gone is begun anew only after it
+(``Replicas``).
 
 Lives in one event loop.
 """
@@ -11,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
-from spark_kafkalite.broker.replication.isr_nodes import read_state, write_state
+from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.leaving import state_without
+from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_lost
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
@@ -28,8 +31,9 @@ from spark_kafkalite.registry.store import SessionExpired, Store
 
 logger = logging.getLogger(__name__)
 
-# Partitions that are left at a time.
-_AT_ONCE: Final = 100
+# Partitions that share a write, and writes that are under way at a time.
+_LEFT_AT_ONCE: Final = 100
+_WRITES_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.2
 
 
@@ -56,6 +60,8 @@ class IsrLeaving:
         self._keeps_eligible = keeps_eligible
         self._given_back: set[TopicPartition] = set()
         self._failed: dict[Partition, None] = {}
+        # Whose log is gone, with the topic's id.
+        self._lost: dict[TopicPartition, bytes] = {}
         self._leaving_failed: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -79,21 +85,33 @@ class IsrLeaving:
         # All of a directory fail in one pass of the loop.
         self._loop.call_soon(self._leave_failed)
 
+    def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        """Leave a partition of which this broker has no log any more to those that had it."""
+        self._lost[topic_partition] = topic_id
+        self._loop.call_soon(self._leave_failed)
+
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if self._failed and (change.new_brokers or change.bounced_brokers or change.changed_partitions):
             self._leave_failed()
 
     def _leave_failed(self) -> None:
-        if self._failed and self._leaving_failed is None and not self._stopped:
+        if (self._failed or self._lost) and self._leaving_failed is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
-            self._leaving_failed = self._loop.create_task(self._leave_all(failed, keeps_log=False))
+            lost, self._lost = self._lost, {}
+            self._leaving_failed = self._loop.create_task(self._leave_gone(failed, lost))
             self._leaving_failed.add_done_callback(self._left_failed)
+
+    async def _leave_gone(self, failed: Iterable[Partition], lost: Mapping[TopicPartition, bytes]) -> None:
+        await self._leave_all(failed, keeps_log=False)
+        await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
 
     def _left_failed(self, task: asyncio.Task[None]) -> None:
         self._leaving_failed = None
         if not task.cancelled() and task.exception() is not None:
             logger.critical("partitions that have failed could not be left to others", exc_info=task.exception())
+        if self._lost:
+            self._leave_failed()
 
     # A stop ---------------------------------------------------------------------------------------------------------
 
@@ -104,7 +122,7 @@ class IsrLeaving:
         """
         try:
             async with asyncio.timeout(within_s):
-                await self._leave_all(list(self._replicas), keeps_log=True)
+                await self._leave_all(self._replicas, keeps_log=True)
                 waiting = self._given_back
                 await self._view.wait_for(lambda cluster: self._are_led(cluster, waiting))
         except TimeoutError:
@@ -118,31 +136,90 @@ class IsrLeaving:
                 waiting.discard(topic_partition)
         return not waiting
 
-    # One partition --------------------------------------------------------------------------------------------------
+    # Partitions -----------------------------------------------------------------------------------------------------
 
     async def _leave_all(self, partitions: Iterable[Partition], *, keeps_log: bool) -> None:
-        queue = deque(partitions)
+        """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
+        leader."""
+        led: list[Partition] = []
+        others: list[Partition] = []
+        for partition in partitions:
+            state = self._view.state.partition(partition.topic_partition)
+            (led if state is not None and state.leader == self._me else others).append(partition)
+        batches = [
+            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], keeps_log=keeps_log)
+            for each in (led, others)
+            for first in range(0, len(each), _LEFT_AT_ONCE)
+        ]
+        await _do_all(batches, _WRITES_AT_ONCE)
 
-        async def work() -> None:
-            while queue:
-                await self._leave(queue.popleft(), keeps_log=keeps_log)
+    async def _leave_some(self, partitions: Sequence[Partition], *, keeps_log: bool) -> None:
+        changes: list[StateChange] = []
+        left: list[Partition] = []
+        for partition in partitions:
+            state = self._state_of(partition)
+            after = self._without_me(partition, state, keeps_log=keeps_log) if state is not None else None
+            if state is not None and after is not None:
+                self._give_back(partition, state)
+                changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
+                left.append(partition)
+        if not changes:
+            return
+        try:
+            if await write_states(self._store(), changes):
+                return
+        except RegistryError as error:
+            logger.debug("%d partitions could not be left at once: %s", len(changes), error)
+        # None of them, or nobody knows: each by itself, to find what it was for.
+        await _do_all([partial(self._leave, partition, keeps_log=keeps_log) for partition in left], _LEFT_AT_ONCE)
 
-        await asyncio.gather(*(work() for _ in range(min(len(queue), _AT_ONCE))))
+    def _state_of(self, partition: Partition) -> PartitionState | None:
+        """Return what the view has of a partition, None when its topic has gone."""
+        if self._view.topic_id_of(partition.topic_partition.topic) != partition.topic_id:
+            return None
+        return self._view.state.partition(partition.topic_partition)
+
+    def _give_back(self, partition: Partition, state: PartitionState) -> None:
+        """Lead a partition no more whose state is about to say so."""
+        if state.leader == self._me:
+            partition.fence(f"broker {self._me} has given it back", is_given_back=True)
+            self._given_back.add(partition.topic_partition)
 
     async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
-        """Leave one partition, until it is left or there is nobody to leave it to."""
-        topic_partition = partition.topic_partition
-        keeps_log = keeps_log and partition.storage_error is None
-        state = self._view.state.partition(topic_partition)
-        while state is not None and self._view.topic_id_of(topic_partition.topic) == partition.topic_id:
+        """Leave one partition by itself, until it is left or there is nobody to leave it to."""
+
+        def without_me(state: PartitionState) -> PartitionState | None:
             after = self._without_me(partition, state, keeps_log=keeps_log)
+            if after is not None:
+                self._give_back(partition, state)
+            return after
+
+        await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=keeps_log)
+
+    async def _leave_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        def without_me(state: PartitionState) -> PartitionState | None:
+            # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
+            is_lost = self._replicas.has_lost(topic_partition, topic_id)
+            return state_without_lost(state, self._me) if is_lost else None
+
+        await self._write(topic_partition, topic_id, without_me, in_this_session=False)
+
+    async def _write(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        without_me: Callable[[PartitionState], PartitionState | None],
+        *,
+        in_this_session: bool,
+    ) -> None:
+        """Write the state without this broker, until it is written or ``without_me`` says that there is none."""
+        state = self._view.state.partition(topic_partition)
+        while state is not None and self._view.topic_id_of(topic_partition.topic) == topic_id:
+            after = without_me(state)
             if after is None:
                 return
-            if state.leader == self._me:
-                partition.fence(f"broker {self._me} has given it back")
-                self._given_back.add(topic_partition)
             try:
-                left = await write_state(self._store(), topic_partition, partition.topic_id, state, after)
+                left = await write_state(self._store(), topic_partition, topic_id, state, after)
                 if left is not None:
                     logger.debug("%s: left to %s", topic_partition, left.isr)
                     return
@@ -151,7 +228,7 @@ class IsrLeaving:
                 logger.error("%s is not left: %s", topic_partition, error)
                 return
             except RegistryError as error:
-                if keeps_log and isinstance(error, SessionExpired):
+                if in_this_session and isinstance(error, SessionExpired):
                     # There is no time for another session; with this one the registration has gone, too.
                     self._given_back.discard(topic_partition)
                     return
@@ -165,5 +242,16 @@ class IsrLeaving:
             self._me,
             self._view.state.brokers,
             required if self._keeps_eligible else 0,
-            keeps_log=keeps_log,
+            keeps_log=keeps_log and partition.storage_error is None,
         )
+
+
+async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
+    """Do all of them, so many at a time."""
+    queue = deque(pieces)
+
+    async def work() -> None:
+        while queue:
+            await queue.popleft()()
+
+    await asyncio.gather(*(work() for _ in range(min(len(queue), at_once))))

@@ -6,7 +6,9 @@ again, so that a write still under way could hit the new topic's state (rule R14
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
@@ -14,6 +16,7 @@ from spark_kafkalite.registry.store import (
     ANY_VERSION,
     BadVersion,
     Check,
+    NodeError,
     NoNode,
     SetData,
     Store,
@@ -26,6 +29,32 @@ _GUARD = 0
 
 class GuardMissing(NoNode):
     """The topic has no guard: it has been deleted, or no controller has made the guard yet."""
+
+
+class StateChange(NamedTuple):
+    """A state to be written in the place of another one."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    before: PartitionState
+    after: PartitionState
+
+
+async def write_states(store: Store, changes: Sequence[StateChange]) -> bool:
+    """Write all of these in one step, or none; return whether they have been written.
+
+    False: one of the nodes, at least, has another version, or is gone, or its topic has no guard. Raises RegistryError;
+    after a ConnectionLoss they may have been written.
+    """
+    guards = [Check(topic_guard_path(each), ANY_VERSION) for each in dict.fromkeys(each.topic_id for each in changes)]
+    writes = [
+        SetData(state_path(*each.topic_partition), each.after.node.encode(), each.before.version) for each in changes
+    ]
+    try:
+        await answer(store.multi([*guards, *writes]))
+    except NodeError:
+        return False
+    return True
 
 
 async def write_state(

@@ -25,6 +25,7 @@ from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
+from spark_kafkalite.broker.replication.next_leader import NextLeader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
@@ -56,6 +57,7 @@ class PartitionServices:
         "on_follower_log_start",
         "on_following",
         "on_leader_log_start",
+        "on_log_lost",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -83,6 +85,8 @@ class PartitionServices:
         self.high_watermark_requires_min_insync = True
         # Told when a partition's disk has failed, so that nobody waits for it.
         self.on_offline: Callable[[Partition], None] = lambda partition: None
+        # Told which partition's log is gone, and the topic's id, so that those lead that have it.
+        self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
         # Told when a partition has another role; with a Follower it is to be copied from its leader.
@@ -231,7 +235,11 @@ class Partition:
         if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
             return
         if leader_id < 0:
-            self._stop_leading(NoLeader(self.topic_partition), leader_epoch)
+            if isinstance(role, NoLeader) and role.awaits_leader:
+                self.leader_epoch = leader_epoch
+            else:
+                gone = NoLeader(self.topic_partition, next_leader=NextLeader(self._services.purgatory))
+                self._stop_leading(gone, leader_epoch)
             return
         follower = Follower(
             self.topic_partition,
@@ -264,15 +272,16 @@ class Partition:
     def _leader_starts_at(self, offset: int) -> None:
         self._services.on_leader_log_start(self, offset)
 
-    def fence(self, why: str) -> None:
-        """Stop leading, because this broker cannot prove any more that it leads (rule R6).
+    def fence(self, why: str, *, is_given_back: bool = False) -> None:
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6), or gives the partition back.
 
         It may lead again under the same state, when nobody else was elected meanwhile. Requests that wait are answered
-        as when another broker leads.
+        as when another broker leads; where the partition is given back, produces wait to hear who leads next.
         """
         if self.is_leader:
             self.state_version -= 1
-            gone = NoLeader(self.topic_partition, f"{self.topic_partition} has no leader: {why}")
+            next_leader = NextLeader(self._services.purgatory) if is_given_back else None
+            gone = NoLeader(self.topic_partition, f"{self.topic_partition} has no leader: {why}", next_leader)
             self._stop_leading(gone, self.leader_epoch)
 
     def _stop_leading(self, role: Follower | NoLeader, leader_epoch: int) -> None:
@@ -284,9 +293,9 @@ class Partition:
     def _change_role(self, role: Role, leader_epoch: int, reason: KafkaError | None = None) -> None:
         """Have another role; whoever waits for the leader that this broker has been so far is answered."""
         before, self.role, self.leader_epoch = self.role, role, leader_epoch
-        if isinstance(before, Follower):
+        if isinstance(before, Follower | NoLeader):
             before.end()
-        elif isinstance(before, Leader):
+        else:
             if reason is None:
                 after = (
                     NoLeader(self.topic_partition, f"{self.topic_partition} is led anew by this broker")

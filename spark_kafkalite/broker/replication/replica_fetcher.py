@@ -406,7 +406,7 @@ class LeaderFetcher:
                     return
                 key = topic_id, fetched.partition
                 silent.pop(key, None)
-                self._take_one(key, request, fetched)
+                yield from self._take_one(key, request, fetched)
                 records = fetched.records
                 since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
                 if since >= _TAKEN_AT_ONCE:
@@ -424,13 +424,14 @@ class LeaderFetcher:
                 self._changed[key] = None
             self._session_epoch = 0
 
-    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> None:
+    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> Work[None]:
         followed = self._followed.get(key)
         asked = followed.asked_by(request.number) if followed is not None else None
         if followed is None or asked is None:
             return
-        followed.follower.take(asked, fetched, self._loop.time())
-        self._changed[key] = None
+        yield from followed.follower.take(asked, fetched, self._loop.time())
+        if self._followed.get(key) is followed:
+            self._changed[key] = None
 
     def __repr__(self) -> str:
         return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"

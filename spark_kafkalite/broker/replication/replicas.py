@@ -7,10 +7,13 @@ piece after the other, in order: a topic made again finds the logs of its predec
 the snapshot in force when the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
-While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there. A
-partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have (R1,
-R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing is
-led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
+While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there.
+Logs of topics that are gone when a new session shows the cluster are set aside and not deleted: this broker has not
+seen them go, and an older copy of the registry lacks topics, too.
+
+A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
+(R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
+is led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.errors import (
     ConfigError,
     KafkaliteError,
@@ -34,7 +38,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import NO_LEADER, state_path
@@ -70,6 +74,8 @@ class Replicas:
         self._me: BrokerInfo | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._failed: dict[TopicPartition, KafkaStorageError] = {}
+        # Logs that an earlier run of this broker had, and that are gone, with the topic's id.
+        self._lost: dict[TopicPartition, bytes] = {}
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -204,7 +210,7 @@ class Replicas:
             kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
             self._work.append(partial(self._close, kept))
         if dropped or unopened:
-            self._work.append(partial(self._close_and_delete, dropped, unopened))
+            self._work.append(partial(self._retire, dropped, unopened, are_kept=self._me is None))
             if self._failed:
                 # What was deleted may have held the descriptors that others wait for.
                 self._work.append(self.retry_failed)
@@ -235,8 +241,10 @@ class Replicas:
             partition.close()
             yield None
 
-    def _close_and_delete(self, dropped: Sequence[Partition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
-        """Answer those who wait for partitions of removed topics, and have their files deleted."""
+    def _retire(
+        self, dropped: Sequence[Partition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+    ) -> Work[None]:
+        """Answer those who wait for partitions of removed topics, and have their files deleted, or set aside."""
         for first in range(0, len(dropped), _DELETED_AT_ONCE):
             keys = []
             for partition in dropped[first : first + _DELETED_AT_ONCE]:
@@ -245,12 +253,17 @@ class Replicas:
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
-            yield from self._delete_logs(keys, {})
+            yield from self._retire_logs(keys, {}, are_kept=are_kept)
         left = iter(unopened.items())
         while some := dict(islice(left, _DELETED_AT_ONCE)):
-            yield from self._delete_logs((), some)
+            yield from self._retire_logs((), some, are_kept=are_kept)
 
-    def _delete_logs(self, keys: Sequence[TopicPartition], unopened: dict[TopicPartition, bytes]) -> Work[None]:
+    def _retire_logs(
+        self, keys: Sequence[TopicPartition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+    ) -> Work[None]:
+        if are_kept:
+            yield from self._set_aside(keys, "its topic went while this broker had no session", unopened)
+            return
         job = self._logs.retiring.start_deletion(keys, unopened)
         yield from self._in_thread(job.run)
         for error in self._logs.retiring.finish_deletion(job):
@@ -386,8 +399,10 @@ class Replicas:
         if self._logs.get(topic_partition) is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
 
-    def _set_aside(self, keys: Sequence[TopicPartition], why: str) -> Work[None]:
-        job = self._logs.retiring.start_setting_aside(keys)
+    def _set_aside(
+        self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()
+    ) -> Work[None]:
+        job = self._logs.retiring.start_setting_aside(keys, unopened)
         yield from self._in_thread(job.run)
         for error in self._logs.retiring.finish_setting_aside(job):
             logger.error("%s", error)
@@ -400,22 +415,11 @@ class Replicas:
             is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
             if is_missed:
                 self._logs.check_all_online(topic_partition)
-            if log is not None and log.topic_id is not None and log.topic_id != topic_id:
+            if log is not None and (why := self._why_foreign(log, topic_id, state)):
                 kept = self._logs.retiring.set_aside(topic_partition)
-                logger.warning(
-                    "the log of %s is that of an older topic of the same name; its files are kept in %s",
-                    topic_partition,
-                    kept,
-                )
-            elif log is not None and log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
-                # A power loss has taken the id; the topic may have been made again since (rule R10).
-                kept = self._logs.retiring.set_aside(topic_partition)
-                logger.warning(
-                    "the log of %s does not say which topic of that name it is of; it is copied again from the other "
-                    "replicas, and its files are kept in %s",
-                    topic_partition,
-                    kept,
-                )
+                logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
+            if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
+                return None
             log = self._logs.create(topic_partition, topic_id)
             if is_missed and state.leader not in (self._services.broker_id, NO_LEADER):
                 logger.warning(
@@ -423,7 +427,7 @@ class Replicas:
                     topic_partition,
                     state.leader,
                 )
-            elif is_missed and not log.log_end_offset:
+            elif is_missed and not log.log_end_offset and self._services.broker_id in state.isr:
                 # A broker that is killed while it makes or removes a log leaves the same.
                 logger.warning(
                     "%s has no log in any log directory: unless it was being made or deleted when the broker was "
@@ -437,6 +441,40 @@ class Replicas:
             self._failed[topic_partition] = failure
             return None
         return log
+
+    def _why_foreign(self, log: PartitionLog, topic_id: bytes, state: PartitionState) -> str:
+        """Return why the log is not known to be of this topic; "" when it is."""
+        if log.topic_id is not None and log.topic_id != topic_id:
+            return "is that of an older topic of the same name"
+        if log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
+            # A power loss has taken the id; the topic may have been made again since (rule R10).
+            return "does not say which topic of that name it is of; it is copied again from the other replicas"
+        return ""
+
+    def _is_left_to_others(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Leave a partition whose log is gone to the replicas that had it, too; return whether there are such.
+
+        What this broker proves of its logs (R12) is not so of this one: with an empty one it would be elected all the
+        same. It makes one when the state names it no more.
+        """
+        others = others_with_log(state, BrokerId(self._services.broker_id))
+        topic_id = self._lost[topic_partition]
+        if not others:
+            del self._lost[topic_partition]
+            return False
+        problem = (
+            f"{topic_partition} has no log here any more: it is left to brokers {', '.join(map(str, others))}, which "
+            "had all that was acknowledged, and copied again"
+        )
+        if topic_partition not in self._failed:
+            logger.warning("%s", problem)
+        self._failed[topic_partition] = KafkaStorageError(problem)
+        self._services.on_log_lost(topic_partition, topic_id)
+        return True
+
+    def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether the log of a partition is gone, and no other has been made yet."""
+        return self._lost.get(topic_partition) == topic_id
 
     def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
         """Return whether the log has a leader epoch that the registry has not given yet; then nobody may lead.
@@ -477,8 +515,9 @@ class Replicas:
         """Whether some partition has no log, because it could not be opened or made."""
         return bool(self._failed)
 
-    async def set_strays_aside(self) -> None:
-        """Set logs aside that belong to no topic of the registry; called once, when the logs have been loaded.
+    async def compare_logs(self) -> None:
+        """Set logs aside that belong to no topic of the registry, and note those that are gone; called once, when the
+        logs have been loaded.
 
         The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
         node cannot be read keeps its logs where they are.
@@ -490,6 +529,16 @@ class Replicas:
             if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
                 kept = self._logs.retiring.set_aside(topic_partition)
                 logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
+        # No state names this run yet: where one has this broker among those that have a log, an earlier run had it.
+        me = BrokerId(self._services.broker_id)
+        for name, topic in cluster.topics.items():
+            for number, state in topic.partitions.items():
+                await turn.pause()
+                key = TopicPartition(name, number)
+                log = self._logs.get(key)
+                is_gone = not self._logs.knows(key) if log is None else self._why_foreign(log, topic.topic_id, state)
+                if is_gone and others_with_log(state, me):
+                    self._lost[key] = topic.topic_id
 
     def check_room(self) -> None:
         """Raise KafkaStorageError (56) when no log directory takes records."""

@@ -214,7 +214,7 @@ def warn_of_groups(groups: Sequence[GroupView], *, with_offsets: bool) -> None:
                     f"end, {lag.log_end_offset}, as after a topic was recreated; 'groups reset-offsets' corrects it"
                 )
             elif lag.log_end_offset is None:
-                warn(f"{each.topic_partition}: there is no such partition, or it has no leader now")
+                warn(f"{each.topic_partition}: there is no such partition, or no leader now that knows its end")
 
 
 def print_members(groups: Iterable[GroupView], verbose: bool) -> None:

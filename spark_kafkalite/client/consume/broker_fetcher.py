@@ -17,7 +17,7 @@ from typing import Self
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
 from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
-from spark_kafkalite.client.consume.truncation import check_not_truncated
+from spark_kafkalite.client.consume.truncation import EpochEnds, check_not_truncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline, is_retriable, needs_refresh
@@ -138,6 +138,7 @@ class BrokerFetcher:
         self._new_buffer_bytes = new_buffer_bytes
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
+        self._epoch_ends: EpochEnds | None = None
         self._node_id = -1
         self._closed = False
 
@@ -153,6 +154,7 @@ class BrokerFetcher:
         connection = self._cluster.connect(node_id, deadline)
         with self._lock:
             self._connection, self._node_id = connection, node_id
+            self._epoch_ends = EpochEnds(connection)
             closed = self._closed
         if closed:
             connection.close()
@@ -167,9 +169,16 @@ class BrokerFetcher:
 
     def fetch(self, positions: Iterable[FetchFrom], limits: FetchLimits, deadline: Deadline) -> FetchAnswer:
         """Fetch from the broker that is connected. Raises its error for the whole fetch, or BrokerUnreachable."""
-        connection = self._connection
-        if connection is None:
+        connection, epoch_ends = self._connection, self._epoch_ends
+        if connection is None or epoch_ends is None:
             raise BrokerUnreachable("no broker is connected")
+        positions = list(positions)
+        if parted := epoch_ends.parted(positions, deadline):
+            positions = [each for each in positions if each.topic_partition not in parted]
+            if not positions:
+                return FetchAnswer(parted, None, limits, self._check_crcs)
+            # These are news: the others are not waited for.
+            limits = limits._replace(max_wait_ms=0)
         buffer = self._pool.take()
         if buffer is None and self._new_buffer_bytes:
             buffer = bytearray(self._new_buffer_bytes)
@@ -179,7 +188,7 @@ class BrokerFetcher:
         leaders = {each: part.current_leader for each, part in results.items() if part.current_leader is not None}
         if leaders:
             self._cluster.take_leaders(leaders)
-        return FetchAnswer(results, self._memory_of(results, buffer), limits, self._check_crcs)
+        return FetchAnswer({**results, **parted}, self._memory_of(results, buffer), limits, self._check_crcs)
 
     def _memory_of(
         self, results: Mapping[TopicPartition, PartitionFetched], offered: Memory | None

@@ -2,6 +2,8 @@
 
 - A partition is fetched while less than two fetches' worth of it waits to be read.
 - All that waits or is asked for stays within ``queued.max.bytes``, but for single batches that are larger.
+- One fetch asks for no more than the broker's share of that, since it may wait for long: the idle brokers' fetches
+  would else take all the room, and the one that has records would never be asked.
 - With ``fair`` each partition has a share of these bytes, and one that nobody reads must not use up the room of others:
   when there is none left, one partition of which nothing waits may have one batch.
 - The broker fills an answer in the order of the request: everybody comes first in turn.
@@ -66,14 +68,17 @@ def plan_fetch(
     enough = 2 * max(1, most)
     wants: list[Want] = []
     look_again_s = IDLE_S
-    leads = is_cut = False
+    is_cut = False
+    leaders: set[int] = set()
     held_bytes = requested_bytes
     for state in states:
         held_bytes += state.buffered_bytes
         info = snapshot.partition(state.topic_partition)
-        if info is None or info.leader != node_id:
+        if info is None:
             continue
-        leads = True
+        leaders.add(info.leader)
+        if info.leader != node_id:
+            continue
         if state.position is None or state.paused or state.error:
             continue
         if state.retry_at_s > now_s:
@@ -84,9 +89,10 @@ def plan_fetch(
         else:
             position = FetchFrom(state.topic_partition, state.fetch_offset, info.leader_epoch, most, state.fetch_epoch)
             wants.append(Want(state, state.generation, position))
-    if not leads or node_id not in snapshot.nodes:
+    if node_id not in leaders or node_id not in snapshot.nodes:
         return None
-    room = min(config.fetch_max_bytes, config.queued_max_bytes - held_bytes)
+    share = max(1, config.queued_max_bytes // len(leaders))
+    room = min(config.fetch_max_bytes, share, config.queued_max_bytes - held_bytes)
     if room <= 0 and fair:
         # One batch, for somebody whose readers wait.
         wants, room, is_cut = [want for want in wants if not want.state.buffered][:1], 1, True

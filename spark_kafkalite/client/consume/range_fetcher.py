@@ -6,8 +6,8 @@ bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class
 
 Every offset of the range is either delivered or known not to be there: a position that is no longer in the log raises
 :class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means, and a log that was cut
-below what was read :class:`.truncation.LogTruncated`. Errors that pass (a leader moves, a broker restarts) are retried
-inside; without any progress for ``timeout_ms`` the last of them is raised.
+below what was read ``errors.LogTruncated``. Errors that pass (a leader moves, a broker restarts) are retried inside;
+without any progress for ``timeout_ms`` the last of them is raised.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetc
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.client.consume.list_offsets import offsets_for
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
-from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    KafkaliteError,
+    LogTruncated,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
 __all__ = ["FetchedBatches", "RangeFetcher", "RangeNotInLog", "columns_from"]
@@ -71,8 +76,12 @@ class RangeFetcher:
         timeout_ms: int = 120_000,
         check_crcs: bool = True,
         unknown_timeout_ms: int | None = None,
+        start_epoch: int = NO_LEADER_EPOCH,
     ) -> None:
         """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included.
+
+        ``start_epoch`` is that of the record before ``start_offset``, or a later one in which the log was seen to reach
+        so far; -1: it is not known.
 
         ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
         UnknownTopicOrPartition; None is ``timeout_ms``.
@@ -81,7 +90,7 @@ class RangeFetcher:
         self._topic_partition = topic_partition
         self._position = start_offset
         self._end_offset = end_offset
-        self._last_epoch = NO_LEADER_EPOCH
+        self._last_epoch = start_epoch
         self._isolation = isolation
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
@@ -164,6 +173,7 @@ class RangeFetcher:
         deadline = Deadline.after_ms(self._timeout_ms)
         unknown_deadline: Deadline | None = None
         while self._position < self._end_offset and not self._closed.is_set():
+            asked_epoch = self._known_epoch()
             try:
                 piece = self._fetch_once(deadline)
             except KafkaliteError as error:
@@ -172,6 +182,9 @@ class RangeFetcher:
                 after = after_error(error)
                 if after in (AfterError.GIVE_UP, AfterError.MOVE):
                     raise
+                if after is AfterError.FIND_LEADER and self._known_epoch() > asked_epoch:
+                    # The refusal itself said who leads now.
+                    continue
                 pause_s = backoff.next_s()
                 if not isinstance(error, UnknownTopicOrPartition):
                     unknown_deadline = None
@@ -231,6 +244,10 @@ class RangeFetcher:
         if self._cluster.snapshot.partition(self._topic_partition) is None:
             self._refresh(deadline)
         return self._cluster.leading(self._topic_partition)
+
+    def _known_epoch(self) -> int:
+        info = self._cluster.snapshot.partition(self._topic_partition)
+        return NO_LEADER_EPOCH if info is None else info.leader_epoch
 
     def _refresh(self, deadline: Deadline) -> None:
         # A failure shows again, and is counted, when the leader is looked up.

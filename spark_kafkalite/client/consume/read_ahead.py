@@ -25,7 +25,6 @@ from spark_kafkalite.client.consume.fetch_requests import FetchFrom
 from spark_kafkalite.client.consume.fetched import BufferPool
 from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.start_positions import FetchCommitted, StartPositions
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline, is_retriable
@@ -36,6 +35,7 @@ from spark_kafkalite.errors import (
     CorruptMessage,
     InvalidRecord,
     KafkaliteError,
+    LogTruncated,
     OffsetOutOfRange,
 )
 from spark_kafkalite.model import IsolationLevel, TopicPartition

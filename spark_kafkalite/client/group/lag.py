@@ -26,14 +26,15 @@ from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolatio
 # A broker sends one whole batch however low the limit is. Behind it may be only markers or compacted gaps.
 _ONE_BATCH: Final = FetchLimits(0, 1, 0, IsolationLevel.READ_UNCOMMITTED)
 _MOST_BATCHES: Final = 8
+_NOT_KNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
     """One partition's lag. ``committed`` None: the group has no offset there.
 
-    The log's offsets are None where the partition does not exist (any more) or has no leader now. ``age_ms`` is None
-    where the next record has no timestamp or cannot be read.
+    The log's offsets are None where the partition does not exist (any more), has no leader now, or one that does not
+    know its end yet. ``age_ms`` is None where the next record has no timestamp or cannot be read.
     """
 
     committed: int | None
@@ -69,11 +70,13 @@ def partition_lags(
     snapshot = cluster.refresh({each.topic for each in committed}, deadline)
     readable = [each for each in committed if snapshot.leader(*each) in snapshot.nodes]
     starts = offsets_for(cluster, dict.fromkeys(readable, EARLIEST_TIMESTAMP), deadline)
-    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST_TIMESTAMP), deadline)
+    # A leader of just now does not know its end yet: no news, and nothing to wait for.
+    no_news = dict.fromkeys(readable, _NOT_KNOWN)
+    ends = offsets_for(cluster, dict.fromkeys(readable, LATEST_TIMESTAMP), deadline, last_known=no_news)
     bounds = {
         each: (start.offset, end.offset)
         for each in readable
-        if (start := starts[each]) is not None and (end := ends[each]) is not None
+        if (start := starts[each]) is not None and (end := ends[each]) is not None and end.offset != _NOT_KNOWN
     }
     behind = {
         each: max(offset, bounds[each][0])

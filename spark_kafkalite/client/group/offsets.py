@@ -44,6 +44,9 @@ from spark_kafkalite.wire.rights import refusal
 _FENCED: Final = 82
 _UNSTABLE: Final = 88
 
+# The coordinator may hear of a topic that was just made after its reader has, within about these attempts.
+_UNKNOWN_ATTEMPTS: Final = 4
+
 _MOVED_ON: Final = frozenset({IllegalGeneration.code, UnknownMemberId.code})
 
 
@@ -106,9 +109,15 @@ def commit_offsets(
                 "into 64 bits"
             )
     who = member or NO_MEMBER
-    answer = coordinator.call(commit_request(coordinator.group_id, offsets, who), deadline)
-    if (error := commit_error(coordinator, who, answer)) is not None:
-        raise error
+    request = commit_request(coordinator.group_id, offsets, who)
+    config = coordinator.cluster.config
+    backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+    while (error := commit_error(coordinator, who, coordinator.call(request, deadline))) is not None:
+        pause_s = backoff.next_s()
+        unknown = isinstance(error, UnknownTopicOrPartition) and backoff.attempts <= _UNKNOWN_ATTEMPTS
+        if not unknown or deadline.left_s() <= pause_s:
+            raise error
+        coordinator.cluster.pause(pause_s)
 
 
 def commit_request(

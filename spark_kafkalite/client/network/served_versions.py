@@ -17,7 +17,8 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
 # The lowest and highest version of each API that the code in this package sends. Fetch ends before topic ids (13),
-# OffsetCommit and OffsetFetch before them (10). SaslHandshake begins with the version whose tokens come in frames.
+# OffsetCommit and OffsetFetch before them (10). SaslHandshake begins with the version whose tokens come in frames, and
+# OffsetForLeaderEpoch with the one that consumers may ask without rights on the cluster (KIP-320).
 SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 10),
     ApiKey.FETCH: (4, 12),
@@ -37,6 +38,7 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (3, 4),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),

@@ -7,8 +7,14 @@ then. All that such a run has written is there at the next start if
 
 * every directory of ``log.dirs`` is in use, none is missing, and each has the file,
 * the files agree, and name exactly these directories (else one of several was replaced, or came back from earlier),
-* the kernel has lived on since, or every directory has the marker of a clean stop,
+* the kernel has lived on since, and each file is the one that the run has written; or every directory has the marker of
+  a clean stop,
 * and loading has found no log that lacks something (``recovery.LoadedLog``), could not be opened, or has vanished.
+
+A directory may be restored from a copy that was made while the run went on: then the kernel has lived on, and what the
+run wrote later is missing. So the file names itself (``File.identity``), and a copy of it is told from it. Logs that
+are copied over those of a directory, with the file left as it was, cannot be told: docs/operations.md says to remove
+it. What was stopped in order may be moved by copying it.
 
 The marker is written by the last run only, and taken by the next, so the file need not say how the run has ended. A
 directory that fails takes the proof from the others: pages that a failed sync has dropped are gone under the same
@@ -39,7 +45,7 @@ _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class Run(NamedTuple):
-    """What ``kafkalite-run`` says. ``boot_id`` is empty where the system does not tell."""
+    """What ``kafkalite-run`` says. ``boot_id`` is empty where the system does not tell, and in a copy of the file."""
 
     incarnation: Incarnation
     boot_id: str
@@ -79,7 +85,9 @@ def prove_runs(
     found = {directory_id: read_run(fs, path) for path, directory_id in directories.items()}
     proven = () if why_not else proven_runs(found, boot_id, stopped_in_order=stopped_in_order)
     if not proven and any(found.values()):
-        why_not = why_not or "the last stop was not in order, or the log directories were not used together"
+        why_not = why_not or (
+            "the last stop was not in order, or the log directories were not used together, or are copies"
+        )
         logger.warning(
             "the logs are not proven to be whole: %s; partitions with other replicas are led by those until this "
             "broker has caught up",
@@ -93,9 +101,11 @@ def read_run(fs: Fs, directory: str) -> Run | None:
     path = f"{directory}/{RUN_FILE}"
     try:
         fields = json.loads(read_small(fs, path))
+        incarnation, boot_id = _incarnation(fields["incarnation"]), str(fields["boot_id"])
+        is_copy = fields.get("file") != fs.open(path).identity()
         return Run(
-            _incarnation(fields["incarnation"]),
-            str(fields["boot_id"]),
+            incarnation,
+            "" if is_copy else boot_id,
             frozenset(map(str, fields["directories"])),
             tuple(map(_incarnation, fields["proven"])),
         )
@@ -108,14 +118,15 @@ def read_run(fs: Fs, directory: str) -> Run | None:
 
 def write_run(fs: Fs, directory: str, run: Run) -> None:
     """Replace the file in a log directory. OSError as it comes from the disk."""
-    fields = {
+    fields: dict[str, object] = {
         "version": 0,
         "incarnation": str(run.incarnation),
         "boot_id": run.boot_id,
         "directories": sorted(run.directories),
         "proven": [str(each) for each in run.proven],
     }
-    replace_file(fs, f"{directory}/{RUN_FILE}", json.dumps(fields).encode())
+    path = f"{directory}/{RUN_FILE}"
+    replace_file(fs, path, lambda file: json.dumps({**fields, "file": file.identity()}).encode())
 
 
 def forget_runs(fs: Fs, directories: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
@@ -88,6 +89,11 @@ class File(Protocol):
 
     def size(self) -> int:
         """Return the length in bytes."""
+        ...
+
+    def identity(self) -> str:
+        """Return what a copy of the file does not have: it stays over renames, restarts and changes of owner, and a
+        file made anew under the name has another one."""
         ...
 
     def sync(self) -> None:
@@ -179,18 +185,22 @@ def write_whole(file: File, data: bytes | bytearray | memoryview, position: int 
         raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes", file.path)
 
 
-def replace_file(fs: Fs, path: str, data: bytes, *, sync: bool = True) -> None:
+def replace_file(fs: Fs, path: str, data: bytes | Callable[[File], bytes], *, sync: bool = True) -> None:
     """Replace a file's content by way of ``path.tmp`` and a rename: readers and crashes see the old bytes or the new.
 
-    With ``sync`` the new bytes are on the disk when this returns. Without it a power loss may leave the file empty.
+    A function for ``data`` gets the file, which is a new one. With ``sync`` the new bytes are on the disk when this
+    returns. Without it a power loss may leave the file empty.
     """
     temporary = path + ".tmp"
     if fs.kind(temporary) not in (None, Kind.FILE, Kind.DIRECTORY):
         fs.unlink(temporary)
+    if callable(data) and fs.exists(temporary):
+        # Left by a crash; it is to be a new file.
+        fs.unlink(temporary)
     file = fs.open(temporary, create=True)
     try:
         file.truncate(0)
-        write_whole(file, data)
+        write_whole(file, data(file) if callable(data) else data)
         if sync:
             file.sync()
         fs.rename(temporary, path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 import stat
+import sys
 from typing import Final
 
 from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
@@ -86,6 +88,13 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def identity(self) -> str:
+        generation = bytearray(8)
+        # Numbers of inodes are given again. Where the file system does not tell their generation the number must do.
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._descriptor, _FS_IOC_GETVERSION, generation)
+        return f"{os.fstat(self._descriptor).st_ino}.{int.from_bytes(generation, sys.byteorder)}"
+
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -104,6 +113,8 @@ class OsFile:
 
 
 _SYNC_FILE_RANGE_WRITE = 2
+# _IOR('v', 1, long) of linux/fs.h, on machines with 64 bits.
+_FS_IOC_GETVERSION = 0x80087601
 _FALLOC_FL_KEEP_SIZE = 1
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _STAT_BLOCK_BYTES = 512

@@ -11,6 +11,7 @@ a thread, while appends go on. The loop walks the little that came meanwhile and
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.clock import Clock
@@ -128,12 +129,24 @@ class ActiveSegment(Segment):
         """
         position = self.size_bytes
         size = len(data)
+        self._write(data, position)
+        self.take_up(position, size, last_offset, max_timestamp, index_interval_bytes)
+
+    def append_run(self, data: memoryview, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
+        """Write several batches, whose headers these are, at the end; else as :meth:`append`."""
+        position = self.size_bytes
+        self._write(data, position)
+        for header in headers:
+            size = header.size_bytes
+            self.take_up(position, size, header.last_offset, header.max_timestamp, index_interval_bytes)
+            position += size
+
+    def _write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         if self._ahead is not None:
             data = self._unwritten(self._ahead, data)
         if self._file.pwrite(data, position) != len(data):
             # The disk is full; the second write says so with its own error number.
             write_whole(self._file, data, position)
-        self.take_up(position, size, last_offset, max_timestamp, index_interval_bytes)
 
     def take_up(
         self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval_bytes: int

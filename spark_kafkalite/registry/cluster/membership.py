@@ -8,8 +8,9 @@ view of the cluster keeps its last snapshot; what needs the registry fails with 
 An embedded registry has no such sessions: it is lost only with its disk, and that is final (``loss_is_final``).
 
 Until the broker has joined, an error other than the loss of a session ends the start. Afterwards it is logged, and a
-new session is tried after a pause, for ever: a registry that cannot be reached, or has been emptied, must not end the
-process. What does end it is another broker with its id, another cluster's registry, and what nobody has foreseen.
+new session is tried after a pause, for ever: a registry that cannot be reached must not end the process, nor one that
+has been emptied, or is an older copy of itself. These are not taken at their word: what they lack would count as
+deleted. What does end it is another broker with its id, another cluster's registry, and what nobody has foreseen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.registration import (
     DuplicateBrokerId,
     check_cluster_id,
+    check_not_older,
     cluster_id,
     create_base_nodes,
 )
@@ -205,6 +207,8 @@ class ClusterMembership:
             leaving = True
             raise
         finally:
+            # What the session has seen counts in the next one.
+            self._seen_zxid = self.seen_zxid
             self._session = None
             joining.cancel()
             lost.cancel()
@@ -229,6 +233,7 @@ class ClusterMembership:
         self._own_sessions.add(session.store.session_id)
         if self._watching.is_set():
             await check_cluster_id(session.store, known)
+            await check_not_older(session.store, self._seen_zxid)
         else:
             if self._check_zxid is not None:
                 # One server of an ensemble may be behind the others.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Set
 from typing import Final
 
@@ -23,7 +24,6 @@ from spark_kafkalite.registry.store import (
     NodeError,
     NodeExists,
     NoNode,
-    SessionState,
     Stat,
     Store,
     WatchEvent,
@@ -32,10 +32,13 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
+_LOG = logging.getLogger(__name__)
+
 # On top of the session timeout: the registry ends sessions on its own tick, and the news takes a moment.
 EXPIRY_MARGIN_S: Final = 2.0
-# How often to see whether a registry that was away is back.
-_LOOK_S: Final = 0.1
+# How often to look at a holder of this broker's id, and how long an answer may take before it counts as silence.
+_LOOK_S: Final = 0.25
+_STEADY_S: Final = 1.0
 
 
 class DuplicateBrokerId(RegistryError):
@@ -97,6 +100,23 @@ async def check_cluster_id(store: Store, known: str) -> None:
         raise _other_cluster(known, found)
 
 
+async def check_not_older(store: Store, seen_zxid: int) -> None:
+    """Check, in a later session, that the registry has come at least as far as this broker has seen it.
+
+    Raises RegistryError for one that has not: an older copy would say that topics made since do not exist, and their
+    logs would be deleted.
+    """
+    if store.seen_zxid < seen_zxid:
+        # One server of an ensemble may be behind the others.
+        await answer(store.sync())
+    if store.seen_zxid < seen_zxid:
+        raise RegistryError(
+            f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "
+            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back; to go "
+            "on with what is there, start this broker again, which says how"
+        )
+
+
 def _other_cluster(known: str, found: str) -> InconsistentClusterId:
     return InconsistentClusterId(
         f"this broker's data (meta.properties) belongs to cluster {known}, but the registry is that of cluster "
@@ -110,61 +130,72 @@ async def register_broker(
     """Create the broker's ephemeral registration and return its broker epoch.
 
     ``own_sessions`` are former sessions of this very process, whose node is replaced. Raises DuplicateBrokerId, naming
-    the holder, when another session still holds the id after its timeout + 2 s. Time in which the registry could not be
-    reached does not count: it ends no session meanwhile, and gives each its whole time again afterwards.
+    the holder, when another session still holds the id after its timeout + 2 s, as answers over that whole time say.
     """
     loop = asyncio.get_running_loop()
     path, data = znodes.broker_path(registration.broker_id), registration.encode()
     patience = _HolderPatience(loop, store)
+    gone = asyncio.Event()
+
+    def on_event(_: WatchEvent) -> None:
+        call_in_loop(loop, gone.set)
+
+    try:
+        await answer(store.create(path, data, ephemeral=True, make_parents=True))
+    except NodeExists:
+        if own_sessions <= {store.session_id}:
+            _LOG.info(
+                "broker.id=%d is still registered: waiting up to %.0f s, in case it is of a process that has died",
+                registration.broker_id,
+                patience.full_s,
+            )
     while True:
-        with contextlib.suppress(NodeExists):
-            await answer(store.create(path, data, ephemeral=True, make_parents=True))
-        stat = await answer(store.exists(path))
-        if stat is not None and stat.ephemeral_owner == store.session_id:
+        gone.clear()
+        # Of an ensemble's server that is behind, too, the answer is not older than the question.
+        _, stat = await asyncio.gather(answer(store.sync()), answer(store.exists(path, watch=on_event)))
+        if stat is None:
+            with contextlib.suppress(NodeExists):
+                await answer(store.create(path, data, ephemeral=True, make_parents=True))
+        elif stat.ephemeral_owner == store.session_id:
             # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
             return BrokerEpoch(stat.czxid)
-        if stat is not None and stat.ephemeral_owner in own_sessions:
+        elif stat.ephemeral_owner in own_sessions:
             with contextlib.suppress(NodeError):
                 await answer(store.multi([Delete(path, stat.version), Create(path, data, ephemeral=True)]))
-            continue
-        gone = asyncio.Event()
-
-        def on_event(_: WatchEvent, gone: asyncio.Event = gone) -> None:
-            call_in_loop(loop, gone.set)
-
-        stat = await answer(store.exists(path, watch=on_event))
-        if stat is None:
-            continue
-        if not await patience.wait_for(gone):
+        elif patience.ends_with(stat.ephemeral_owner):
             raise DuplicateBrokerId(await _duplicate_text(store, registration, stat))
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_LOOK_S, patience.full_s)):
+                    await gone.wait()
 
 
 class _HolderPatience:
-    """How long a holder of this broker's id may still be one that has died: its session and a margin."""
+    """How long the holder of this broker's id may be a process that has died: its session's timeout and a margin.
+
+    The registry must answer over that whole time, in one piece: while it cannot be reached, or stands still, it ends no
+    session, and gives each its whole time afterwards. Silence says nothing of the holder, even where the connection is
+    not known to be broken yet.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
-        self._store = store
-        self._full_s = store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
-        self._until_s = loop.time() + self._full_s
+        self.full_s = store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
+        self._holder = 0
+        self._since_s = self._seen_s = loop.time()
+        # On the loss of the connection, and on its return.
         store.add_session_listener(lambda _: call_in_loop(loop, self._begin_again))
 
     def _begin_again(self) -> None:
-        # On the loss of the connection, and on its return.
-        self._until_s = self._loop.time() + self._full_s
+        self._since_s = self._loop.time()
 
-    async def wait_for(self, gone: asyncio.Event) -> bool:
-        """Wait for the holder to go; return whether it has, or there is reason to look again."""
-        while True:
-            until_s = self._until_s
-            try:
-                async with asyncio.timeout_at(until_s):
-                    await gone.wait()
-                return True
-            except TimeoutError:
-                if until_s == self._until_s and self._store.state is not SessionState.SUSPENDED:
-                    return False
-                self._until_s = max(self._until_s, self._loop.time() + _LOOK_S)
+    def ends_with(self, holder: int) -> bool:
+        """Take an answer that names the session of the holder; return whether that one must be alive by now."""
+        now_s = self._loop.time()
+        if holder != self._holder or now_s > self._seen_s + _STEADY_S:
+            self._begin_again()
+        self._holder, self._seen_s = holder, now_s
+        return now_s >= self._since_s + self.full_s
 
 
 async def _duplicate_text(store: Store, registration: BrokerRegistration, stat: Stat) -> str:

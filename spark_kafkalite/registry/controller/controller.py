@@ -51,6 +51,7 @@ from spark_kafkalite.registry.store import (
     ConnectionLoss,
     Create,
     NodeExists,
+    NoNode,
     Operation,
     SessionExpired,
     SessionState,
@@ -73,6 +74,8 @@ _LONGEST_PAUSE_S: Final = 2.0
 # last one came.
 _GATHER_S: Final = 1.0
 _GATHER_QUIET_S: Final = 0.3
+# How often to see whether topics have their guards, and those that are to be deleted are gone.
+_COMPLETED_EVERY_S: Final = 60.0
 # Partitions whose in-sync replicas are looked through in one piece.
 _LOOKED_AT_ONCE: Final = 1000
 
@@ -174,7 +177,12 @@ class Controller:
     async def _work(self) -> None:
         """Do what is wanted, for as long as the session lasts."""
         while True:
-            await self._wanted.wait()
+            try:
+                async with asyncio.timeout(_COMPLETED_EVERY_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                # Nobody watches the nodes that stand beside the topics; somebody may have removed one.
+                self._may_be_unfinished = True
             self._wanted.clear()
             error: BaseException | None = None
             try:
@@ -300,11 +308,13 @@ class Controller:
             results = await answer(
                 self._store.multi([Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *operations])
             )
-        except BadVersion as error:
+        except (BadVersion, NoNode) as error:
             if error.operation_index != 0:
                 raise
-            _LOG.warning("broker %d is no longer the controller", self._broker_id)
+            _LOG.warning("broker %d is no longer the controller: %s", self._broker_id, error)
             self._resign()
+            # It may be all the same, where somebody has removed the epoch's node, or made it anew.
+            self._wanted.set()
             raise NotController(f"broker {self._broker_id} is no longer the controller") from error
         except SessionExpired:
             self._resign()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,20 @@ def test_three_killed_brokers_come_back_with_everything_and_without_anybodys_hel
     produce(cluster, b"0", b"1")
     for number in (3, 1, 2):
         cluster.kill(number)
+    for number in (1, 2, 3):
+        cluster.restart(number)
+    cluster.wait_in_sync("t", timeout_s=WAIT_S)
+    produce(cluster, b"2")
+    assert values(cluster, 3) == [b"0", b"1", b"2"]
+
+
+def test_a_broker_whose_log_was_removed_does_not_lead_with_an_empty_one(cluster: KafkaliteCluster) -> None:
+    """It was killed under this kernel, so whatever else it has is proven to be whole."""
+    create(cluster, [1, 2, 3])
+    produce(cluster, b"0", b"1")
+    for number in (1, 2, 3):
+        cluster.kill(number)
+    shutil.rmtree(cluster.broker(1).data_dir / "t-0")
     for number in (1, 2, 3):
         cluster.restart(number)
     cluster.wait_in_sync("t", timeout_s=WAIT_S)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.client.consume.truncation import LogTruncated
+from spark_kafkalite.client.network.served_versions import SUPPORTED
+from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.api_keys import ApiKey
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -28,9 +30,16 @@ def read(consumer: Consumer, count: int) -> list[int]:
     return found
 
 
+# Leaders compare by themselves from Fetch 12 on; before that they are asked.
+@pytest.mark.parametrize("fetch_version", [12, 11])
 def test_an_unclean_election_is_noticed_by_who_has_read_on(
-    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
+    cluster: KafkaliteCluster,
+    new_topic: Callable[..., str],
+    admin: Admin,
+    fetch_version: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(SUPPORTED, ApiKey.FETCH, (4, fetch_version))
     topic = new_topic(min_insync_replicas=1)
     partition = TopicPartition(topic, 0)
     produce(cluster, topic, range(100))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -151,6 +152,11 @@ def test_a_second_broker_with_the_same_id_says_whose_it_is(
     with pytest.raises(ChildFailed, match=rf"is taken by the broker at {broker.bootstrap}.*an id of its own"):
         second.start()
     assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
+    assert "broker.id=1 is still registered: waiting up to" in second.stderr_path.read_text()
+    # Its new directory is not the first broker's for all that.
+    second.overrides["broker.id"] = 2
+    with second:
+        pass
 
 
 def test_another_clusters_registry_and_an_emptied_one_are_refused(
@@ -175,6 +181,13 @@ def test_another_clusters_registry_and_an_emptied_one_are_refused(
     assert read_all(broker.bootstrap, "t", 1) == [b"0"]
 
 
+def put(copy: bytes, directory: Path) -> None:
+    """Have a registry's directory hold this database, and nothing else."""
+    shutil.rmtree(directory)
+    directory.mkdir()
+    (directory / "registry.db").write_bytes(copy)
+
+
 def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     registry = stack.enter_context(RegistryProcess(tmp_path / "registry"))
     broker = stack.enter_context(a_broker(tmp_path, registry.connect))
@@ -186,15 +199,31 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     note = broker.data_dir / "registry-zxid-checkpoint"
     store = observer(stack, registry.connect)
     eventually(lambda: note.exists() and int(note.read_text().split()[-1]) >= store.seen_zxid)
+    seen_zxid = store.seen_zxid
+    store.close()
     broker.stop()
     registry.stop()
-    for path in (tmp_path / "registry").iterdir():
-        path.unlink()
-    (tmp_path / "registry" / "registry.db").write_bytes(copy)
+    newest = (tmp_path / "registry" / "registry.db").read_bytes()
+    put(copy, tmp_path / "registry")
     registry.start()
     with pytest.raises(ChildFailed, match=r"the registry is older than the logs.*registry-zxid-checkpoint"):
         broker.start()
     assert (broker.data_dir / "t-0").is_dir()
+    registry.stop()
+    put(newest, tmp_path / "registry")
+    registry.start()
+    broker.start()
+    # A running broker cannot tell one that has come as far by other transactions, and deletes nothing for it.
+    registry.stop()
+    put(copy, tmp_path / "registry")
+    broker.pause()
+    registry.start()
+    store = observer(stack, registry.connect)
+    while store.seen_zxid < seen_zxid + 1000:
+        store.create("/n", sequential=True).result(TIMEOUT_S)
+    broker.resume()
+    eventually(lambda: list(broker.data_dir.glob("t-0.*-stray")))
+    assert broker.running
 
 
 def test_a_registry_that_does_not_answer_is_named_in_time(tmp_path: Path) -> None:

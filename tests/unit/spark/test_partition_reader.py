@@ -4,8 +4,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.consume.range_fetcher import RangeNotInLog
-from spark_kafkalite.client.consume.truncation import LogTruncated
 from spark_kafkalite.client.read_schema import READ_SCHEMA
+from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.offset_ranges import OffsetRange

@@ -26,6 +26,7 @@ class DictionaryCluster:
         self.ends = dict(ends)
         self.starts = dict(starts or {})
         self.topic_id = topic_id
+        self.epochs = {}
         self.asked = 0
 
     def assigned(self, known=()) -> Assigned:
@@ -37,6 +38,9 @@ class DictionaryCluster:
     def latest(self, partitions, not_below=None):
         self.asked += 1
         return {tp: self.ends[tp] for tp in partitions if tp in self.ends}
+
+    def leader_epochs(self, partitions):
+        return {tp: self.epochs[tp] for tp in partitions if tp in self.epochs}
 
     def resolved(self, spec, partitions, *, starting):
         return self.earliest(partitions) if spec.sentinel == EARLIEST else self.latest(partitions)
@@ -72,6 +76,29 @@ def test_only_the_first_batch_carries_the_initial_offsets():
     second = reader.latestOffset(first, ALL)
     assert second == {"t": {"0": 12}}
     assert spans(reader.partitions(first, second)) == {"t-0": (9, 12)}
+
+
+def test_a_batch_starts_in_the_leader_epoch_that_the_one_before_ended_in():
+    cluster = DictionaryCluster({T0: 9, T1: 4})
+    cluster.epochs = {T0: 3, T1: 3}
+    reader = reader_over(cluster)
+    initial = reader.initialOffset()
+    first = through_the_log(reader.latestOffset(initial, ALL))
+    epochs = lambda tasks: {str(r.topic_partition): r.start_epoch for task in tasks for r in task.ranges}  # noqa: E731
+    assert epochs(reader.partitions(initial, first)) == {"t-0": -1, "t-1": -1}
+    # Partition 0 has a new leader, and nobody asks for an end that is the same.
+    cluster.epochs[T0] = 5
+    assert reader.latestOffset(first, ALL) == first | {"$initial": initial}
+    cluster.ends = {T0: 12, T1: 7}
+    second = reader.latestOffset(first, ALL)
+    assert epochs(reader.partitions(first, second)) == {"t-0": 3, "t-1": 3}
+    # The same batch planned again, as for a task that is repeated.
+    assert epochs(reader.partitions(first, second)) == {"t-0": 3, "t-1": 3}
+    cluster.ends[T0] = 15
+    third = reader.latestOffset(second, ALL)
+    assert epochs(reader.partitions(second, third)) == {"t-0": 5}
+    # What another process planned: nobody knows.
+    assert epochs(reader_over(cluster).partitions(second, third)) == {"t-0": -1}
 
 
 def test_an_empty_first_batch_pins_latest():

@@ -1,7 +1,8 @@
-"""When a broker leaves a partition's ISR by itself: because it stops, or because its disk has failed. Pure.
+"""When a broker leaves a partition's ISR by itself: it stops, its disk has failed, or its log is gone. Pure.
 
 Whoever leads gives the partition back with the same write: nobody leads then, under the same epoch, and the controller
-elects. Nobody leaves who would leave nobody behind: the last live member has what is committed, and must lead next.
+elects. Nobody leaves who would leave nobody behind: the last live member has what is committed, and must lead next. But
+whose log is gone has nothing, and leaves it to the others whether they live or not.
 """
 
 from __future__ import annotations
@@ -42,3 +43,25 @@ def state_without(
         eligible[me] = mine
     leader = NO_LEADER if state.leader == me else state.leader
     return replace(state, leader=leader, isr=others, incarnations=named, eligible=eligible)
+
+
+def others_with_log(state: PartitionState, me: BrokerId) -> tuple[BrokerId, ...]:
+    """Return the members of the ISR, and the eligible replicas, besides this broker, if it is one of them; else none.
+
+    Each of them had what is committed when the state was written, so an empty log has no place among them.
+    """
+    named = dict.fromkeys((*state.isr, *state.eligible))
+    return tuple(broker for broker in named if broker != me) if me in named else ()
+
+
+def state_without_lost(state: PartitionState, me: BrokerId) -> PartitionState | None:
+    """Return the state after this broker has left because it has no log any more; None where no other had one."""
+    if not others_with_log(state, me):
+        return None
+    return replace(
+        state,
+        leader=NO_LEADER if state.leader == me else state.leader,
+        isr=tuple(broker for broker in state.isr if broker != me),
+        incarnations={broker: which for broker, which in state.incarnations.items() if broker != me},
+        eligible={broker: which for broker, which in state.eligible.items() if broker != me},
+    )

@@ -125,8 +125,7 @@ def _look_up(
         if message.replica_id >= 0:
             answer.offset = partition.log.log_end_offset
         else:
-            context.lease.check_leads(context.clock.monotonic_s())
-            _check_known(exchange, partition, leader)
+            _check_known(context, exchange, partition, leader)
             answer.offset = partition.last_stable_offset if message.isolation_level else partition.visible_end_offset
         answer.leader_epoch = partition.leader_epoch
         return answer
@@ -137,19 +136,24 @@ def _look_up(
     if asked.timestamp == LATEST_TIERED_TIMESTAMP:
         return answer
     if asked.timestamp == MAX_TIMESTAMP:
-        _check_known(exchange, partition, leader)
+        _check_known(context, exchange, partition, leader)
         found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)
     else:
         found = partition.log.offset_for_timestamp(asked.timestamp, partition.visible_end_offset)
         if found is None:
-            _check_known(exchange, partition, leader)
+            _check_known(context, exchange, partition, leader)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
     return answer
 
 
-def _check_known(exchange: Exchange, partition: Partition, leader: Leader) -> None:
-    """Raise OffsetNotAvailable (78), in old versions LeaderNotAvailable (5), while nobody knows what is committed."""
+def _check_known(context: BrokerContext, exchange: Exchange, partition: Partition, leader: Leader) -> None:
+    """See that this broker knows where what is committed ends.
+
+    Raises NotLeaderOrFollower (6) when another one may lead by now; OffsetNotAvailable (78), in old versions
+    LeaderNotAvailable (5), while nobody knows it.
+    """
+    context.lease.check_leads(context.clock.monotonic_s())
     if partition.high_watermark < leader.epoch_start_offset:
         text = (
             f"{partition.topic_partition}: what was shown before epoch {leader.epoch}, below offset "

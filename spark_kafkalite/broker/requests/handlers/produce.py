@@ -31,6 +31,7 @@ from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
@@ -175,6 +176,9 @@ class _Producing:
                     header = None
                 self._delay().append_later(leader, batch, header, produced)
             except KafkaError as error:
+                if isinstance(error, LeaderMoves) and acks != 0:
+                    self._delay().await_next_leader(topic_partition, error, produced)
+                    continue
                 said = context.lease.said(error, context.clock.monotonic_s())
                 produced.append(_failure(topic_partition, said, self.hints))
                 if acks == 0:
@@ -228,9 +232,9 @@ class DelayedProduce(DelayedOperation):
     """A produce request of which some partition's outcome is still open.
 
     Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
-    passes the batch), or the end of the leader epoch it was appended under; the request's timeout; the connection's
-    end. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the timeout has
-    nothing to do but to answer.
+    passes the batch), or the end of the leader epoch it was appended under; where somebody else is about to lead, the
+    news of who that is (``replication.next_leader``); the request's timeout; the connection's end. Every open partition
+    has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the timeout has nothing to do but to answer.
     """
 
     __slots__ = (
@@ -239,6 +243,7 @@ class DelayedProduce(DelayedOperation):
         "_context",
         "_exchange",
         "_hints",
+        "_leaderless",
         "_outcomes",
         "_queued",
         "_started",
@@ -256,6 +261,8 @@ class DelayedProduce(DelayedOperation):
         self._queued = 0
         # For each partition (its leader then) what was appended, in order, and where the outcome of it goes.
         self._awaiting: dict[Leader, deque[tuple[AppendResult, list[ProducedPartition], int]]] = {}
+        # Of partitions that nobody leads any more: what is refused, and where the outcome of it goes.
+        self._leaderless: dict[NextLeader, list[tuple[TopicPartition, KafkaError, list[ProducedPartition], int]]] = {}
         self._started = False
         exchange.defer()
         exchange.call_if_abandoned(self.abandon)
@@ -264,6 +271,13 @@ class DelayedProduce(DelayedOperation):
         """Leave the outcome of an append open until it is acknowledged."""
         produced.append(_open_outcome(leader.topic_partition.partition))
         self._watch(leader, appended, produced, len(produced) - 1)
+
+    def await_next_leader(
+        self, topic_partition: TopicPartition, refusal: LeaderMoves, produced: list[ProducedPartition]
+    ) -> None:
+        """Leave the outcome of a batch that is refused open until the answer can say who leads."""
+        produced.append(_open_outcome(topic_partition.partition))
+        self._refuse(topic_partition, refusal, produced, len(produced) - 1)
 
     def append_later(
         self, leader: Leader, batch: memoryview, header: BatchHeader | None, produced: list[ProducedPartition]
@@ -296,12 +310,22 @@ class DelayedProduce(DelayedOperation):
             if self._acks == 0:
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
             said = self._context.lease.said(outcome, self._context.clock.monotonic_s())
-            produced[index] = _failure(leader.topic_partition, said, self._hints)
+            self._refuse(leader.topic_partition, said, produced, index)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
             produced[index] = self._acknowledged(number, outcome, leader)
         elif not self.finished:
             self._watch(leader, outcome, produced, index)
         self.try_complete()
+
+    def _refuse(
+        self, topic_partition: TopicPartition, error: KafkaError, produced: list[ProducedPartition], index: int
+    ) -> None:
+        """Have an error as a partition's outcome; if its next leader may be known in a moment, wait for that."""
+        produced[index] = _failure(topic_partition, error, self._hints)
+        if isinstance(error, LeaderMoves) and error.next_leader.is_awaited and self._acks and not self.finished:
+            if error.next_leader not in self._leaderless:
+                error.next_leader.add(self)
+            self._leaderless.setdefault(error.next_leader, []).append((topic_partition, error, produced, index))
 
     def _acknowledged(self, number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
         """Return the outcome of what is acknowledged now: what was checked before the append may not hold any more."""
@@ -329,7 +353,7 @@ class DelayedProduce(DelayedOperation):
             if leader.end_reason is not None:
                 # The bounds may speak of another leader's records by now (rule R15).
                 for _, produced, index in waiting:
-                    produced[index] = _failure(leader.topic_partition, leader.end_reason, self._hints)
+                    self._refuse(leader.topic_partition, leader.end_reason, produced, index)
             else:
                 acknowledged_end = leader.acknowledged_end_offset(self._acks)
                 while waiting and waiting[0][0].last_offset < acknowledged_end:
@@ -339,7 +363,12 @@ class DelayedProduce(DelayedOperation):
                     continue
             del self._awaiting[leader]
             leader.ack_waiters.remove(self)
-        if self._awaiting or self._queued:
+        for next_leader, refused in list(self._leaderless.items()):
+            if not next_leader.is_awaited:
+                for topic_partition, error, produced, index in refused:
+                    produced[index] = _failure(topic_partition, error, self._hints)
+                del self._leaderless[next_leader]
+        if self._awaiting or self._queued or self._leaderless:
             return False
         self._answer()
         return True
@@ -353,6 +382,8 @@ class DelayedProduce(DelayedOperation):
     def release(self) -> None:
         for leader in self._awaiting:
             leader.ack_waiters.remove(self)
+        for next_leader in self._leaderless:
+            next_leader.remove(self)
 
     def _answer(self) -> None:
         if not self.finish():

@@ -9,9 +9,10 @@ import pytest
 
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
-from spark_kafkalite.testing.partition_states import incarnations_of, partition_state
+from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_partition import Waiter
 
@@ -120,11 +121,37 @@ def test_a_state_that_has_changed_meanwhile_is_read_again(leading: Leading) -> N
     assert handing_over.done()
 
 
+def test_one_state_that_has_changed_meanwhile_keeps_no_other_partition(leading: Leading) -> None:
+    led, leaving = leading(1, 2, count=5)
+    led.set_node(partition_state(1, 2, 3), 3)
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run()
+    assert [(led.node(number).leader, led.node(number).isr) for number in range(5)] == [
+        (-1, (2, 3) if number == 3 else (2,)) for number in range(5)
+    ]
+    for number in range(5):
+        elect(led, 2, number)
+    led.run()
+    assert handing_over.done()
+
+
+def test_what_a_broker_leads_is_given_back_first(leading: Leading) -> None:
+    """Its clients wait for an election, the others only for this broker to be out of the ISR."""
+    led, leaving = leading(1, 2, count=150)
+    for number in range(100):
+        led.set_node(partition_state(2, 1, leader=2, epoch=1), number)
+    led.publish()
+    led.loop.run_until_complete(leaving.hand_over(0.1))
+    zxids = [led.registry.tree.get(znodes.state_path("t", number), 1, None)[1].mzxid for number in range(150)]
+    assert max(zxids[100:]) < min(zxids[:100])
+
+
 def test_a_thousand_partitions_are_handed_over_in_turns(leading: Leading) -> None:
     led, leaving = leading(1, 2, count=300)
     handing_over = led.loop.create_task(leaving.hand_over(5.0))
     led.run()
     assert {led.node(number).isr for number in range(300)} == {(2,)}
+    assert led.registry.writes == 3
     handing_over.cancel()
     with pytest.raises(asyncio.CancelledError):
         led.loop.run_until_complete(handing_over)
@@ -165,6 +192,38 @@ def test_a_failed_partition_is_left_when_there_is_a_session_again(leading: Leadi
     led.has_session = True
     led.run(1.0)
     assert led.node().isr == (2,)
+
+
+@pytest.mark.parametrize("isr", [(1, 2), (1,)])
+def test_a_log_that_is_gone_is_left_to_those_who_had_it_whether_they_live_or_not(
+    leading: Leading, isr: tuple[int, ...]
+) -> None:
+    led, leaving = leading(*isr)
+    led.set_node(partition_state(*isr, eligible=incarnations_of(3)))
+    led.live = {BrokerId(1): live_broker(1)}
+    led.publish()
+    led.registry.faults.append("dropped")
+    led.hosted.lost.add(led.partition().topic_partition)
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    node = led.node()
+    assert (node.leader, node.leader_epoch, node.isr) == (-1, 0, isr[1:])
+    assert (node.incarnations, node.eligible) == (incarnations_of(*isr[1:]), incarnations_of(3))
+
+
+def test_a_log_that_is_gone_and_was_nobody_elses_is_not_left(leading: Leading) -> None:
+    led, leaving = leading(1)
+    led.hosted.lost.add(led.partition().topic_partition)
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
+
+
+def test_who_has_a_log_again_is_not_taken_out_for_the_one_that_was_gone(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
 
 
 def test_a_node_that_cannot_be_read_is_left_alone(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:

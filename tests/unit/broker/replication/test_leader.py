@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker.replication import next_leader
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -258,8 +259,12 @@ def context_of(harness: Harness, partition: Partition) -> Any:
 
 
 @pytest.mark.parametrize("end", END)
-def test_a_produce_that_waits_is_refused_when_its_epoch_ends(harness: Harness, partition: Partition, end: Any) -> None:
+def test_a_produce_that_waits_is_refused_when_its_epoch_ends(
+    harness: Harness, partition: Partition, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
     """Also when what it has appended is below the high watermark by then: it is the next leader's (rule R15)."""
+    # How it waits for that one is test_next_leader.py's.
+    monkeypatch.setattr(next_leader, "_AWAITED_S", 0.0)
     produced: list[Any] = []
     exchange: Any = Answers()
     context = context_of(harness, partition)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from spark_kafkalite import slices
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
 from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError
+from spark_kafkalite.log import copied_batches
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -26,6 +29,7 @@ from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.partition_states import partition_state
 from spark_kafkalite.wire.packed import (
     FetchedPartition,
     FetchPartition,
@@ -314,7 +318,10 @@ def test_a_partition_that_is_to_be_followed_does_not_wait_for_the_others(make_wo
     assert len(world.leader.connections) == 1
 
 
-def test_cuts_back_what_the_leader_does_not_have(make_world: Callable[..., World]) -> None:
+def test_cuts_back_what_the_leader_does_not_have(
+    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     world = make_world()
     for log in (world.leader.logs[0], world.partitions[0].log):
         log.append_as_follower(make_stored_batch(0, 1, 3))
@@ -327,6 +334,7 @@ def test_cuts_back_what_the_leader_does_not_have(make_world: Callable[..., World
     world.run()
     assert world.is_same()
     assert world.partitions[0].high_watermark == 9
+    assert "t-0: cut back from offset 7 to 3, where its log parts" in caplog.text
 
 
 def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_world: Callable[..., World]) -> None:
@@ -521,14 +529,14 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
     world = make_world()
     world.leader.append(0, 2)
     log = world.partitions[0].log
-    append, problems = log.append_as_follower, [KafkaStorageError("no room")] * 2
+    append, problems = log.copying, [KafkaStorageError("no room")] * 2
 
     def failing(*arguments: Any) -> Any:
         if problems:
             raise problems.pop()
         return append(*arguments)
 
-    log.append_as_follower = failing  # type: ignore[method-assign]
+    log.copying = failing  # type: ignore[method-assign]
     world.follow()
     world.run(0.4)
     assert world.is_same()
@@ -538,7 +546,7 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
         log.local.fail("bad disk")
         raise KafkaStorageError("bad disk")
 
-    log.append_as_follower = broken  # type: ignore[method-assign]
+    log.copying = broken  # type: ignore[method-assign]
     world.leader.append(0)
     world.run(0.4)
     assert world.failed == world.partitions
@@ -656,3 +664,79 @@ def test_random_schedules(make_world: Callable[..., World], seed: int) -> None:
         assert [each for each in kernel.scan_headers(contents(partition.log)) if each.last_offset >= start] == [
             each for each in kernel.scan_headers(contents(leader.logs[number])) if each.last_offset >= start
         ]
+
+
+# Answers that take several turns
+
+
+def test_others_have_their_turn_while_much_is_appended(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied_batches, "_RUN_BATCHES", 1)
+    # A slice is over as soon as it may be.
+    monkeypatch.setattr(slices.run_slice, "__defaults__", (0.0,))
+    world = make_world()
+    world.leader.append(0, 3)
+    ends: list[int] = []
+
+    def look() -> None:
+        ends.append(world.partitions[0].log.log_end_offset)
+        if ends[-1] < 6:
+            world.loop.call_soon(look)
+
+    world.loop.call_soon(look)
+    world.follow()
+    world.run()
+    assert world.is_same()
+    assert {2, 4} <= set(ends)
+
+
+def test_an_append_ends_with_the_role(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the answer holds besides is another leader's, whose log this broker may have left behind by then."""
+    monkeypatch.setattr(copied_batches, "_RUN_BATCHES", 1)
+    monkeypatch.setattr(slices.run_slice, "__defaults__", (0.0,))
+    world = make_world()
+    partition = world.partitions[0]
+    world.leader.append(0, 3)
+    led: list[int] = []
+
+    def lead_at_once() -> None:
+        if partition.log.log_end_offset == 0:
+            world.loop.call_soon(lead_at_once)
+            return
+        partition.become_leader(partition_state(ME, epoch=6, version=2))
+        led.append(partition.log.log_end_offset)
+        batch = make_batch([b"led"])
+        partition.check_leader().append_own(batch)
+
+    world.loop.call_soon(lead_at_once)
+    world.follow()
+    world.run()
+    assert led == [2]
+    assert partition.log.log_end_offset == 3
+    assert partition.log.epochs.entries == [(5, 0), (6, 2)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_thread_appends_a_large_batch(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """The answer stays where it is until then, also when the connection breaks meanwhile."""
+    monkeypatch.setattr(copied_batches, "INLINE_BATCH_BYTES", 10)
+    monkeypatch.setattr(copied_batches, "_RUN_BYTES", 1)
+    world = make_world()
+    world.io.held = True
+    world.leader.append(0, 2)
+    world.follow()
+    world.run()
+    assert world.partitions[0].log.log_end_offset == 0
+    assert world.connection.held == 1
+    if is_lost:
+        world.connection.lose()
+    world.io.held = False
+    world.io.run_all()
+    world.run(1.0)
+    assert world.is_same()
+    world.leader.append(0)
+    world.run(1.0)
+    assert world.is_same()

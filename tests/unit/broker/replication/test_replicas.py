@@ -21,7 +21,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
@@ -45,7 +45,7 @@ class World:
         self.logs = LogManager(self.fs, ["/d0", "/d1"], clock, config_of=self.config_of)
         self.logs.open()
         self.logs.load()
-        services = PartitionServices(
+        services = self.services = PartitionServices(
             ME,
             clock,
             self.threads,  # type: ignore[arg-type]
@@ -195,6 +195,33 @@ def test_a_topic_that_cannot_be_read_any_more_keeps_its_log(world: World) -> Non
     assert world.logs.get(A) is not None
 
 
+def kept_and_deleted(world: World) -> list[str]:
+    """Return how the directories of logs end that are out of use."""
+    names = [entry.name for directory in ("/d0", "/d1") for entry in world.fs.entries(directory)]
+    return sorted(name.rpartition("-")[2] for name in names if "." in name and name.startswith("a-"))
+
+
+def test_a_topic_that_goes_while_nobody_looks_is_set_aside_and_not_deleted(world: World) -> None:
+    world.register()
+    world.create("a", 2)
+    world.settle()
+    world.append(A)
+    world.lose_registration()
+    world.settle()
+    # An older copy of the registry would say the same.
+    world.delete("a")
+    world.settle()
+    assert world.replicas.find(A) is None
+    assert kept_and_deleted(world) == ["stray", "stray"]
+    world.register()
+    world.create("a", topic_id=b"n" * 16)
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 0
+    world.delete("a")
+    world.settle()
+    assert kept_and_deleted(world) == ["delete", "stray", "stray"]
+
+
 def test_a_loss_that_is_acted_upon_late_does_not_end_what_is_led_under_the_next_registration(world: World) -> None:
     world.register()
     world.create("a")
@@ -235,6 +262,46 @@ def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_othe
     assert partition.log.topic_id == b"a" * 16
     assert partition.log.log_end_offset == (3 if replicas == (ME,) else 0)
     assert ("does not say which topic" in caplog.text) == (len(replicas) > 1)
+
+
+@pytest.mark.parametrize("gone", ["no log", "no id", "another topic's"])
+def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, caplog: pytest.LogCaptureFixture) -> None:
+    """However whole this broker's other logs are, the state means a log that is not there."""
+    left: list[tuple[TopicPartition, bytes]] = []
+    world.services.on_log_lost = lambda *lost: left.append(lost)
+    if gone != "no log":
+        log = world.logs.create(A, None if gone == "no id" else b"o" * 16)
+        log.append_as_follower(make_stored_batch(0, 0, 3))
+    named = world.state(replicas=(ME, OTHER))
+    world.publish({"a": TopicState(b"a" * 16, {0: named}, {})})
+    world.loop.run_until_complete(world.replicas.compare_logs())
+    world.register()
+    world.settle()
+    assert left == [(A, b"a" * 16)]
+    with pytest.raises(KafkaStorageError, match="no log here any more: it is left to brokers 2"):
+        world.replicas.get(A)
+    assert world.logs.get(A) is None
+    # An election that comes first changes nothing.
+    world.change(A, replace(named, leader_epoch=LeaderEpoch(1), version=1))
+    world.settle()
+    assert world.logs.get(A) is None
+    world.change(A, replace(named, leader=BrokerId(OTHER), isr=(BrokerId(OTHER),), version=2))
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, Follower)
+    assert not world.replicas.has_failed
+    assert not world.replicas.has_lost(A, b"a" * 16)
+    assert "a-0 has no log here any more: it is left to brokers 2, which had" in caplog.text
+    assert "is lost" not in caplog.text
+
+
+def test_a_log_that_nobody_else_has_begins_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    named = replace(world.state(replicas=(ME, OTHER)), isr=(BrokerId(ME),))
+    world.publish({"a": TopicState(b"a" * 16, {0: replace(named, leader_epoch=LeaderEpoch(3))}, {})})
+    world.loop.run_until_complete(world.replicas.compare_logs())
+    world.register()
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    assert "whatever it held is lost" in caplog.text
 
 
 def test_a_log_ahead_of_the_registry_is_not_led(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -458,7 +525,7 @@ def follow_and_cut(world: World, to: int = 2) -> Partition:
     asked = role.ask(world.loop.time())
     assert asked is not None
     world.threads.held = True
-    role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time())
+    run_whole(role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time()))
     assert partition.is_truncating
     return partition
 

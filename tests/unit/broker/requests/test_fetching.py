@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -389,6 +390,15 @@ class TestFollowers:
         return result.error_code, result.offset
 
 
+def offset_found(bed: Bed, version: int, timestamp: int) -> tuple[int, int]:
+    """Return what a consumer is answered that asks for the offset of a time: error code and offset."""
+    asked = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+    exchange: Any = Exchange(Connection(bed), (2, version, 1, "c"))  # type: ignore[arg-type]
+    request = ListOffsetsRequest(replica_id=-1, topics=[asked])
+    result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
+    return result.error_code, result.offset
+
+
 class TestNewLeaders:
     @pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (9, 78)])
     def test_the_end_is_not_known_before_what_was_shown_is(self, bed: Bed, version: int, code: int) -> None:
@@ -399,23 +409,27 @@ class TestNewLeaders:
         partition.become_leader(partition_state(ME, FOLLOWER, epoch=5, version=2))
         bed.harness.append(partition, 1)
         now_ms = bed.harness.clock.wall_ms()
-        connection = Connection(bed)
-
-        def found(timestamp: int) -> tuple[int, int]:
-            asked = ListOffsetsTopic(
-                name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
-            )
-            exchange = Exchange(connection, (2, version, 1, "c"))
-            request = ListOffsetsRequest(replica_id=-1, topics=[asked])
-            result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
-            return result.error_code, result.offset
-
+        found = partial(offset_found, bed, version)
         not_known = [-1, now_ms + 1000] + [-3] * (version >= 7)
         assert {found(timestamp) for timestamp in not_known} == {(code, -1)}
         assert found(-2) == (0, 0)
         assert found(now_ms - 1000) == (0, 0)
         partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 3)
         assert (found(-1), found(now_ms + 1000)) == ((0, 3), (0, -1))
+
+    def test_where_records_end_is_not_said_when_the_lease_is_over(self, bed: Bed) -> None:
+        partition = bed.lead()
+        bed.harness.append(partition, 3)
+        now_ms = bed.harness.clock.wall_ms()
+        bed.context.lease = lease = RegistryLease()
+        found = partial(offset_found, bed, 9)
+        # The end, a time behind the last record, the newest record: another leader may have later ones by now.
+        behind = [-1, now_ms + 1000, -3]
+        assert {found(timestamp) for timestamp in behind} == {(6, -1)}
+        # What is there is there with every leader.
+        assert [found(-2), found(now_ms - 1000)] == [(0, 0), (0, 0)]
+        lease.renew(bed.harness.clock.monotonic_s(), 3000)
+        assert [error for error, _ in map(found, behind)] == [0, 0, 0]
 
 
 class TestHints:

@@ -89,6 +89,21 @@ def test_who_never_reads_leaves_the_others_one_batch_each_when_it_is_fair() -> N
     assert (found.limits.max_bytes, found.limits.max_wait_ms) == (1, SHORT_WAIT_MS)
 
 
+def test_fetches_that_idle_brokers_keep_leave_room_for_one_to_every_other_broker() -> None:
+    conf = config()
+    for brokers in range(1, 40):
+        seen = snapshot(list(range(1, brokers + 1)), nodes=tuple(range(1, brokers + 1)))
+        requested = 0
+        for node in range(1, brokers + 1):
+            states = [state(number) for number in range(brokers)]
+            found = plan_fetch(
+                states, seen, node, requested_bytes=requested, turn=0, now_s=NOW_S, config=conf, fair=False
+            )
+            assert wanted(found) == [node - 1] and found is not None
+            requested += found.limits.max_bytes
+        assert requested <= conf.queued_max_bytes
+
+
 def test_random_states_keep_the_bounds() -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
+from spark_kafkalite.client.group.lag import partition_lags
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
@@ -43,6 +44,8 @@ class Elected:
 
     def _answer(self, api_key: int, request: Any) -> ListOffsetsResponse | None:
         if api_key != ApiKey.LIST_OFFSETS or not self.left:
+            return None
+        if request.topics[0].partitions[0].timestamp != LATEST_TIMESTAMP:
             return None
         self.left -= 1
         parts = [
@@ -85,6 +88,12 @@ def test_who_knows_an_end_from_before_hears_that_there_is_no_news(cluster: Clust
     found = ends(cluster, {T0: 5, T1: 5})
     assert found[T0] == OffsetAndTimestamp(5, -1, -1)
     assert found[T1].offset == 7
+
+
+@pytest.mark.parametrize("elected", [(NOT_AVAILABLE, 1_000_000)], indirect=True)
+def test_a_group_s_lag_where_the_end_is_not_known_is_not_known(cluster: ClusterClient, elected: Elected) -> None:
+    lags = partition_lags(cluster, {T0: 5, T1: 5}, Deadline.after_ms(20_000))
+    assert (lags[T0].records, lags[T0].log_end_offset, lags[T1].records) == (None, None, 2)
 
 
 @pytest.mark.parametrize("elected", [(NOT_LEADER, 3)], indirect=True)

@@ -24,6 +24,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
 )
 
 MEMBER = GroupMember("m", 1)
+UNKNOWN_TOPIC = 3
 ILLEGAL_GENERATION = 22
 
 
@@ -35,6 +36,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.config = ClientConfig(("h:1",))
         self.cluster = self
+        self.pauses = 0
         self.requests: queue.Queue[tuple[dict[str, int], queue.Queue[Any]]] = queue.Queue()
 
     def call(self, request: OffsetCommitRequest, deadline: Deadline) -> OffsetCommitResponse:
@@ -50,6 +52,9 @@ class Coordinator:
             raise answer
         partition = OffsetCommitResponsePartition(partition_index=0, error_code=answer)
         return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[partition])])
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
 
     def expect(self, offsets: dict[str, int], answer: Any = 0) -> None:
         request, answers = self.requests.get(timeout=20)
@@ -115,6 +120,22 @@ def test_a_refused_commit_is_the_outcome_of_all_that_went_with_it(coordinator: C
     assert lane.wait_idle(soon())
     codes = [getattr(error, "code", 0) for _, error in lane.take_outcomes()]
     assert codes == [0, ILLEGAL_GENERATION, ILLEGAL_GENERATION]
+
+
+def test_a_topic_that_the_coordinator_has_not_heard_of_yet_is_tried_again(
+    coordinator: Coordinator, lane: CommitLane
+) -> None:
+    lane.submit(offsets(1), MEMBER, nothing)
+    for code in (UNKNOWN_TOPIC, UNKNOWN_TOPIC, 0):
+        coordinator.expect({"t-0": 1}, code)
+    assert lane.wait_idle(soon())
+    assert [error for _, error in lane.take_outcomes()] == [None]
+    assert coordinator.pauses == 2
+    lane.submit(offsets(2), MEMBER, nothing)
+    for _ in range(5):
+        coordinator.expect({"t-0": 2}, UNKNOWN_TOPIC)
+    assert lane.wait_idle(soon())
+    assert [getattr(error, "code", 0) for _, error in lane.take_outcomes()] == [UNKNOWN_TOPIC]
 
 
 def test_commits_that_nobody_asks_about_do_not_pile_up(coordinator: Coordinator, lane: CommitLane) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.client.config import ClientConfig, consumer_config, producer_config
+from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, columns_from
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.lifecycle import Lifecycle
 from spark_kafkalite.client.network.cluster import ClusterClient
@@ -132,6 +133,16 @@ def test_a_consumer_goes_where_the_refusal_says(moved: Moved) -> None:
             ahead.changed.wait(1)
     assert moved.refused >= 1
     ahead.close()
+    cluster.close()
+
+
+def test_a_range_is_read_where_the_refusal_says(moved: Moved) -> None:
+    moved.leader.append(T0, make_batch([b"0", b"1"]))
+    cluster = moved.client(consumer_config({"bootstrap.servers": "former:1"}, SLOW).client)
+    cluster.refresh(["t"], Deadline.after_ms(10_000))
+    with RangeFetcher(cluster, T0, 0, 2, timeout_ms=WITHIN_S * 1_000) as fetcher:
+        assert sum(columns.count for columns in columns_from(fetcher)) == 2
+    assert moved.refused == 1
     cluster.close()
 
 

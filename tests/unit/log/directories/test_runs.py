@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.log.directories.runs import MOST_PROVEN, Run, boot_id, proven_runs, read_run, write_run
-from spark_kafkalite.log.files.fs import read_whole, replace_file
+from spark_kafkalite.log.files.fs import read_whole, remove_tree, replace_file, write_whole
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -179,6 +179,43 @@ def test_an_empty_log_directory_says_nothing_about_a_run(fs: MemoryFs) -> None:
     broker.start()
     broker.lose_power()
     assert broker.start() == ()
+
+
+def _copy(fs: MemoryFs, source: str, target: str) -> None:
+    """Have a directory hold what another one does, in files of its own."""
+    if fs.exists(target):
+        remove_tree(fs, target)
+    fs.make_directories(target)
+    for entry in fs.entries(source):
+        if entry.is_directory:
+            _copy(fs, f"{source}/{entry.name}", f"{target}/{entry.name}")
+        else:
+            write_whole(fs.open(f"{target}/{entry.name}", create=True), read_whole(fs, f"{source}/{entry.name}"))
+
+
+@pytest.mark.parametrize("log_dirs", [TWO, ("/a",)])
+def test_a_copy_that_was_made_while_the_run_went_on_proves_nothing(fs: MemoryFs, log_dirs: tuple[str, ...]) -> None:
+    broker = Broker(fs, log_dirs)
+    broker.start()
+    broker.append()
+    _copy(fs, "/a", "/backup")
+    broker.append()
+    broker.kill()
+    _copy(broker.fs, "/backup", "/a")
+    assert broker.start() == ()
+    # What the next run writes there is its own.
+    broker.kill()
+    assert broker.start() == (2,)
+
+
+def test_what_was_stopped_in_order_may_be_copied_to_another_place(fs: MemoryFs) -> None:
+    broker = Broker(fs, ("/a",))
+    broker.start()
+    broker.append()
+    broker.stop(reboot=True)
+    _copy(broker.fs, "/a", "/elsewhere")
+    broker.log_dirs = ("/elsewhere",)
+    assert broker.start() == (1,)
 
 
 def test_the_chain_is_bounded(broker: Broker) -> None:

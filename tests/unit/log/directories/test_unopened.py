@@ -100,3 +100,12 @@ def test_a_closed_log_goes_with_its_topic_and_that_of_another_topic_is_kept(fs: 
     again = start(fs, 1)
     delete_unopened(again, FIRST, bytes(16))
     assert any(entry.name.startswith("A-0.") and entry.name.endswith("-stray") for entry in fs.entries("/data"))
+
+
+def test_a_closed_log_is_set_aside_whichever_topic_it_is_of(fs: MemoryFs) -> None:
+    manager = start(fs, 2)
+    job = manager.retiring.start_setting_aside((), [SECOND])
+    job.run()
+    assert not manager.retiring.finish_setting_aside(job)
+    assert not manager.knows(SECOND)
+    assert any(entry.name.startswith("t-0.") and entry.name.endswith("-stray") for entry in fs.entries("/data"))

@@ -401,6 +401,42 @@ def test_an_emptied_registry_is_not_believed_and_tried_again(tmp_path: Path, cap
     run(work())
 
 
+def test_an_older_copy_of_the_registry_is_not_believed_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            state, epoch = await member.session.watcher.caught_up(), member.me.epoch
+            now = member.membership.seen_zxid
+            member.membership._seen_zxid = now + 1000
+            member.registry.expire()
+            await eventually(lambda: len(member.registry.sessions) >= 4)
+            assert member.view.state is state
+            assert caplog.text.count("the registry is older than this broker has seen it") == 1
+            # Back is what has come farther.
+            member.membership._seen_zxid = now
+            await member.led_again_after(epoch)
+
+    run(work())
+
+
+def test_what_a_session_has_seen_counts_in_the_next_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            await member.join()
+            await member.create("t")
+            seen = member.session.store.seen_zxid
+            member.registry.become_unreachable()
+            member.registry.expire()
+            await eventually(lambda: member.registrations[-1] is None)
+            assert member.membership.seen_zxid >= seen
+            member.registry.become_reachable()
+
+    run(work())
+
+
 def test_another_clusters_registry_in_a_later_session_ends_the_membership(tmp_path: Path) -> None:
     async def work() -> None:
         async with a_member(tmp_path, ends=True) as member:

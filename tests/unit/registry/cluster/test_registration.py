@@ -1,6 +1,9 @@
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +12,7 @@ from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
-from spark_kafkalite.registry.store import SessionState
+from spark_kafkalite.registry.store import Exists, Request, SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
@@ -101,20 +104,63 @@ def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: Embe
     assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
 
 
-def test_time_without_the_registry_does_not_count_against_a_holder_of_the_id(
-    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+class SilentStore(EmbeddedStore):
+    """Hears nothing from the registry while it is told so, neither answers nor events; afterwards all of it."""
+
+    def __init__(self, registry: EmbeddedRegistry, session_timeout_ms: int) -> None:
+        super().__init__(registry, session_timeout_ms=session_timeout_ms)
+        self.is_silent = False
+        self.watches = 0
+        self._held: list[Callable[[], object]] = []
+        self._lock = threading.RLock()
+
+    def ask(self, request: Request) -> Future[Any]:
+        if isinstance(request, Exists) and (watch := request.watch) is not None:
+            self.watches += 1
+            request = Exists(request.path, lambda event: self._hear(lambda: watch(event)))
+        answer, heard = super().ask(request), Future[Any]()
+
+        def hear() -> None:
+            error = answer.exception()
+            heard.set_result(answer.result()) if error is None else heard.set_exception(error)
+
+        answer.add_done_callback(lambda _: self._hear(hear))
+        return heard
+
+    def _hear(self, hear: Callable[[], object]) -> None:
+        self._held.append(hear)
+        self.listen()
+
+    def listen(self) -> None:
+        with self._lock:
+            while self._held and not self.is_silent:
+                self._held.pop(0)()
+
+    async def fall_silent_once_it_waits(self) -> None:
+        while not self.watches:
+            await asyncio.sleep(0.001)
+        self.is_silent = True
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_time_in_which_the_registry_is_not_heard_does_not_count_against_a_holder_of_the_id(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch, is_noticed: bool
 ) -> None:
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
-    old, new = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=1000)
+    old, new = EmbeddedStore(registry), SilentStore(registry, session_timeout_ms=1000)
 
     async def come_back() -> None:
         await registration.register_broker(old, a_broker())
         waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
-        await asyncio.sleep(0.05)
-        new.listeners.report(SessionState.SUSPENDED)
+        await new.fall_silent_once_it_waits()
+        if is_noticed:
+            new.listeners.report(SessionState.SUSPENDED)
         done, _ = await asyncio.wait([waiting], timeout=1.5)
         assert not done
-        new.listeners.report(SessionState.CONNECTED)
+        new.is_silent = False
+        if is_noticed:
+            new.listeners.report(SessionState.CONNECTED)
+        new.listen()
         # The holder has its whole time again.
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
@@ -122,6 +168,28 @@ def test_time_without_the_registry_does_not_count_against_a_holder_of_the_id(
             await asyncio.wait_for(waiting, 10)
 
     asyncio.run(come_back())
+
+
+def test_a_holder_that_has_gone_unheard_is_no_duplicate(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    old, new = EmbeddedStore(registry), SilentStore(registry, session_timeout_ms=500)
+
+    async def come_back() -> int:
+        await registration.register_broker(old, a_broker())
+        waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
+        await new.fall_silent_once_it_waits()
+        registry.expire(old.session_id)
+        done, _ = await asyncio.wait([waiting], timeout=1.0)
+        assert not done
+        new.is_silent = False
+        new.listen()
+        return await asyncio.wait_for(waiting, 10)
+
+    epoch = asyncio.run(come_back())
+    stat = new.exists("/brokers/ids/1").result()
+    assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
 
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:

@@ -12,6 +12,7 @@ from spark_kafkalite.errors import (
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidTopic,
+    KafkaError,
     NotController,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -23,6 +24,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState, Partiti
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
+from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
@@ -257,6 +259,40 @@ def test_a_deposed_controllers_writes_are_fenced(tmp_path: Path) -> None:
             with pytest.raises(NotController, match="no longer the controller"):
                 await first.controller._write([])
             assert not first.controller.is_active
+
+    run(work())
+
+
+@pytest.mark.parametrize("removed", ["removed", "made again"])
+def test_a_controller_whose_epochs_node_was_removed_goes_on(tmp_path: Path, removed: str) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, _)):
+            await answer(first.store.delete("/controller_epoch"))
+            if removed == "made again":
+                await answer(first.store.create("/controller_epoch", b"7"))
+                await answer(first.store.set("/controller_epoch", b"8"))
+                await answer(first.store.set("/controller_epoch", b"9"))
+            with pytest.raises(NotController):
+                await first.controller._write([])
+            while not first.controller.is_active:
+                await asyncio.sleep(0.01)
+            assert first.controller.epoch == (0 if removed == "removed" else 9)
+            created = await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
+            assert not isinstance(created["t"], KafkaError)
+
+    run(work())
+
+
+def test_a_guard_that_was_removed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_COMPLETED_EVERY_S", 0.05)
+
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.controller.create_topics([TopicSpec("t", assignment={0: [1]})])
+            (guard,) = await answer(only.store.children(znodes.TOPIC_GUARDS))
+            await answer(only.store.delete(f"{znodes.TOPIC_GUARDS}/{guard}"))
+            while await answer(only.store.children(znodes.TOPIC_GUARDS)) != [guard]:
+                await asyncio.sleep(0.01)
 
     run(work())
 

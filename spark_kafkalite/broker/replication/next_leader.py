@@ -1,0 +1,64 @@
+"""Until when a produce to a partition without a leader waits to hear who leads it next.
+
+A client that is refused while nobody leads learns nothing from metadata, and asks again only after its pause, which is
+longer than an election takes. So its answer waits until the next leader is known, for half a second at most after the
+last one has gone, and then names it (KIP-951).
+
+Lives in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.errors import NotLeaderOrFollower
+
+# Longer than an election with thousands of partitions, shorter than anybody notices.
+_AWAITED_S: Final = 0.5
+
+
+class NextLeader:
+    """Who leads a partition next, from when its leader has gone until that is known, or has taken too long."""
+
+    __slots__ = ("_has_come", "_purgatory", "_timer", "_until_s", "_waiting")
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self._waiting = purgatory.waiting_list()
+        self._until_s = purgatory.now_s() + _AWAITED_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_come = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is worth waiting for."""
+        return not self._has_come and self._purgatory.now_s() < self._until_s
+
+    def add(self, operation: DelayedOperation) -> None:
+        """Wake this operation when it is not awaited any more."""
+        self._waiting.add(operation)
+        if self._timer is None:
+            self._timer = self._purgatory.call_later(self._until_s - self._purgatory.now_s(), self.end)
+
+    def remove(self, operation: DelayedOperation) -> None:
+        """Wake this operation no more."""
+        self._waiting.remove(operation)
+
+    def end(self) -> None:
+        """It is known who leads now, or nothing is served any more, or it takes too long."""
+        self._has_come = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting.close()
+
+
+class LeaderMoves(NotLeaderOrFollower):
+    """Nobody leads the partition, as far as is known here; who does so next may be known in a moment."""
+
+    code = NotLeaderOrFollower.code
+
+    def __init__(self, message: str, next_leader: NextLeader) -> None:
+        super().__init__(message)
+        self.next_leader = next_leader
