@@ -106,8 +106,9 @@ async def check_not_older(store: Store, seen_zxid: int) -> None:
     Raises RegistryError for one that has not: an older copy would say that topics made since do not exist, and their
     logs would be deleted.
     """
-    # One server of an ensemble may be behind the others.
-    await answer(store.sync())
+    if store.seen_zxid < seen_zxid:
+        # One server of an ensemble may be behind the others.
+        await answer(store.sync())
     if store.seen_zxid < seen_zxid:
         raise RegistryError(
             f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "

@@ -120,8 +120,13 @@ def groups(
         count = 1 if kind is Java else 2
         members[name] = [kind(cluster.bootstrap, group, topic) for _ in range(count)]
     for name, together in members.items():
-        owned = lambda together=together: sorted(n for one in together for n in one.owned)  # noqa: E731
-        until(lambda owned=owned: owned() == list(range(PARTITIONS)), f"{name} to have its partitions")
+
+        def all_have_some(together: list[GroupMember] = together) -> bool:
+            # The first one may have had all of them for a moment.
+            owned = sorted(n for one in together for n in one.owned)
+            return owned == list(range(PARTITIONS)) and all(one.owned for one in together)
+
+        until(all_have_some, f"{name} to have its partitions")
     yield members
     for one in itertools.chain(*members.values()):
         one.leave()
@@ -140,7 +145,12 @@ def send(cluster: KafkaliteCluster, groups: dict[str, list[GroupMember]], first:
         def read(members: list[GroupMember] = members) -> list[int]:
             return sorted(int(value) for one in members for value in list(one.values))
 
-        until(lambda read=read: read() == wanted, f"{name} to read all once: {len(read())} of {len(wanted)}")  # type: ignore[misc]
+        def missing(name: str = name, read: Callable[[], list[int]] = read) -> str:
+            found = read()
+            lacking = sorted(set(wanted) - set(found))
+            return f"{name} to read {len(wanted)} once: it lacks {lacking}, and has {len(found)} with doubles"
+
+        until(lambda read=read: read() == wanted, missing)  # type: ignore[misc]
 
 
 def test_members_go_on_when_their_coordinator_moves(

@@ -26,11 +26,11 @@ _KAFKA_PYTHON_POLL_S = 1.0
 _PATIENCE_S = 30
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; AssertionError says what did not come."""
+def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    """Wait for a condition; AssertionError says what did not come (a callable: as it is then)."""
     deadline = time.monotonic() + _PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited {_PATIENCE_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {_PATIENCE_S} s for {what() if callable(what) else what}"
         time.sleep(0.01)
 
 
