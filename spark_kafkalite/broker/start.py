@@ -68,6 +68,7 @@ from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
+from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.controller.election import elect, needs_election
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
@@ -463,7 +464,12 @@ class BrokerStart:
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)
-        await registry.membership.join(registration)
+        try:
+            await registry.membership.join(registration)
+        except DuplicateBrokerId:
+            # Who corrects broker.id shall not be told that new directories belong to the wrong one.
+            storage.logs.directories.withdraw_claim()
+            raise
 
         def all_led() -> bool:
             return replicas.is_idle and all(

@@ -47,6 +47,19 @@ def _truncate_to_high_watermark() -> None:
     _replace(Follower, "__init__", cut_first)
 
 
+def _raise_before_truncating() -> None:
+    """A follower takes the leader's high watermark for its own before it has cut off what the leader does not have
+    (KAFKA-14704)."""
+    take = Follower.take
+
+    def raise_first(self: _Patched, asked: Any, fetched: Any, now_s: float) -> None:
+        if not self.has_ended and self.log.local.is_usable:
+            self._bounds.commit(min(fetched.high_watermark, self.log.log_end_offset))
+        take(self, asked, fetched, now_s)
+
+    _replace(Follower, "take", raise_first)
+
+
 def _skip_the_lease() -> None:
     """A broker believes what it last heard from the registry for ever (rule R6)."""
     _replace(RegistryLease, "holds", lambda self, now_s: True)
@@ -92,6 +105,7 @@ def _answer_waits_of_old_epochs() -> None:
 BUGS: dict[str, Callable[[], None]] = {
     "acknowledge-before-replication": _acknowledge_before_replication,
     "truncate-to-high-watermark": _truncate_to_high_watermark,
+    "raise-before-truncating": _raise_before_truncating,
     "skip-the-lease": _skip_the_lease,
     "drop-fsync": _drop_fsync,
     "accept-every-crc": _accept_every_crc,

@@ -2,7 +2,7 @@
 
 ``KAFKALITE_SOAK=1`` runs all of them, and each schedule without its bug as well, where it must find nothing; a run of
 the tests has one. Raising the high watermark before truncating shows nothing to clients for as long as nothing else is
-wrong: it is a written history only, and the simulator's to find.
+wrong: the broker that does it notices, and says so.
 """
 
 from __future__ import annotations
@@ -74,6 +74,22 @@ def two_leaders_die_in_turn(stage: Stage) -> None:
     for other in (first, second):
         cluster.brokers[other].start()
     cluster.wait_in_sync(stage.place)
+
+
+def leader_returns_with_more(stage: Stage) -> None:
+    """The leader is cut off from everybody but clients, takes records that nobody else gets, and comes back when its
+    successor has committed others in their place."""
+    cluster, place, leader = stage.cluster, stage.place, stage.leader
+    cluster.network.hold(cluster.links_of(leader))
+    successor = cluster.cluster.wait_for_leader(place.topic, 0, other_than=leader)
+    end = None
+    deadline = time.monotonic() + _ANSWER_S
+    while (now := _ask_latest(place, successor)) is None or end is None or now < end + 100:
+        end = end if end is not None else now
+        assert time.monotonic() < deadline, "nobody sends to the successor"
+        time.sleep(0.1)
+    cluster.network.heal()
+    cluster.wait_in_sync(place)
 
 
 def deposed_leader_is_asked(stage: Stage) -> None:
@@ -176,6 +192,7 @@ class Planted:
 PLANTED = (
     Planted("acknowledge-before-replication", leader_dies_alone, "C2"),
     Planted("truncate-to-high-watermark", two_leaders_die_in_turn, "C2"),
+    Planted("raise-before-truncating", leader_returns_with_more, "C10"),
     Planted("skip-the-lease", deposed_leader_is_asked, "C14"),
     Planted("drop-fsync", only_replica_loses_power, "C2", 1, {"flush.before.ack": "true"}),
     Planted("accept-every-crc", line_damages_records, "C1"),
@@ -209,6 +226,7 @@ def test_a_seeded_bug_is_caught(planted: Planted, is_planted: bool, tmp_path: Pa
         cluster.note_states(place)
         cluster.stop()
         cluster.note_files(history, {place.topic_id: place.topic})
+        history.note(*cluster.complaints())
     verdict = judge_files([tmp_path / "history.jsonl"])
     if is_planted:
         assert planted.breaks in verdict.rules, verdict.text()

@@ -25,7 +25,10 @@ def main() -> int:
     parser.add_argument("--without", metavar="RULE", choices=RULES, help="take one of the rules away")
     parser.add_argument("--log", action="store_true", help="show the brokers' log")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO if options.log else logging.CRITICAL + 1)
+    if options.log:
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.getLogger("spark_kafkalite").propagate = False
     first, _, last = options.seeds.partition("-")
     setting = partial(without, options.without) if options.without else contextlib.nullcontext
     failed = 0

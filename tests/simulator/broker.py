@@ -155,7 +155,7 @@ class Run:
         """End between two passes of the loop."""
         self._gone()
         self.loop.kill()
-        self.owner.network.reset(self.owner.broker_id)
+        self.owner.network.end(self.owner.broker_id)
 
     def stop(self) -> None:
         """Stop in order."""

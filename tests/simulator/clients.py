@@ -23,6 +23,10 @@ from tests.simulator.network import CLIENT, Network, Wire
 
 _TIMEOUT_S: Final = 2.0
 _BACKOFF_S: Final = 0.1
+ACKS_ALL: Final = -1
+# Between two batches of a producer: with acks=all, and without waiting for followers.
+_PAUSE_S: Final = 0.3
+_SHORT_PAUSE_S: Final = 0.03
 _PRODUCE, _FETCH, _LIST_OFFSETS = 9, 13, 7
 # Errors after which a value has certainly not been appended by that request.
 NOT_APPENDED: Final = frozenset({6, 3, 19, 74, 75, 5, 56, 9, 100})
@@ -50,7 +54,9 @@ class Seen:
 
     # (topic id, partition, offset) -> value, of acknowledgements with acks=all.
     acknowledged: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
-    # The same, of what readers were given.
+    # Value -> where it was acknowledged with acks=1: it may be lost, but is nowhere else.
+    acknowledged_by_leader: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)
+    # As ``acknowledged``, of what readers were given.
     read: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -100,10 +106,10 @@ class _Asking:
 
 
 class SimulatedProducer:
-    """An idempotent producer with ``acks=all``, one batch at a time, over a partition; each value is written once."""
+    """An idempotent producer, one batch at a time, over a partition; each value is written once."""
 
     def __init__(
-        self, network: Network, finder: Finder, seen: Seen, topic_partition: TopicPartition, number: int, pause_s: float
+        self, network: Network, finder: Finder, seen: Seen, topic_partition: TopicPartition, number: int, acks: int
     ) -> None:
         self._network = network
         self._world = network.world
@@ -111,7 +117,8 @@ class SimulatedProducer:
         self._seen = seen
         self.topic_partition = self._partition = topic_partition
         self._number = number
-        self._pause_s = pause_s
+        self._acks = acks
+        self._pause_s = _PAUSE_S if acks == ACKS_ALL else _SHORT_PAUSE_S
         self._asking = _Asking(network)
         self._topic_id = b""
         self._run = 0
@@ -120,7 +127,7 @@ class SimulatedProducer:
         self.is_idle = True
         self.last_acknowledged_s = self._world.now_s
         self._begin_anew()
-        self._world.later(pause_s, self._next)
+        self._world.later(self._pause_s, self._next)
 
     def _begin_anew(self) -> None:
         """Have another producer id, as for a topic that was made again."""
@@ -166,7 +173,9 @@ class SimulatedProducer:
         )
         data = [PartitionProduceData(index=self._partition.partition, records=bytes(batch))]
         request = ProduceRequest(
-            acks=-1, timeout_ms=1500, topic_data=[TopicProduceData(name=self._partition.topic, partition_data=data)]
+            acks=self._acks,
+            timeout_ms=1500,
+            topic_data=[TopicProduceData(name=self._partition.topic, partition_data=data)],
         )
         self._asking.ask(leader, request, _PRODUCE, lambda answer: self._answered(values, leader, topic_id, answer))
 
@@ -186,7 +195,8 @@ class SimulatedProducer:
             self._world.later(self._pause_s * self._world.random.random() * 2, self._next)
         elif code in FATAL:
             # A topic that has been made again knows nothing of this producer.
-            if self._finder.has_topic(leader, self._partition, topic_id):
+            # With acks=1 what came before may be lost.
+            if self._acks == ACKS_ALL and self._finder.has_topic(leader, self._partition, topic_id):
                 self._seen.problems.append(f"{self._partition}: producer {self._number} got error {code}")
             self._begin_anew()
             self._world.later(_BACKOFF_S, self._next)
@@ -195,6 +205,9 @@ class SimulatedProducer:
 
     def _acknowledged(self, topic_id: bytes, offset: int, value: bytes) -> None:
         key = (topic_id, self._partition.partition, offset)
+        if self._acks != ACKS_ALL:
+            self._seen.acknowledged_by_leader[value] = key
+            return
         other = self._seen.acknowledged.setdefault(key, value)
         if other != value:
             self._seen.problems.append(f"{self._partition}: offset {offset} acknowledged for {other!r} and {value!r}")

@@ -261,6 +261,12 @@ class Invariants:
             if value in where:
                 self.problems.append(f"{topic_partition}: {value!r} is at offsets {where[value]} and {offset}")
             where[value] = offset
+        for value, claimed in seen.acknowledged_by_leader.items():
+            if value in where and claimed != (topic_id, topic_partition.partition, where[value]):
+                self.problems.append(
+                    f"{topic_partition}: {value!r} was acknowledged by the leader at offset {claimed[2]}, and is at "
+                    f"{where[value]}"
+                )
         if self._allows_loss():
             return
         for what, claims in (("acknowledged", seen.acknowledged), ("read", seen.read)):

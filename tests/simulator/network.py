@@ -2,7 +2,8 @@
 
 A connection is as TCP's: frames arrive in order, or the connection breaks. Where the way in one direction is cut,
 frames wait for it to be mended, as TCP sends them again and again; nobody is told. A process that has died breaks its
-connections; one that is paused takes frames when it goes on.
+connections; one that is paused takes frames when it goes on. A single connection may be stalled, as by TCP's growing
+pauses before it sends again: what was sent by it arrives later, even if the sender has closed it or died by then.
 
 Ends are called in their own process: each frame is a callback of its loop. Clients, which are no processes, live
 outside of all loops.
@@ -59,6 +60,18 @@ class Network:
             if number in (each.from_, each.to):
                 each.break_off("connection reset")
 
+    def end(self, number: int) -> None:
+        """Break the connections of a process that has ended; what it had sent by one that is stalled comes later."""
+        for each in list(self._connections):
+            if number in (each.from_, each.to):
+                each.break_off("connection reset", by_opener=number == each.from_)
+
+    def stall(self, number: int, seconds: float) -> None:
+        """Keep up what a broker sends by the connections that it has opened; those to come are as they were."""
+        for each in self._connections:
+            if each.from_ == number:
+                each.stalled_until_s = max(each.stalled_until_s, self.world.now_s + seconds)
+
     def connect(self, from_: int, loop: ProcessLoop | None, to: int, end: End) -> Wire:
         """Open a connection; its end hears of it only when something arrives or it breaks."""
         wire = Wire(self, from_, loop, to, end)
@@ -83,6 +96,9 @@ class Wire:
         self._server_loop: ProcessLoop | None = None
         self._server: End | None = None
         self.is_open = True
+        # Whether its opener has closed it or died, while what it had sent is still on its way.
+        self._is_left = False
+        self.stalled_until_s = 0.0
         # When what was sent last arrives, in each direction.
         self._there_s = self._back_s = 0.0
 
@@ -116,19 +132,27 @@ class Wire:
     def answer(self, frame: bytes) -> None:
         """Send a frame from the side that has accepted it."""
         self._world.note(frame)
-        self._send(False, lambda: self._on(self._opener_loop, lambda: self._opener.frame_came(frame)))
+        if not self._is_left:
+            self._send(False, lambda: self._on(self._opener_loop, lambda: self._opener.frame_came(frame)))
 
-    def close(self) -> None:
+    def close(self, *, by_opener: bool = False) -> None:
         """Close it, from either side: the other one hears of it."""
-        self.break_off("closed by the peer")
+        self.break_off("closed by the peer", by_opener=by_opener)
 
-    def break_off(self, reason: str) -> None:
+    def break_off(self, reason: str, *, by_opener: bool = False) -> None:
         """End it; both ends hear of it, once what is on its way cannot come any more."""
-        if not self.is_open:
+        if not self.is_open or (by_opener and self._is_left):
+            return
+        if by_opener and self._server is not None and self._world.now_s < self.stalled_until_s:
+            self._is_left = True
+            self._tell(self._opener_loop, self._opener, reason)
+            # Behind what has been kept up.
+            self._send(True, lambda: self.break_off(reason))
             return
         self.is_open = False
         self._network.forget(self)
-        self._tell(self._opener_loop, self._opener, reason)
+        if not self._is_left:
+            self._tell(self._opener_loop, self._opener, reason)
         if self._server is not None:
             self._tell(self._server_loop, self._server, reason)
 
@@ -153,6 +177,11 @@ class Wire:
         if not self.is_open:
             return
         ends = (self.from_, self.to) if there else (self.to, self.from_)
+        if there and self._world.now_s < self.stalled_until_s:
+            self._world.later(self.stalled_until_s - self._world.now_s, lambda: self._deliver(there, arrive))
+            return
+        if not there and self._is_left:
+            return
         if self._network.is_cut(*ends):
             # What comes behind it waits longer.
             until_s = self._world.now_s + _AGAIN_S

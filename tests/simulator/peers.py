@@ -63,7 +63,7 @@ class SimulatedPeerConnection:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._wire.close()
+            self._wire.close(by_opener=True)
 
     def frame_came(self, frame: bytes) -> None:
         self._came.append(frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from types import NoneType
 from typing import Any, Final
@@ -20,6 +22,8 @@ from tests.simulator.registered import Registered
 from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
 from tests.simulator.world import World
+
+_LOG = logging.getLogger("spark_kafkalite")
 
 _START_S: Final = 20.0
 # The bound of C9: by then everything is as if nothing had happened.
@@ -43,7 +47,10 @@ class Simulation:
         self.world = World(schedule.seed)
         self.registry = SimulatedRegistry(self.world, schedule.session_timeout_s)
         self.network = Network(self.world)
-        settings: dict[str, object] = {"replica.lag.time.max.ms": round(schedule.lag_time_max_s * 1000)}
+        settings: dict[str, object] = {
+            "replica.lag.time.max.ms": round(schedule.lag_time_max_s * 1000),
+            **dict(schedule.settings),
+        }
         self.brokers = {
             number: SimulatedBroker(self.world, self.registry, self.network, number, settings)
             for number in range(1, schedule.brokers + 1)
@@ -58,6 +65,7 @@ class Simulation:
         self._making: set[str] = set()
         self.producers: list[SimulatedProducer] = []
         self.log: list[str] = []
+        self._unforeseen = _Unforeseen()
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
@@ -87,10 +95,11 @@ class Simulation:
 
     def run(self) -> list[str]:
         """Run the schedule; return the problems, none when all held."""
-        try:
-            return self._run()
-        finally:
-            self.world.close()
+        with self._unforeseen:
+            try:
+                return self._run()
+            finally:
+                self.world.close()
 
     def _run(self) -> list[str]:
         for broker in self.brokers.values():
@@ -133,7 +142,7 @@ class Simulation:
             for context in loop.errors
         ]
         seen = [] if self._allows_loss else self.seen.problems
-        return [*self.invariants.problems, *seen, *errors]
+        return [*self.invariants.problems, *seen, *errors, *self._unforeseen.problems]
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -202,10 +211,10 @@ class Simulation:
         for name, topic in self.topics.items():
             for partition in range(topic.partitions):
                 topic_partition = TopicPartition(name, partition)
-                for _ in range(2):
+                for acks in (-1, -1, *(1 for _ in range(self.schedule.leader_acked))):
                     number += 1
                     self.producers.append(
-                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, 0.3)
+                        SimulatedProducer(self.network, self, self.seen, topic_partition, number, acks)
                     )
                 SimulatedReader(self.network, self, self.seen, topic_partition)
 
@@ -297,6 +306,8 @@ class Simulation:
                 self._cut(fault)
             case FaultKind.RESET_CONNECTIONS:
                 self.network.reset(fault.target)
+            case FaultKind.STALL_CONNECTIONS:
+                self.network.stall(fault.target, seconds)
             case FaultKind.JUMP_CLOCK:
                 broker.run.clock.wall_offset_ms += round(seconds * 1000)
             case _:
@@ -379,6 +390,24 @@ class Simulation:
             if broker.run is not None:
                 broker.run.loop.paused_until_s = 0.0
                 broker.run.mend_registry()
+
+
+class _Unforeseen(logging.Handler):
+    """Hears of exceptions that the brokers log, because nobody has foreseen them (C10)."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.problems: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.problems.append("".join([record.getMessage(), "\n", *traceback.format_exception(record.exc_info[1])]))
+
+    def __enter__(self) -> None:
+        _LOG.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        _LOG.removeHandler(self)
 
 
 def _is_lost(state: PartitionState, brokers: Mapping[int, BrokerInfo]) -> bool:

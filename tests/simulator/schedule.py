@@ -36,6 +36,8 @@ class FaultKind(Enum):
     LOSE_REGISTRY_ANSWERS = "lose registry answers"  # requests are done, nothing comes back; then the connection breaks
     EXPIRE_SESSION = "expire session"
     RESET_CONNECTIONS = "reset connections"  # those of a broker to the others
+    # What it sends by the connections that it has opened by now comes later, even if it has died meanwhile.
+    STALL_CONNECTIONS = "stall connections"
     MAKE_TOPIC_AGAIN = "make topic again"  # delete and create; ``target`` is the topic's number
     JUMP_CLOCK = "jump clock"  # the wall clock, by ``seconds``
     PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
@@ -76,6 +78,10 @@ class Schedule:
     session_timeout_s: float
     lag_time_max_s: float
     faults: tuple[Fault, ...]
+    # How many producers each partition has besides, with acks=1, in a hurry.
+    leader_acked: int = 0
+    # The brokers' settings besides those above.
+    settings: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> str:
         """Return it as JSON, to be kept with a test."""
@@ -89,6 +95,7 @@ class Schedule:
         fields["topics"] = tuple(
             SimulatedTopic(**{**topic, "settings": tuple(map(tuple, topic["settings"]))}) for topic in fields["topics"]
         )
+        fields["settings"] = tuple(map(tuple, fields.get("settings", ())))
         fields["faults"] = tuple(
             Fault(at_s, FaultKind(kind), target, seconds) for at_s, kind, target, seconds in fields["faults"]
         )
@@ -136,6 +143,8 @@ def random_schedule(seed: int) -> Schedule:
         chance.choice((1.0, 3.0)),
         chance.choice((1.0, 2.0, 5.0)),
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        chance.choice((0, 0, 1)),
+        chance.choice(((), (), (), (("replica.fetch.max.bytes", "200"),))),
     )
 
 

@@ -35,9 +35,10 @@ SEARCHED_WITHOUT: Final = 2_000
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Brokers that fail say so at length; a million lines are nobody's."""
-    logging.disable(logging.CRITICAL)
+    logger = logging.getLogger("spark_kafkalite")
+    logger.propagate = False
     yield
-    logging.disable(logging.NOTSET)
+    logger.propagate = True
 
 
 def trace_of(seed: int) -> int:

@@ -93,11 +93,9 @@ def _leases_have_no_end() -> Iterator[Patch]:
 
 
 def _fetches_name_no_incarnation() -> Iterator[Patch]:
-    def follower_fetched(
-        original: Any, leader: Any, replica_id: Any, incarnation: Any, offset: int, session: Any = None
-    ) -> None:
+    def follower_fetched(original: Any, leader: Any, replica_id: Any, incarnation: Any, *others: Any) -> None:
         named = leader.in_sync.state.incarnations.get(replica_id, incarnation)
-        original(leader, replica_id, named, offset, session)
+        original(leader, replica_id, named, *others)
 
     yield _wrapped(Leader, "follower_fetched", follower_fetched)
 

@@ -198,7 +198,9 @@ class IsrLeaving:
 
     async def _leave_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         def without_me(state: PartitionState) -> PartitionState | None:
-            return state_without_lost(state, self._me)
+            # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
+            is_lost = self._replicas.has_lost(topic_partition, topic_id)
+            return state_without_lost(state, self._me) if is_lost else None
 
         await self._write(topic_partition, topic_id, without_me, in_this_session=False)
 

@@ -418,7 +418,7 @@ class Replicas:
             if log is not None and (why := self._why_foreign(log, topic_id, state)):
                 kept = self._logs.retiring.set_aside(topic_partition)
                 logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
-            if self._lost.get(topic_partition) == topic_id and self._is_left_to_others(topic_partition, state):
+            if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
                 return None
             log = self._logs.create(topic_partition, topic_id)
             if is_missed and state.leader not in (self._services.broker_id, NO_LEADER):
@@ -471,6 +471,10 @@ class Replicas:
         self._failed[topic_partition] = KafkaStorageError(problem)
         self._services.on_log_lost(topic_partition, topic_id)
         return True
+
+    def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether the log of a partition is gone, and no other has been made yet."""
+        return self._lost.get(topic_partition) == topic_id
 
     def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
         """Return whether the log has a leader epoch that the registry has not given yet; then nobody may lead.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +25,20 @@ _BROKERS: Final = 3
 _MOST_BROKERS: Final = 20
 # How often the processes are looked at.
 _POLL_S: Final = 0.1
+# What every broker has for itself here, or what ties them together.
+_OWN_SETTINGS: Final = {
+    "broker.id": "--brokers",
+    "node.id": "--brokers",
+    "listeners": "--port",
+    "advertised.listeners": "--port",
+    "log.dirs": "--data",
+    "log.dir": "--data",
+    "zookeeper.connect": "--registry-port",
+}
+# What a process that has not started said last: its number, if it has one, and the reason in its own words.
+_DID_NOT_START: Final = re.compile(
+    r"(?P<what>registry|broker)(?:-(?P<number>\d+))?-\d+ ended .*\nkafkalite: (?P<reason>.*)", re.DOTALL
+)
 
 
 class _Stopped(Exception):
@@ -93,6 +109,7 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
     given = parse_overrides(overrides)
+    _check_overrides(given)
     with _directory(data) as directory:
         held = _held_brokers(directory)
         size = size or held or _BROKERS
@@ -100,6 +117,7 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
             raise click.UsageError(
                 f"--brokers {size}: {directory} has replicas of {held} brokers; start as many, or more"
             )
+        _check_ports(port, size, registry_port)
         cluster = KafkaliteCluster(directory, size=size, port=port, registry_port=registry_port, overrides=given)
         stopping = _Stop()
         try:
@@ -108,7 +126,44 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
         except _Stopped:
             return 0
         except ChildFailed as failure:
-            raise click.ClickException(str(failure)) from failure
+            raise click.ClickException(_in_one_line(str(failure))) from failure
+
+
+def _check_overrides(overrides: Mapping[str, object]) -> None:
+    for name in overrides:
+        if name in _OWN_SETTINGS:
+            raise click.UsageError(f"--override {name}: set by 'cluster up' for each broker; use {_OWN_SETTINGS[name]}")
+
+
+def _check_ports(port: int, size: int, registry_port: int) -> None:
+    """Refuse ports that are taken before anything runs: afterwards only the end of a process would tell."""
+    wanted = {port + number: f"--port {port}: broker {number + 1}" for number in range(size if port else 0)}
+    if registry_port in wanted:
+        raise click.UsageError(
+            f"--registry-port {registry_port}: it is among the ports of the brokers, {port} to {port + size - 1}; give "
+            "another one"
+        )
+    if registry_port:
+        wanted[registry_port] = f"--registry-port {registry_port}: the registry"
+    for each, whose in wanted.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", each))
+            except OSError as error:
+                raise click.ClickException(
+                    f"{whose} cannot listen on 127.0.0.1:{each}: {error.strerror}; stop what does, or give another "
+                    "port (0 picks free ones)"
+                ) from error
+
+
+def _in_one_line(failure: str) -> str:
+    """Return why a process has not started: in its own words, without the log before them, where it has some."""
+    found = _DID_NOT_START.fullmatch(failure)
+    if found is None:
+        return failure
+    what = f"broker {found['number']}" if found["number"] else f"the {found['what']}"
+    return f"{what} did not start: {found['reason']}"
 
 
 def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
@@ -147,7 +202,10 @@ def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
 def _directory(data: str | None) -> Iterator[Path]:
     """Give the directory of the data: the user's, or one that is removed afterwards."""
     if data is not None:
-        yield Path(data).absolute()
+        path = Path(data).absolute()
+        if path.exists() and not path.is_dir():
+            raise click.UsageError(f"--data {data}: not a directory")
+        yield path
         return
     directory = Path(tempfile.mkdtemp(prefix="kafkalite-cluster-"))
     try:

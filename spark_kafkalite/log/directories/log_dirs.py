@@ -11,6 +11,7 @@ its disk belongs; one that is not named any more is missing. What has no log any
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -53,6 +54,8 @@ class LogDirectories:
             path: LogDirectory(fs, path, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes) for path in paths
         }
         self._locks: list[Lock] = []
+        # Those that said no broker id before claim().
+        self._claimed_anew: list[LogDirectory] = []
 
     def __iter__(self) -> Iterator[LogDirectory]:
         return iter(self._by_path.values())
@@ -170,12 +173,22 @@ class LogDirectories:
                 self._claim_one(directory, {DIRECTORIES: directories_text(known)})
         self.check_any_online()
 
+    def withdraw_claim(self) -> None:
+        """Have the directories that were given this broker's id by claim() say none: the id has been another's."""
+        for directory in self._claimed_anew:
+            path = f"{directory.path}/{META_FILE}"
+            with contextlib.suppress(CheckpointError, OSError):
+                meta = read_meta(self._fs, path) or {}
+                write_meta(self._fs, path, {name: value for name, value in meta.items() if name != "broker.id"})
+
     def _claim_one(self, directory: LogDirectory, properties: Mapping[str, str]) -> None:
         """Have a directory's ``meta.properties`` say this besides what it says, if nothing is against it."""
         path = f"{directory.path}/{META_FILE}"
         try:
             meta = read_meta(self._fs, path) or {}
             if "broker.id" in properties:
+                if "broker.id" not in meta:
+                    self._claimed_anew.append(directory)
                 self._check_owner(directory, meta, int(properties["broker.id"]), properties["cluster.id"])
             wanted = {**meta, **properties}
             if wanted != meta:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Set
 from typing import Final
 
@@ -30,6 +31,8 @@ from spark_kafkalite.registry.store import (
     call_in_loop,
 )
 from spark_kafkalite.registry.znodes import BrokerRegistration
+
+_LOG = logging.getLogger(__name__)
 
 # On top of the session timeout: the registry ends sessions on its own tick, and the news takes a moment.
 EXPIRY_MARGIN_S: Final = 2.0
@@ -103,8 +106,9 @@ async def check_not_older(store: Store, seen_zxid: int) -> None:
     Raises RegistryError for one that has not: an older copy would say that topics made since do not exist, and their
     logs would be deleted.
     """
-    # One server of an ensemble may be behind the others.
-    await answer(store.sync())
+    if store.seen_zxid < seen_zxid:
+        # One server of an ensemble may be behind the others.
+        await answer(store.sync())
     if store.seen_zxid < seen_zxid:
         raise RegistryError(
             f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "
@@ -136,8 +140,15 @@ async def register_broker(
     def on_event(_: WatchEvent) -> None:
         call_in_loop(loop, gone.set)
 
-    with contextlib.suppress(NodeExists):
+    try:
         await answer(store.create(path, data, ephemeral=True, make_parents=True))
+    except NodeExists:
+        if own_sessions <= {store.session_id}:
+            _LOG.info(
+                "broker.id=%d is still registered: waiting up to %.0f s, in case it is of a process that has died",
+                registration.broker_id,
+                patience.full_s,
+            )
     while True:
         gone.clear()
         # Of an ensemble's server that is behind, too, the answer is not older than the question.

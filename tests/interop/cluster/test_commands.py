@@ -151,17 +151,53 @@ def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) 
         assert running.stop() == 0
 
 
-def test_an_up_whose_port_is_taken_says_so(tmp_path: Path, cluster: KafkaliteCluster) -> None:
-    port = str(cluster.broker(1).port)
-    failed = kafkalite("cluster", "up", "--brokers", "1", "--port", port, "--registry-port", "0", code=1)
-    assert f"127.0.0.1:{port}" in failed.stderr
-    assert "Address already in use" in failed.stderr
+def test_an_up_whose_port_is_taken_says_so(cluster: KafkaliteCluster) -> None:
+    port = cluster.broker(1).port
+    failed = kafkalite("cluster", "up", "--brokers", "1", "--port", str(port), "--registry-port", "0", code=1)
+    said = f"kafkalite: --port {port}: broker 1 cannot listen on 127.0.0.1:{port}: Address already in use; stop what"
+    assert failed.stderr.startswith(said) and failed.stderr.count("\n") == 1
+    failed = kafkalite("cluster", "up", "--port", "0", "--registry-port", str(port), code=1)
+    assert failed.stderr.startswith(f"kafkalite: --registry-port {port}: the registry cannot listen on")
+
+
+def test_a_broker_that_does_not_start_says_why_in_one_line() -> None:
+    ports = ("--port", "0", "--registry-port", "0")
+    failed = kafkalite("cluster", "up", "--brokers", "1", *ports, "--override", "num.partition=2", code=1)
+    assert failed.stderr == (
+        "kafkalite: broker 1 did not start: unknown broker setting 'num.partition'; did you mean 'num.partitions'?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "19092", "--registry-port", "19094"], "among the ports of the brokers, 19092 to 19094"),
+        (["--override", "broker.id=7"], "--override broker.id: set by 'cluster up' for each broker; use --brokers"),
+        (["--data", sys.executable], "not a directory"),
+    ],
+)
+def test_an_up_that_is_asked_for_in_the_wrong_way(arguments: list[str], said: str) -> None:
+    assert said in kafkalite("cluster", "up", *arguments, code=2).stderr
 
 
 def test_new_secrets_are_new_and_long_enough() -> None:
     first, second = (kafkalite("cluster", "new-secret").stdout for _ in range(2))
     assert first != second
     assert len(first.strip()) >= 32
+
+
+def test_consume_finds_the_one_record_whichever_broker_leads_it(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(3)
+    at = ("--topic", topic, "--bootstrap-server", cluster.bootstrap)
+    assert {cluster.leader_of(topic, partition) for partition in range(3)} == {1, 2, 3}
+    for partition in range(3):
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send(topic, b"one", partition=partition).result(30)
+        wanted = partition + 1
+        found = kafkalite("consume", *at, "--from-beginning", "--max-messages", str(wanted), "--timeout-ms", "30000")
+        assert found.stdout == "one\n" * wanted
 
 
 def test_status_of_a_whole_cluster(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:

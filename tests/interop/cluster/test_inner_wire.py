@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
@@ -71,6 +72,13 @@ def test_brokers_have_a_listener_to_themselves_and_clients_are_told_their_own(tm
                 assert client.is_closed()
             with RawClient(f"127.0.0.1:{port}") as client:
                 assert client.call(SCRAM, 1).error_code == 0
+        # And followers reach their leaders there.
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topic("copied", 2, 2, configs={"min.insync.replicas": "2"})
+        cluster.wait_in_sync("copied")
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for partition in range(2):
+                assert producer.send("copied", b"x", partition=partition).result(20).offset == 0
         # Broker 2 cannot be reached from where only broker 1 listens.
         with RawClient(f"127.0.0.1:{extra}") as client:
             assert named(client) == {1: f"127.0.0.1:{extra}"}

@@ -133,6 +133,22 @@ def test_deleted_records_are_deleted_on_all_replicas(
     wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "segments below the log start stay on a replica")
 
 
+def test_high_watermarks_are_written_down_while_brokers_run(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(7):
+            producer.send(topic, b"%d" % n).result(20)
+    for broker in cluster.brokers.values():
+        path = broker.data_dir / "replication-offset-checkpoint"
+
+        def told(path: Path = path) -> bool:
+            return path.exists() and f"{topic} 0 7" in path.read_text().splitlines()
+
+        wait_until(told, f"{path} does not tell of {topic}")
+
+
 def test_a_topic_made_again_has_nothing_of_the_old_one(
     cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
 ) -> None:

@@ -152,6 +152,11 @@ def test_a_second_broker_with_the_same_id_says_whose_it_is(
     with pytest.raises(ChildFailed, match=rf"is taken by the broker at {broker.bootstrap}.*an id of its own"):
         second.start()
     assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
+    assert "broker.id=1 is still registered: waiting up to" in second.stderr_path.read_text()
+    # Its new directory is not the first broker's for all that.
+    second.overrides["broker.id"] = 2
+    with second:
+        pass
 
 
 def test_another_clusters_registry_and_an_emptied_one_are_refused(

@@ -117,6 +117,27 @@ def test_directory_of_another_broker_or_cluster_is_refused(start: Starter, fs: M
         other.claim(1, "another")
 
 
+def test_only_a_directory_that_was_nobodys_before_is_given_back(
+    start: Starter, fs: MemoryFs, clock: ManualClock
+) -> None:
+    def claimed(broker_id: int) -> LogManager:
+        manager = LogManager(fs, ["/data"], clock, config_of=lambda topic: TopicConfig.from_properties())
+        manager.open()
+        manager.claim(broker_id, "cluster")
+        return manager
+
+    new = claimed(2)
+    new.directories.withdraw_claim()
+    new.abandon()
+    assert b"cluster.id=cluster" in read_whole(fs, "/data/meta.properties")
+    claimed(1).abandon()
+    old = claimed(1)
+    old.directories.withdraw_claim()
+    old.abandon()
+    with pytest.raises(ConfigError, match="belongs to broker 1, this is broker 2"):
+        claimed(2)
+
+
 def test_directory_of_apache_kafka_is_refused_and_left_as_it_is(start: Starter, fs: MemoryFs) -> None:
     fs.make_directories("/data/t-0")
     replace_file(fs, "/data/meta.properties", b"#\n#Sat Nov 21\ncluster.id=abc\nnode.id=1\nversion=1\n")

@@ -100,6 +100,10 @@ class Hosted:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.lost: set[TopicPartition] = set()
+
+    def has_lost(self, topic_partition: TopicPartition, _: bytes) -> bool:
+        return topic_partition in self.lost
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         return self.partitions.get(topic_partition)

@@ -203,6 +203,7 @@ def test_a_log_that_is_gone_is_left_to_those_who_had_it_whether_they_live_or_not
     led.live = {BrokerId(1): live_broker(1)}
     led.publish()
     led.registry.faults.append("dropped")
+    led.hosted.lost.add(led.partition().topic_partition)
     leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
     led.run(0.5)
     node = led.node()
@@ -212,6 +213,14 @@ def test_a_log_that_is_gone_is_left_to_those_who_had_it_whether_they_live_or_not
 
 def test_a_log_that_is_gone_and_was_nobody_elses_is_not_left(leading: Leading) -> None:
     led, leaving = leading(1)
+    led.hosted.lost.add(led.partition().topic_partition)
+    leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
+
+
+def test_who_has_a_log_again_is_not_taken_out_for_the_one_that_was_gone(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
     leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
     led.run(0.5)
     assert led.registry.writes == 0

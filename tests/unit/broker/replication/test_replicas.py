@@ -289,6 +289,7 @@ def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, ca
     world.settle()
     assert isinstance(world.replicas.get(A).role, Follower)
     assert not world.replicas.has_failed
+    assert not world.replicas.has_lost(A, b"a" * 16)
     assert "a-0 has no log here any more: it is left to brokers 2, which had" in caplog.text
     assert "is lost" not in caplog.text
 

@@ -69,6 +69,8 @@ class World:
         self.replicas.keeps_eligible = True
         self.replicas.take_state(self.node, self.now_s)
         self.commit()
+        # How often news are heard when they might be; answers to later writes may come before them.
+        self.hears_news = self.random.choice((1.0, 0.3, 0.1))
 
     def registered(self) -> dict[int, BrokerInfo]:
         live: dict[int, BrokerInfo] = {ME: self.me}
@@ -140,7 +142,7 @@ class World:
         self.look()
 
     def hear_of_state(self) -> None:
-        if self.news:
+        if self.news and self.random.random() < self.hears_news:
             self.replicas.take_state(self.news.popleft(), self.now_s)
             self.commit()
 
@@ -260,6 +262,7 @@ class World:
             self.unbroken[each] = (process.incarnation, *process.steady)
 
     def heal(self) -> None:
+        self.hears_news = 1.0
         for each in FOLLOWERS:
             process = self.processes.get(each)
             if process is None or not process.fetches:
@@ -301,6 +304,18 @@ def test_whoever_may_lead_next_has_what_is_committed() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+class GoesByOlderStates(InSyncReplicas):
+    """Without R2: news of a state count although a later one is known from the answer to a write."""
+
+    __slots__ = ()
+
+    def take_state(self, state: PartitionState, now_s: float) -> None:
+        if state.version < self.state.version:
+            self._adopt(state, now_s)
+        else:
+            super().take_state(state, now_s)
 
 
 class CountsTheConfirmedIsrAlone(InSyncReplicas):
@@ -371,6 +386,7 @@ class CommitsWithTooFew(InSyncReplicas):
 @pytest.mark.parametrize(
     "rules",
     [
+        GoesByOlderStates,
         CountsTheConfirmedIsrAlone,
         CountsTheProposedIsr,
         ForgetsAnUnknownOutcome,
