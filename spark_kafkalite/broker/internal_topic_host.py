@@ -94,7 +94,7 @@ class InternalTopicHost:
         # The first one to ask may go away; the others still want the topic.
         error = await asyncio.shield(self._creating)
         if error is not None:
-            raise CoordinatorNotAvailable(f"{self.topic.name} cannot be created: {error}")
+            raise CoordinatorNotAvailable(f"{self.topic.name} cannot be created: {error}{self._remedy(error)}")
 
     async def _create(self) -> KafkaError | None:
         topic = self.topic
@@ -105,11 +105,16 @@ class InternalTopicHost:
             self._creating = None
         if outcome is None or isinstance(outcome, TopicAlreadyExists):
             return None
-        text = "%s, which %ss need, cannot be created: %s"
-        if isinstance(outcome, InvalidReplicationFactor):
-            text += f"; start more brokers, or set {topic.replication_setting} to what there are"
-        _quiet.log(logging.WARNING, f"create {topic.name}", text, topic.name, topic.kind, outcome)
+        text = "%s, which %ss need, cannot be created: %s%s"
+        _quiet.log(
+            logging.WARNING, f"create {topic.name}", text, topic.name, topic.kind, outcome, self._remedy(outcome)
+        )
         return outcome
+
+    def _remedy(self, error: KafkaError) -> str:
+        if not isinstance(error, InvalidReplicationFactor):
+            return ""
+        return f"; start more brokers, or set {self.topic.replication_setting} to what there are"
 
     # Writing and reading --------------------------------------------------------------------------------------------
 

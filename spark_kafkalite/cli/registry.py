@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from spark_kafkalite.cli.registry_rebuild import rebuild
-from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.errors import ConfigError, RegistryError
 
 
 @click.group(
@@ -50,13 +50,20 @@ def command(
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.collector import Collector
-    from spark_kafkalite.registry.served.listener import RegistryListener
+    from spark_kafkalite.registry.served.listener import RegistryListener, is_loopback
     from spark_kafkalite.registry.served.server import TreeServer
     from spark_kafkalite.registry.store import SessionState
     from spark_kafkalite.registry.tree.embedded_store import open_embedded
 
+    digest = _read_digest(digest_file)
+    if digest is None and not insecure and not is_loopback(host, "--host"):
+        raise ConfigError(
+            f"--host {host} can be reached from other hosts, and any client that reaches it can change the cluster: "
+            "give --digest-file FILE with USER:PASSWORD, or --insecure if the network is to be trusted, or listen on "
+            "127.0.0.1"
+        )
     listener = RegistryListener.parse(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=_read_digest(digest_file), insecure=insecure
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=digest, insecure=insecure
     )
     configure_logging("INFO")
     stopping, failed = threading.Event(), threading.Event()

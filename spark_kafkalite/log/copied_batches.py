@@ -20,7 +20,7 @@ _RUN_BATCHES: Final = 500
 _RUN_BYTES: Final = 1 << 20
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive batches. A ``is_large`` one is alone, and a thread is to check and write it."""
 
     position: int
@@ -40,19 +40,21 @@ def read_headers(batches: memoryview, topic_partition: TopicPartition) -> Sequen
     return headers
 
 
-def runs_of(headers: Sequence[BatchHeader]) -> Iterator[Run]:
+def runs_of(headers: Sequence[BatchHeader]) -> Iterator[BatchRun]:
     """Cut batches into runs."""
     position, size, first = 0, 0, 0
     for number, header in enumerate(headers):
         added = header.size_bytes
         if number > first and (number - first >= _RUN_BATCHES or size + added > _RUN_BYTES):
-            yield Run(position, size, headers[first:number])
+            yield BatchRun(position, size, headers[first:number])
             position, size, first = position + size, 0, number
         size += added
-    yield Run(position, size, headers[first:])
+    yield BatchRun(position, size, headers[first:])
 
 
-def check_order(run: Run, topic_partition: TopicPartition, next_offset: int, epoch: int, leader_epoch: int) -> None:
+def check_order(
+    run: BatchRun, topic_partition: TopicPartition, next_offset: int, epoch: int, leader_epoch: int
+) -> None:
     """Raise CorruptMessage unless the batches follow ``next_offset`` and ``epoch``, one after the other, and are of no
     later epoch than the leader's own."""
     for header in run.headers:
@@ -71,7 +73,7 @@ def check_order(run: Run, topic_partition: TopicPartition, next_offset: int, epo
         next_offset, epoch = header.next_offset, found
 
 
-def check_sums(run: Run, batches: memoryview) -> None:
+def check_sums(run: BatchRun, batches: memoryview) -> None:
     """Raise CorruptMessage where the bytes of a batch are not what its CRC is of. In any thread."""
     position = run.position
     for header in run.headers:

@@ -26,7 +26,7 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-from spark_kafkalite.log.copied_batches import Run, check_order, check_sums, read_headers, runs_of
+from spark_kafkalite.log.copied_batches import BatchRun, check_order, check_sums, read_headers, runs_of
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import replace_file
@@ -418,7 +418,7 @@ class PartitionLog:
             next_offset = self.log_end_offset
         return AppendResult(begin, last, -1, False)
 
-    def _copy_large(self, run: Run, view: memoryview) -> Generator[Piece[None], None, None]:
+    def _copy_large(self, run: BatchRun, view: memoryview) -> Generator[Piece[None], None, None]:
         """Append one batch that a thread checks and writes."""
         (header,) = run.headers
         self._begin_copied(header)
@@ -434,7 +434,7 @@ class PartitionLog:
         piece.result()
         self._add_copied(batch, run.headers)
 
-    def _copy_run(self, run: Run, view: memoryview) -> None:
+    def _copy_run(self, run: BatchRun, view: memoryview) -> None:
         """Append small batches, with one write if they go into one segment."""
         first, begin, end = 0, run.position, run.position
         for number, header in enumerate(run.headers):

@@ -327,7 +327,9 @@ class ZooKeeperStore(Store):
             client.chroot = chroot
 
     def _refused(self, why: str) -> RegistryError:
-        return RegistryError(f"the registry at {self._where} refuses this client ({why}): check its credentials")
+        return RegistryError(
+            f"the registry at {self._where} refuses this client ({why}): check its credentials (zookeeper.digest)"
+        )
 
     def _stop(self) -> None:
         with self._lock:

@@ -18,18 +18,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_kafkalite.broker import start
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+from spark_kafkalite.model import BrokerEpoch
+from spark_kafkalite.registry.cluster import session
+from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.znodes import BrokerRegistration
 
 DISK_FULL = "disk-full"
 SLOW_WRITES = "slow-writes"
 # Holds the boot id that the broker is to find.
 BOOT = "boot-id"
+# Has a start replace the registration of the broker's last run, for whose end it would wait otherwise.
+REPLACES_REGISTRATION = "replaces-registration"
 # Lines of a size and a log file's path: so much of it is on the disk.
 SYNCED = "synced"
 _SLOW_S = 0.05
@@ -109,6 +115,20 @@ class _Disk(OsFs):
         return found._replace(free_bytes=0) if _File.conditions.has(DISK_FULL) else found
 
 
+class _Everything(frozenset[int]):
+    def __contains__(self, each: object) -> bool:
+        return True
+
+
+def _replace_registration() -> None:
+    register = session.register_broker
+
+    async def replace(store: Store, registration: BrokerRegistration, _: object) -> BrokerEpoch:
+        return await register(store, registration, _Everything())
+
+    session.register_broker = replace
+
+
 def main(arguments: list[str]) -> int:
     bug, *command = arguments
     given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
@@ -117,7 +137,9 @@ def main(arguments: list[str]) -> int:
     _File.conditions = _Conditions(directory)
     if (directory / BOOT).exists():
         boot_id = (directory / BOOT).read_text(encoding="ascii")
-        start.boot_id = lambda: boot_id
+        BrokerStart.read_boot_id = staticmethod(lambda: boot_id)
+    if (directory / REPLACES_REGISTRATION).exists():
+        _replace_registration()
     if bug != NO_BUG:
         from tests.chaos.seeded_bugs import BUGS
 

@@ -70,7 +70,7 @@ class ChaosCluster:
 
     @contextlib.contextmanager
     def disk(self, broker: int, condition: str) -> Iterator[None]:
-        """Have a broker's disk in a condition (``broker_program``) for a while."""
+        """Have a broker's disk, or its next start, in a condition (``broker_program``) for a while."""
         flag = conditions_of(self.brokers[broker].data_dir) / condition
         flag.parent.mkdir(exist_ok=True)
         flag.touch()

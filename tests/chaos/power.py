@@ -10,6 +10,7 @@ import random
 import uuid
 from pathlib import Path
 
+from spark_kafkalite.log.files.small_files import RUN_FILE
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.chaos.broker_program import BOOT, SYNCED, conditions_of
 
@@ -29,6 +30,13 @@ def lose_power(broker: BrokerProcess, chance: random.Random) -> int:
             file.truncate(kept_bytes)
     (conditions / BOOT).write_text(str(uuid.UUID(int=chance.getrandbits(128))), encoding="ascii")
     return lost_bytes
+
+
+def start_again(broker: BrokerProcess) -> None:
+    """Start a broker that has lost power, and see that it knows of it."""
+    broker.start()
+    boot_id = (conditions_of(broker.data_dir) / BOOT).read_text(encoding="ascii")
+    assert boot_id in (broker.data_dir / RUN_FILE).read_text(encoding="utf-8"), "it believes that its machine ran on"
 
 
 def _synced(record: Path) -> dict[str, int]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafkalite.testing.child_process import ChildFailed
-from tests.chaos.broker_program import DISK_FULL, SLOW_WRITES
+from tests.chaos.broker_program import DISK_FULL, REPLACES_REGISTRATION, SLOW_WRITES
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import Fault
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster
-from tests.chaos.power import lose_power
+from tests.chaos.power import lose_power, start_again
 
 _REQUEST_TIMEOUT_S: Final = REQUEST_TIMEOUT_MS / 1000
 # Three brokers, a registry, a JVM and a dozen clients share the processor: this much is not the cluster's doing.
@@ -121,17 +121,21 @@ def fill_disks(stage: Stage) -> None:
 
 
 def bounce_a_follower_that_lost_its_tail(stage: Stage) -> None:
-    """A follower loses power and is back within its session; the leader writes the ISR for another reason (the other
-    follower dies), and dies. Who lost its tail must not lead by having been in that ISR (rule R11)."""
+    """A follower loses power, is back before anybody has seen that it was away, and gets nothing from others; the
+    leader writes the ISR for another reason (the other follower dies), and dies. Who lost its tail must not lead by
+    having been in that ISR (rule R11)."""
     cluster = stage.cluster
     leader, bounced = stage.leader, stage.follower
     other = next(iter(cluster.brokers.keys() - {leader, bounced}))
     with stage.fault("lose power, then kill the others", bounced, isr_within_s=_ISR_WITHIN_S):
         lose_power(cluster.brokers[bounced], stage.chance)
-        cluster.brokers[bounced].start()
+        cluster.network.hold(link for each in (leader, other) for link in cluster.inner_links(bounced, each))
+        with cluster.disk(bounced, REPLACES_REGISTRATION):
+            start_again(cluster.brokers[bounced])
         cluster.brokers[other].kill()
         time.sleep(SESSION_S + 1)
         cluster.brokers[leader].kill()
+        cluster.network.heal()
         time.sleep(SESSION_S + 1)
         cluster.brokers[other].start()
         cluster.brokers[leader].start()

@@ -26,7 +26,7 @@ from tests.chaos.clients.client import Place
 from tests.chaos.history import OK, UNKNOWN, Bound, Client, HistoryWriter, Send
 from tests.chaos.judge import judge_files
 from tests.chaos.our_cluster import SESSION_S, SIZE, ChaosCluster
-from tests.chaos.power import lose_power
+from tests.chaos.power import lose_power, start_again
 from tests.chaos.rows import Stage, bounce_a_follower_that_lost_its_tail
 from tests.chaos.seeded_bugs import BUGS
 from tests.chaos.values import payload_of
@@ -132,7 +132,7 @@ def only_replica_loses_power(stage: Stage) -> None:
     """Acknowledged means flushed here, and nobody else has the records."""
     cluster, leader = stage.cluster, stage.leader
     lose_power(cluster.brokers[leader], stage.chance)
-    cluster.brokers[leader].start()
+    start_again(cluster.brokers[leader])
     cluster.wait_in_sync(stage.place)
 
 

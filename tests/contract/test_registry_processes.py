@@ -136,7 +136,8 @@ def test_a_registry_for_everybody_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r")]
     done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "can be reached from other hosts" in done.stderr
+    assert "--host 0.0.0.0 can be reached from other hosts" in done.stderr
+    assert "give --digest-file FILE with USER:PASSWORD, or --insecure" in done.stderr
     assert not (tmp_path / "r").exists()
 
 

@@ -25,8 +25,8 @@ class LeaderHints:
     def of(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
         """Return the leader and its epoch, as the registry has them, of a partition that is refused with ``error``.
 
-        None where nobody leads, or only the broker that refuses, or where the error is another than NotLeaderOrFollower
-        (6) and FencedLeaderEpoch (74), or the request's version knows no hints.
+        None where nobody leads, or this broker, which says that it does not; or where the error is another than
+        NotLeaderOrFollower (6) and FencedLeaderEpoch (74), or the request's version knows no hints.
         """
         if not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             return None
@@ -34,7 +34,10 @@ class LeaderHints:
         if exchange.api_version < _FIRST_VERSIONS[exchange.api_key]:
             return None
         state = context.cluster.partition(topic_partition)
-        if state is None or state.leader in (-1, context.config.broker_id):
+        if state is None or state.leader < 0:
+            return None
+        if state.leader == context.config["broker.id"] and isinstance(error, NotLeaderOrFollower):
+            # It leads no more, or not yet.
             return None
         broker = context.cluster.brokers.get(state.leader)
         if broker is not None and state.leader not in self._nodes:

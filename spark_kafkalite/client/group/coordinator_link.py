@@ -13,6 +13,7 @@ Thread-safe.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -35,7 +36,11 @@ from spark_kafkalite.wire.message import Message
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.rights import refusal
 
+_LOG = logging.getLogger("spark_kafkalite.client")
+
 _GROUP_KEY_TYPE: Final = 0
+# After some seconds, in which a coordinator is usually found: who waits for it should know why.
+_TOLD_OF_ATTEMPT: Final = 6
 
 # After these the same request may succeed; all but the first also say that the coordinator may be another broker now.
 RETRIED_CODES: Final = frozenset(
@@ -76,6 +81,8 @@ class CoordinatorLink:
                 pause_s = backoff.next_s()
                 if not error.retriable or deadline.left_s() <= pause_s:
                     raise
+                if backoff.attempts == _TOLD_OF_ATTEMPT:
+                    _LOG.warning("%s; it is tried again", error)
                 self.cluster.pause(pause_s)
             else:
                 with self._lock:

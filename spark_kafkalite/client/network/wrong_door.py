@@ -25,8 +25,8 @@ def nothing_said(name: str, protocol: SecurityProtocol, happened: str) -> Handsh
     else:
         hint = f"a listener with TLS does so (then set security.protocol={_over_tls(protocol)})"
     return HandshakeFailed(
-        f"{name}: {happened}, though it takes connections: {hint}, and so does what is no Kafka broker (then correct "
-        f"the address); this client has security.protocol={protocol.value}"
+        f"{name}: {happened}, though it takes connections: {hint}, and so do a broker that hangs or stops, "
+        f"and what is no Kafka broker (then correct the address); this client has security.protocol={protocol.value}"
     )
 
 

@@ -34,6 +34,9 @@ def nodes(tmp_path: Path) -> Iterator[ApacheKafkaCluster]:
     fetch_or_skip(jars.APACHE_KAFKA)
     with ApacheKafkaCluster(tmp_path / "kafka", overrides=SETTINGS) as cluster:
         yield cluster
+        # In order they would wait for each other: the last one for a quorum that has gone.
+        for node in cluster.nodes.values():
+            node.kill()
 
 
 def test_clients_go_on_while_leaders_are_killed_and_stopped(nodes: ApacheKafkaCluster, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_status_and_elections_while_a_broker_is_away(cluster: KafkaliteCluster, 
     found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
     assert [broker["live"] for broker in found["brokers"]] == [number != preferred for number in (1, 2, 3)]
     assert topic in {each["topic"] for each in found["underReplicated"]}
-    assert "the cluster has 2 brokers, and 3 are needed" in found["warnings"]
+    assert "the cluster has 2 live brokers, and 3 are needed" in found["warnings"]
     described = kafkalite("topics", "describe", "--topic", topic, "--under-replicated-partitions", *at).stdout
     assert re.search(rf"Topic: {topic}\tPartition: 0\tLeader: \d\tReplicas: \d,\d,\d\tIsr: \d,\d\tElr: \t", described)
     # Whoever does not live is not elected.

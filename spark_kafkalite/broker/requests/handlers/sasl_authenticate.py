@@ -47,7 +47,10 @@ def handle(context: BrokerContext, exchange: Exchange, message: SaslAuthenticate
         if broker_id is None or proof is None:
             raise SaslAuthenticationFailed("the secret has been changed meanwhile")
     except SaslAuthenticationFailed as error:
-        text = "%s is refused as a broker (user %.100r): %s"
+        text = (
+            "%s is refused as a broker (user %.100r): %s; all brokers of a cluster need the same secret "
+            "(inter.broker.secret.file)"
+        )
         _quiet.log(logging.WARNING, "refused", text, session.peer, scram.user, error)
         session.fail_handshake(exchange.connection.now_s())
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to prove itself")

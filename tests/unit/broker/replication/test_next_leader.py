@@ -48,7 +48,7 @@ class Producing:
             view=led.view,
             loop=led.loop,
             clock=led.clock,
-            config=SimpleNamespace(broker_id=1),
+            config={"broker.id": 1},
             lease=RegistryLease(unlimited=True),
             address_of=lambda broker, _: ("there", 9000 + broker.broker_id),
         )

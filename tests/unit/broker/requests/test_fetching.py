@@ -112,7 +112,7 @@ class Bed:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.listener: Any = SimpleNamespace(name="OUTSIDE", advertised_host="me", advertised_port=1)
         self.cluster = ClusterState()
-        self.config = {"fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
+        self.config = {"broker.id": ME, "fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
         self.context: Any = SimpleNamespace(
             loop=harness.loop,
             slices=Slices(harness.loop),
