@@ -23,7 +23,7 @@ from spark_kafkalite.spark.conditions import (
     SparkConditionError,
     listed,
 )
-from spark_kafkalite.spark.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.data_loss import DataLoss, gone_by_cause
 from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ranges_between, split
 from spark_kafkalite.spark.options import ReaderOptions
@@ -73,15 +73,9 @@ class KafkaliteBatchReader(DataSourceReader):
 
 def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
     """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
-    gone = [tp for tp in listed_before if tp not in found]
-    topics = {tp.topic for tp in found}
-    for cause, those in (
-        (LossCause.DELETED, [tp for tp in gone if tp.topic not in topics]),
-        (LossCause.PARTITION_GONE, [tp for tp in gone if tp.topic in topics]),
-    ):
-        if those:
-            text = f"{listed(those)} disappeared just now; was a topic deleted?"
-            options.losses.meet(DataLoss(LOSS_PARTITIONS_DELETED, cause, text))
+    for cause, gone in gone_by_cause(listed_before, found):
+        text = f"{listed(gone)} disappeared just now; was a topic deleted?"
+        options.losses.meet(DataLoss(LOSS_PARTITIONS_DELETED, cause, text))
 
 
 def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:

@@ -7,10 +7,11 @@ connector, which knows no causes. Pure, but for the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -42,6 +43,17 @@ class DataLoss:
     condition: str
     cause: LossCause
     text: str
+
+
+def gone_by_cause(
+    before: Iterable[TopicPartition], now: Collection[TopicPartition]
+) -> Iterator[tuple[LossCause, list[TopicPartition]]]:
+    """Yield the partitions that are gone, sorted: those whose topic is, and those of topics that are there."""
+    topics = {tp.topic for tp in now}
+    gone = sorted(tp for tp in before if tp not in now)
+    for cause, is_there in ((LossCause.DELETED, False), (LossCause.PARTITION_GONE, True)):
+        if those := [tp for tp in gone if (tp.topic in topics) is is_there]:
+            yield cause, those
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from spark_kafkalite.spark.conditions import (
     LOSS_PARTITIONS_DELETED,
     SparkConditionError,
 )
-from spark_kafkalite.spark.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.data_loss import DataLoss, LossCause, gone_by_cause
 
 Offsets = dict[TopicPartition, int]
 
@@ -246,14 +246,8 @@ def losses(
         skipped = sum(earliest_of_new[tp] for tp in late)
         text = f"new partitions do not start at offset 0: {shown}; {skipped} offsets are skipped"
         found.append(DataLoss(LOSS_ADDED_NOT_FROM_ZERO, LossCause.AGED_OUT, text))
-    topics = {tp.topic for tp in end}
-    gone = sorted(tp for tp in start if tp not in end)
-    for cause, those in (
-        (LossCause.DELETED, [tp for tp in gone if tp.topic not in topics]),
-        (LossCause.PARTITION_GONE, [tp for tp in gone if tp.topic in topics]),
-    ):
-        if those:
-            found.append(DataLoss(LOSS_PARTITIONS_DELETED, cause, f"{_named(those)} are gone; were they deleted?"))
+    for cause, gone in gone_by_cause(start, end):
+        found.append(DataLoss(LOSS_PARTITIONS_DELETED, cause, f"{_named(gone)} are gone; were they deleted?"))
     backwards = sorted(tp for tp, offset in end.items() if tp in start and offset < start[tp])
     if backwards:
         shown = ", ".join(f"{tp} went from {start[tp]} to {end[tp]}" for tp in backwards[:20])

@@ -46,10 +46,8 @@ async def write_states(store: Store, changes: Sequence[StateChange]) -> bool:
     False: one of the nodes, at least, has another version, or is gone, or its topic has no guard. Raises RegistryError;
     after a ConnectionLoss they may have been written.
     """
-    guards = [Check(topic_guard_path(each), ANY_VERSION) for each in dict.fromkeys(each.topic_id for each in changes)]
-    writes = [
-        SetData(state_path(*each.topic_partition), each.after.node.encode(), each.before.version) for each in changes
-    ]
+    guards = [_guard(topic_id) for topic_id in dict.fromkeys(each.topic_id for each in changes)]
+    writes = [_write(each.topic_partition, each.before, each.after) for each in changes]
     try:
         await answer(store.multi([*guards, *writes]))
     except NodeError:
@@ -65,10 +63,8 @@ async def write_state(
     None: the node has another version, or is gone. Raises GuardMissing, RegistryError; after a ConnectionLoss it may
     have been written.
     """
-    path = state_path(*topic_partition)
-    guard = Check(topic_guard_path(topic_id), ANY_VERSION)
     try:
-        _, stat = await answer(store.multi([guard, SetData(path, after.node.encode(), before.version)]))
+        _, stat = await answer(store.multi([_guard(topic_id), _write(topic_partition, before, after)]))
     except BadVersion:
         return None
     except NoNode as error:
@@ -76,6 +72,14 @@ async def write_state(
             raise GuardMissing(str(error), error.path, error.operation_index) from None
         return None
     return replace(after, version=stat.version, modified_zxid=stat.mzxid)
+
+
+def _guard(topic_id: bytes) -> Check:
+    return Check(topic_guard_path(topic_id), ANY_VERSION)
+
+
+def _write(topic_partition: TopicPartition, before: PartitionState, after: PartitionState) -> SetData:
+    return SetData(state_path(*topic_partition), after.node.encode(), before.version)
 
 
 async def read_state(store: Store, topic_partition: TopicPartition, known: PartitionState) -> PartitionState | None:
