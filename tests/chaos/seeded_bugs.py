@@ -14,6 +14,7 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.truncation import truncation_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 
@@ -42,7 +43,7 @@ def _truncate_to_high_watermark() -> None:
         log, high_watermark = self.log, self._bounds.high_watermark
         if log.local.is_ready and high_watermark < log.log_end_offset:
             self._rules.is_busy = True
-            self._cut(log.truncation_to(high_watermark), high_watermark)
+            self._cut(truncation_to(log, high_watermark), high_watermark)
 
     _replace(Follower, "__init__", cut_first)
 
