@@ -53,9 +53,9 @@ def play(rows: Iterable[Row], directory: Path, seed: int, lines: Lines | None = 
     found = Round()
     order = list(rows)
     random.Random(seed).shuffle(order)
-    class_path = compile_java_producer(directory / "java")
     topics: dict[int, Place] = {}
     with ChaosCluster(directory / "cluster", lines=lines) as cluster:
+        class_path = compile_java_producer(directory / "java")
         for row in order:
             logger.info("row %d: %s", row.number, row.play.__name__)
             played = found.rows[row.number] = Played(directory / f"row-{row.number}.jsonl")
