@@ -203,6 +203,43 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     assert second[0] == 2000
 
 
+def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedRegistry) -> None:
+    async def work() -> list[int]:
+        store = SilentStore(registry, session_timeout_ms=1000)
+        supply = ProducerIdManager(store, BrokerId(1))
+        supply.take_ahead()
+        await taken_ahead(supply)
+        given = [await supply.next_id() for _ in range(950)]
+        # From a tenth before its end on the next block is there, too.
+        await taken_ahead(supply)
+        store.is_silent = True
+        given += [await asyncio.wait_for(supply.next_id(), 10) for _ in range(1050)]
+        supply.close()
+        return given
+
+    async def taken_ahead(supply: ProducerIdManager) -> None:
+        async with asyncio.timeout(10):
+            while supply._taking_ahead is not None:
+                await asyncio.sleep(0.001)
+
+    assert asyncio.run(work()) == list(range(2000))
+
+
+def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: EmbeddedRegistry) -> None:
+    async def work() -> list[int]:
+        store = EmbeddedStore(registry)
+        supply = ProducerIdManager(store, BrokerId(1))
+        await asyncio.wrap_future(store.create(znodes.PRODUCER_ID_BLOCK, b"no block"))
+        supply.take_ahead()
+        await asyncio.sleep(0)
+        assert supply._taking_ahead is not None
+        await asyncio.wait([supply._taking_ahead])
+        await asyncio.wrap_future(store.delete(znodes.PRODUCER_ID_BLOCK))
+        return [await supply.next_id() for _ in range(3)]
+
+    assert asyncio.run(work()) == [0, 1, 2]
+
+
 def test_a_new_registry_is_refused_by_who_has_logs(registry: EmbeddedRegistry) -> None:
     kept, store = znodes.uuid_text(znodes.new_uuid()), EmbeddedStore(registry)
     with pytest.raises(RegistryError, match=f"no /cluster/id.*logs of cluster {kept}.*kafkalite registry --data"):
