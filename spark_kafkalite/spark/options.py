@@ -37,6 +37,7 @@ from spark_kafkalite.spark.offset_options import (
     duration_ms,
     new_partition_start,
     offset_spec,
+    size_bytes,
     subscription_of,
 )
 from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, PositionKind, Positions
@@ -126,10 +127,23 @@ READER_OPTIONS: Final = SettingGroup(
             choices=("fail", "wait", "ignore"),
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
+        Setting(
+            "maxBytesPerTrigger",
+            "string",
+            None,
+            "Streams: at most about this many bytes of the log a batch, such as 512m; with maxOffsetsPerTrigger, what "
+            "is reached first.",
+        ),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
         Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
         Setting("maxRecordsPerPartition", "long", None, "Most offsets in one Spark partition.", minimum=1),
+        Setting(
+            "maxBytesPerPartition",
+            "string",
+            None,
+            "Most bytes of the log in one Spark partition, about; such as 128m.",
+        ),
         Setting("includeHeaders", "boolean", False, "Add the column headers."),
         Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
         Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
@@ -194,10 +208,12 @@ class ReaderOptions:
     new_partition_start: OffsetSpec
     missing_topic: str
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
+    max_bytes_per_partition: int | None
     include_headers: bool
     retries: int
     retry_interval_ms: int
@@ -250,6 +266,7 @@ class ReaderOptions:
         """Warn about options that do nothing in a batch."""
         for name, value in (
             ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
+            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
             ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
         ):
             if value is not None:
@@ -296,10 +313,12 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         new_partition_start=new_partition_start("newPartitionStart", values["newPartitionStart"]),
         missing_topic=values["missingTopic"],
         max_offsets_per_trigger=high,
+        max_bytes_per_trigger=_size(values, "maxBytesPerTrigger"),
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
+        max_bytes_per_partition=_size(values, "maxBytesPerPartition"),
         include_headers=values["includeHeaders"],
         retries=values["fetchOffset.numRetries"],
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
@@ -381,6 +400,10 @@ def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -
         hint = f"did you mean kafka.{near}?" if near else "leave it out"
         # Whatever it was meant to be, it may be a secret.
         raise option_error(UNKNOWN_OPTION, f"kafka.{name}", REDACTED, f"there is no such setting of clients; {hint}")
+
+
+def _size(values: Mapping[str, Any], name: str) -> int | None:
+    return None if values[name] is None else size_bytes(name, values[name])
 
 
 def _parsed(setting: Setting, value: str) -> Any:
