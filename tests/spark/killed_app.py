@@ -1,7 +1,7 @@
 """A Spark application that loads a topic into files and is killed on the way, or has an executor of its killed.
 
-Run with one JSON file: ``conf`` of Spark, the ``topic`` at ``bootstrap``, the ``out`` and ``checkpoint`` directories, and
-one of
+Run with one JSON file: ``conf`` of Spark, the ``topic`` at ``bootstrap``, the ``out`` and ``checkpoint`` directories,
+and one of
 
 - ``step`` and ``after_s``: kill this whole process group so long after that step of the second batch of this run can be
   seen in the file system;
