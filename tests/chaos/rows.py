@@ -137,7 +137,8 @@ def cut_the_leader_from_its_followers(stage: Stage) -> None:
     on, and acknowledges nothing that only it has."""
     cluster, leader = stage.cluster, stage.leader
     lasts_s = _LAGGARD_OUT_S + 2
-    bound_s = lasts_s + _REQUEST_TIMEOUT_S + _SLACK_S
+    # TCP waits twice as long each time before it sends again: a connection that lives is silent for as long once more.
+    bound_s = 2 * lasts_s + _SLACK_S
     with stage.fault("cut leader from followers", leader, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
         for follower in cluster.brokers.keys() - {leader}:
             cluster.lines.hold(leader, follower)
