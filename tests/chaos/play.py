@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,28 +54,36 @@ def play(rows: Iterable[Row], directory: Path, seed: int, lines: Lines | None = 
     found = Round()
     order = list(rows)
     random.Random(seed).shuffle(order)
-    topics: dict[int, Place] = {}
-    with ChaosCluster(directory / "cluster", lines=lines) as cluster:
-        class_path = compile_java_producer(directory / "java")
-        for row in order:
-            logger.info("row %d: %s", row.number, row.play.__name__)
-            played = found.rows[row.number] = Played(directory / f"row-{row.number}.jsonl")
-            with HistoryWriter(played.path) as history:
-                try:
-                    name = f"row-{row.number}"
-                    place = make_topic(cluster.bootstrap, cluster.addresses, name, history, replicas=3, seed=seed)
-                    topics[row.number] = place
-                    _play(cluster, place, row, directory, class_path)
-                except (RunFailed, ChildFailed) as error:
-                    played.problem = str(error)
-                    logger.info("row %d: %s", row.number, error)
-                    _mend(cluster)
-        cluster.stop()
-        for number, place in topics.items():
-            with HistoryWriter(found.rows[number].path) as history:
-                cluster.note_files(history, {place.topic_id: place.topic})
-        found.complaints = cluster.complaints()
+    with ThreadPoolExecutor(1, "javac") as compiler:
+        # While the cluster starts.
+        compiled = compiler.submit(compile_java_producer, directory / "java")
+        with ChaosCluster(directory / "cluster", lines=lines) as cluster:
+            _play_all(order, cluster, directory, seed, compiled.result(), found)
     return found
+
+
+def _play_all(
+    rows: Iterable[Row], cluster: ChaosCluster, directory: Path, seed: int, class_path: str, found: Round
+) -> None:
+    topics: dict[int, Place] = {}
+    for row in rows:
+        logger.info("row %d: %s", row.number, row.play.__name__)
+        played = found.rows[row.number] = Played(directory / f"row-{row.number}.jsonl")
+        with HistoryWriter(played.path) as history:
+            try:
+                name = f"row-{row.number}"
+                place = make_topic(cluster.bootstrap, cluster.addresses, name, history, replicas=3, seed=seed)
+                topics[row.number] = place
+                _play(cluster, place, row, directory, class_path)
+            except (RunFailed, ChildFailed) as error:
+                played.problem = str(error)
+                logger.info("row %d: %s", row.number, error)
+                _mend(cluster)
+    cluster.stop()
+    for number, place in topics.items():
+        with HistoryWriter(found.rows[number].path) as history:
+            cluster.note_files(history, {place.topic_id: place.topic})
+    found.complaints = cluster.complaints()
 
 
 def _play(cluster: ChaosCluster, place: Place, row: Row, directory: Path, class_path: str) -> None:

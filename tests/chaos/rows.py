@@ -73,7 +73,7 @@ class Row:
 def baseline(stage: Stage) -> None:
     """Nothing happens, and no client sees an error."""
     with stage.fault("nothing", errors_at_most=0, acks_at_least=100, longest_gap_s=1.0 + _SLACK_S, elections=0):
-        time.sleep(15)
+        time.sleep(10)
 
 
 def chase_the_leader(stage: Stage) -> None:
@@ -128,8 +128,22 @@ def deafen_and_mute_the_leader(stage: Stage) -> None:
     ):
         with stage.fault(name, leader, longest_gap_s=_LAGGARD_OUT_S + _SLACK_S, isr_within_s=_ISR_WITHIN_S):
             stage.cluster.lines.hold_ways(ways)
-            time.sleep(3)
+            time.sleep(2)
             stage.cluster.lines.heal()
+
+
+def cut_the_leader_from_its_followers(stage: Stage) -> None:
+    """The leader reaches clients and the registry, and no follower, until it has taken both out of its ISR: it leads
+    on, and acknowledges nothing that only it has."""
+    cluster, leader = stage.cluster, stage.leader
+    lasts_s = _LAGGARD_OUT_S + 2
+    # TCP waits twice as long each time before it sends again: a connection that lives is silent for as long once more.
+    bound_s = 2 * lasts_s + _SLACK_S
+    with stage.fault("cut leader from followers", leader, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
+        for follower in cluster.brokers.keys() - {leader}:
+            cluster.lines.hold(leader, follower)
+        time.sleep(lasts_s)
+        cluster.lines.heal()
 
 
 def fill_disks(stage: Stage) -> None:
@@ -205,6 +219,7 @@ ROWS: Final = (
 )
 # Played where hosts are apart, by the soak, and by hand.
 MORE_ROWS: Final = (
+    Row(10, cut_the_leader_from_its_followers),
     Row(12, unplug_the_leader),
     Row(13, deafen_and_mute_the_leader),
 )

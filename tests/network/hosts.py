@@ -36,11 +36,11 @@ def problem() -> str | None:
     if shutil.which("ip") is None:
         return "ip is not installed (make setup-debian)"
     name = f"kafkalite-{os.getpid()}-try"
-    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        return f"network namespaces cannot be made here: {tried.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return None
+    try:
+        tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    finally:
+        _remove_namespace(name)
+    return f"network namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode != 0 else None
 
 
 class Network:

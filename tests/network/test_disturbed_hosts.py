@@ -118,7 +118,6 @@ def test_no_namespace_outlives_its_process(end: signal.Signals) -> None:
         finally:
             process.kill()
     if end is signal.SIGKILL:
-        # It could not: the next one does.
-        assert namespaces_of(process.pid)
+        # It could not: the next one does, whoever that is.
         remove_orphans()
     assert not namespaces_of(process.pid)
