@@ -49,16 +49,20 @@ class ProducerIdManager:
         self.take_ahead()
         return ProducerId(given)
 
+    @property
+    def _is_short(self) -> bool:
+        return self._ahead is None and self._until - self._next <= _TAKE_AHEAD_AT
+
     def take_ahead(self) -> None:
         """Have the next block taken if it is time for that; what the registry refuses is asked for at the next need."""
-        is_time = self._ahead is None and self._until - self._next <= _TAKE_AHEAD_AT
-        if is_time and self._taking_ahead is None:
+        if self._is_short and self._taking_ahead is None:
             self._taking_ahead = asyncio.get_running_loop().create_task(self._take_ahead())
 
     async def _take_ahead(self) -> None:
         try:
             async with self._taking:
-                if self._ahead is None:
+                # Whoever had none left may have taken one meanwhile.
+                if self._is_short:
                     self._ahead = await self._take_block()
         except RegistryError as error:
             # Whoever has no id left then says so.

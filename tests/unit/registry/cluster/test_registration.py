@@ -2,13 +2,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_kafkalite.errors import InconsistentClusterId, RegistryError
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
@@ -101,6 +102,25 @@ def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: Embe
     first = asyncio.run(registration.register_broker(old, a_broker()))
     second = asyncio.run(registration.register_broker(new, a_broker(), {old.session_id, new.session_id}))
     assert second > first
+    assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
+
+
+def test_the_holder_of_an_id_has_as_long_as_its_own_session_lasts(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    old, new = EmbeddedStore(registry, session_timeout_ms=60_000), EmbeddedStore(registry, session_timeout_ms=50)
+    other = replace(a_broker("h2"), incarnation=Incarnation(2))
+
+    async def come_back() -> None:
+        await registration.register_broker(old, replace(a_broker(), incarnation=Incarnation(1)))
+        waiting = asyncio.ensure_future(registration.register_broker(new, other))
+        done, _ = await asyncio.wait([waiting], timeout=0.5)
+        assert not done
+        registry.expire(old.session_id)
+        await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(come_back())
     assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
 
 
