@@ -15,7 +15,6 @@ not leave a query unprotected. Pure: nothing here talks to a broker.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Mapping
@@ -426,6 +425,8 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     names += [real for real, _ in (*_UNSUPPORTED.values(), *_WITHOUT_EFFECT.values())]
     names.append("kafka.bootstrap.servers")
     by_lower = {known.lower(): known for known in names}
+    import difflib  # for mistakes only: every process of a query imports this module
+
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
     shown = REDACTED if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value

@@ -228,7 +228,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield names[0], columns
         return
     for name in names:
-        yield name, columns.filter(pc.equal(topics, name))
+        yield name, columns.filter(pc.equal(topics, pa.scalar(name, topics.type)))
 
 
 class _Expiry:

@@ -55,10 +55,13 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
         "print(*sys.modules)"
     ).split()
     heavy = {
+        "difflib",
+        "importlib.metadata",
         "pyarrow.compute",
         "spark_kafkalite.client.consume.range_fetcher",
         "spark_kafkalite.client.produce.producer",
         "spark_kafkalite.records.kernel",
+        "spark_kafkalite.security.sasl",
         "spark_kafkalite.spark.checkpoint_commits",
         "spark_kafkalite.spark.partition_reader",
         "spark_kafkalite.spark.writer",
