@@ -1,9 +1,9 @@
 """The one interface between the jobs and a file system: list, read, write, rename and delete, on the driver.
 
 Data files are written by Spark's own writers; this seam moves them and writes small text files (plans, manifests). The
-commands about checkpoints stand on it, too. Two implementations: :class:`LocalFiles` (the operating system) and :class:`HadoopFiles` (the session's JVM and its
-``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop has a scheme for). A path is Hadoop's unless its
-scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
+commands about checkpoints stand on it, too. Two implementations: :class:`LocalFiles` (the operating system) and
+:class:`HadoopFiles` (the session's JVM and its ``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop
+has a scheme for). A path is Hadoop's unless its scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
 
 Promises that publishing rests on: :meth:`Files.rename_new` moves one file in a single step and never replaces
 another; :meth:`Files.write_new` leaves the whole text or nothing under the name, :meth:`Files.replace` the whole new
