@@ -43,6 +43,9 @@ from spark_kafkalite.spark.offset_options import (
 )
 from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, PositionKind, Positions
 
+_UNREACHABLE_TIMEOUT: Final = "brokersUnreachableTimeout"
+# What Kafka's clients take as a time: almost 25 days.
+_LONGEST_TIMEOUT_MS: Final = 2**31 - 1
 _TOKEN_FILE: Final = "sasl.token.file"
 _TOKEN_FILE_OPTION: Final = Setting(
     "tokenFile",
@@ -136,6 +139,14 @@ READER_OPTIONS: Final = SettingGroup(
         Setting(
             "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
         ),
+        Setting(
+            _UNREACHABLE_TIMEOUT,
+            "string",
+            None,
+            "How long a query goes on trying while no broker answers, such as 10m; then it ends. Of a task it is the "
+            "default of kafkaConsumer.pollTimeoutMs. Default: fetchOffset.numRetries times "
+            "kafka.default.api.timeout.ms, which is 3m.",
+        ),
         *COMMIT_SETTINGS,
         _TOKEN_FILE_OPTION,
     ),
@@ -143,7 +154,17 @@ READER_OPTIONS: Final = SettingGroup(
 
 WRITER_OPTIONS: Final = SettingGroup(
     "Spark sink",
-    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."), _TOKEN_FILE_OPTION),
+    (
+        Setting("topic", "string", None, "Topic to write to; overrides a column topic."),
+        Setting(
+            _UNREACHABLE_TIMEOUT,
+            "string",
+            None,
+            "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
+            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
+        ),
+        _TOKEN_FILE_OPTION,
+    ),
 )
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
@@ -206,6 +227,7 @@ class ReaderOptions:
     retries: int
     retry_interval_ms: int
     read_timeout_ms: int
+    unreachable_timeout_ms: int | None
     commit: CommitOptions
     given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -290,6 +312,8 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
     values = {**READER_OPTIONS.defaults(), **given}
     starting = offset_spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", notes)
     ending = offset_spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", notes)
+    unreachable_ms = _unreachable_timeout_ms(given)
+    poll_ms = given.get("kafkaConsumer.pollTimeoutMs", unreachable_ms)
     low, high = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if low is not None and high is not None and low > high:
         raise option_error(
@@ -316,7 +340,8 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         include_headers=values["includeHeaders"],
         retries=values["fetchOffset.numRetries"],
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
-        read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
+        read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"] if poll_ms is None else poll_ms,
+        unreachable_timeout_ms=unreachable_ms,
         commit=commit_options(given, starting, notes),
         given=frozenset(given),
         notes=(*notes, *_client_notes(CONSUMER_SETTINGS, client)),
@@ -331,7 +356,23 @@ def writer_options(options: Mapping[str, str]) -> WriterOptions:
         problem = topic_name_problem(topic)
         if problem:
             raise option_error(INVALID_OPTION, "topic", topic, f"{problem}; give a legal name")
+    unreachable_ms = _unreachable_timeout_ms(given)
+    if unreachable_ms is not None:
+        delivery_ms = max(unreachable_ms, PRODUCER_SETTINGS["delivery.timeout.ms"].default)
+        client = ShownSettings({"max.block.ms": str(unreachable_ms), "delivery.timeout.ms": str(delivery_ms), **client})
     return WriterOptions(client=client, topic=topic, notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)))
+
+
+def _unreachable_timeout_ms(given: Mapping[str, Any]) -> int | None:
+    text = given.get(_UNREACHABLE_TIMEOUT)
+    if text is None:
+        return None
+    timeout_ms = duration_ms(_UNREACHABLE_TIMEOUT, text)
+    if not 0 < timeout_ms <= _LONGEST_TIMEOUT_MS:
+        raise option_error(
+            INVALID_OPTION, _UNREACHABLE_TIMEOUT, text, f"must be from 1ms to {_LONGEST_TIMEOUT_MS}ms; change it"
+        )
+    return timeout_ms
 
 
 def _sorted_out(

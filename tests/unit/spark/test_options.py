@@ -376,3 +376,28 @@ def test_isolation_level_is_seen():
 
 def test_a_sink_topic_must_be_legal():
     assert refusal(writer_options, {**SERVERS, "topic": "a b"}).startswith("[KAFKALITE_INVALID_OPTION] topic=a b: ")
+
+
+def test_how_long_brokers_may_be_away_is_also_how_long_a_task_waits():
+    assert (read().unreachable_timeout_ms, read().read_timeout_ms) == (None, 120_000)
+    options = read(brokersUnreachableTimeout="10m")
+    assert (options.unreachable_timeout_ms, options.read_timeout_ms) == (600_000, 600_000)
+    assert read(brokersUnreachableTimeout="10m", **{"kafkaConsumer.pollTimeoutMs": "5"}).read_timeout_ms == 5
+
+
+def test_how_long_brokers_may_be_away_is_how_long_a_producer_tries():
+    def timeouts(**given: str) -> tuple[str | None, str | None]:
+        client = writer_options({**SERVERS, "topic": "t", **given}).client
+        return client.get("max.block.ms"), client.get("delivery.timeout.ms")
+
+    assert timeouts() == (None, None)
+    assert timeouts(brokersUnreachableTimeout="10m") == ("600000", "600000")
+    # A delivery takes a request or more.
+    assert timeouts(brokersUnreachableTimeout="5s") == ("5000", "120000")
+    assert timeouts(brokersUnreachableTimeout="10m", **{"kafka.max.block.ms": "7"}) == ("7", "600000")
+
+
+@pytest.mark.parametrize("value", ["", "soon", "0s", "-1s", "30d"])
+def test_how_long_brokers_may_be_away_is_checked(value):
+    text = refusal(read, brokersUnreachableTimeout=value)
+    assert text.startswith(f"[KAFKALITE_INVALID_OPTION] brokersUnreachableTimeout={value}: ")
