@@ -36,6 +36,7 @@ from spark_kafkalite.spark.connections import drop_producer, producer_for, writi
 from spark_kafkalite.spark.options import WriterOptions
 from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import retention_ms
+from spark_kafkalite.spark.worker_log import SINK, speak_of
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class _Sink:
 
         Raises SparkConditionError for a null topic and for anything that the brokers refuse.
         """
+        speak_of(SINK, self._target)
         keep_freed_memory()
         producer = producer_for(self._client, self._token)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
@@ -166,6 +168,7 @@ class _Sink:
 
     def _report(self, messages: list[WriterCommitMessage | None]) -> None:
         """Warn on the driver about records that retention will delete at once."""
+        speak_of(SINK, self._target)
         expired: dict[str, int] = {}
         for message in messages:
             if isinstance(message, WrittenMessage):
@@ -193,7 +196,7 @@ class KafkaliteBatchWriter(_Sink, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: some of the rows may be in the topic."""
-        _warn_aborted(messages)
+        _warn_aborted(self._target, messages)
 
 
 class KafkaliteStreamWriter(_Sink, DataSourceStreamArrowWriter):
@@ -205,10 +208,11 @@ class KafkaliteStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing can be taken back: the batch is repeated when the query starts again."""
-        _warn_aborted(messages)
+        _warn_aborted(self._target, messages)
 
 
-def _warn_aborted(messages: list[WriterCommitMessage | None]) -> None:
+def _warn_aborted(target: str, messages: list[WriterCommitMessage | None]) -> None:
+    speak_of(SINK, target)
     written = sum(message.records for message in messages if isinstance(message, WrittenMessage))
     _LOG.warning("the write failed; at least %d of its records are in the topic and stay there", written)
 
