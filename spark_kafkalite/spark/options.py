@@ -143,7 +143,17 @@ READER_OPTIONS: Final = SettingGroup(
 
 WRITER_OPTIONS: Final = SettingGroup(
     "Spark sink",
-    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."), _TOKEN_FILE_OPTION),
+    (
+        Setting("topic", "string", None, "Topic to write to; overrides a column topic."),
+        Setting(
+            "stampHeaders",
+            "boolean",
+            False,
+            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "wrote again; see spark.md.",
+        ),
+        _TOKEN_FILE_OPTION,
+    ),
 )
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
@@ -264,6 +274,7 @@ class WriterOptions:
 
     client: Mapping[str, str]
     topic: str | None
+    stamp_headers: bool = False
 
     @property
     def target(self) -> str:
@@ -316,7 +327,7 @@ def writer_options(options: Mapping[str, str]) -> WriterOptions:
         problem = topic_name_problem(topic)
         if problem:
             raise option_error(INVALID_OPTION, "topic", topic, f"{problem}; give a legal name")
-    return WriterOptions(client=client, topic=topic)
+    return WriterOptions(client=client, topic=topic, stamp_headers=given.get("stampHeaders", False))
 
 
 def _sorted_out(
