@@ -18,7 +18,6 @@ who begins the query says them, once.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -177,6 +176,13 @@ WRITER_OPTIONS: Final = SettingGroup(
             "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
             "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
         ),
+        Setting(
+            "stampHeaders",
+            "boolean",
+            False,
+            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "wrote again; see spark.md.",
+        ),
         _TOKEN_FILE_OPTION,
     ),
 )
@@ -321,6 +327,7 @@ class WriterOptions:
     client: Mapping[str, str]
     topic: str | None
     notes: tuple[str, ...] = ()
+    stamp_headers: bool = False
 
     @property
     def target(self) -> str:
@@ -384,7 +391,12 @@ def writer_options(options: Mapping[str, str]) -> WriterOptions:
     if unreachable_ms is not None:
         delivery_ms = max(unreachable_ms, PRODUCER_SETTINGS["delivery.timeout.ms"].default)
         client = ShownSettings({"max.block.ms": str(unreachable_ms), "delivery.timeout.ms": str(delivery_ms), **client})
-    return WriterOptions(client=client, topic=topic, notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)))
+    return WriterOptions(
+        client=client,
+        topic=topic,
+        stamp_headers=given.get("stampHeaders", False),
+        notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)),
+    )
 
 
 def _unreachable_timeout_ms(given: Mapping[str, Any]) -> int | None:
