@@ -29,6 +29,7 @@ from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ra
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import PositionKind
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
+from spark_kafkalite.spark.worker_log import say
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -43,10 +44,10 @@ class KafkaliteBatchReader(DataSourceReader):
         self._starting = options.starting_for(streaming=False)
         self._ending = options.ending_for_batch()
         _check_unresolved(self._starting, self._ending)
-        options.warn_batch()
 
     def partitions(self) -> list[InputPartition]:
         """Resolve the ranges and return the tasks."""
+        say(self._options.batch_notes())
         lookup = ClusterOffsets(self._options)
         assigned = lookup.assigned()
         if self._starting.committed:

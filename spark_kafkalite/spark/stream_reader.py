@@ -40,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
-from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
+from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
 from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.offset_ranges import (
     Offsets,
@@ -54,6 +54,7 @@ from spark_kafkalite.spark.offset_ranges import (
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
@@ -90,6 +91,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._compared_ids = False
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
+        self._has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup_made": None, "_registry_made": None}
@@ -109,10 +111,33 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._registry_made = OffsetRegistry.of(self._options)
         return self._registry_made
 
+    def _begin(self, checkpoint: Offsets | None) -> None:
+        """Say what is to be said of the options, once the engine has asked for something.
+
+        ``checkpoint``: where the query goes on, None when it starts by the options.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        say(self._options.stream_notes())
+        if checkpoint is None or self._options.starting is None:
+            return
+        starting, new = self._options.starting, self._options.new_partition_start
+        overridden = [f"{starting.option}={starting.text}"]
+        if new.option in self._options.given:
+            overridden.append(f"{new.option}={new.text}")
+        _LOG.warning(
+            "%s: without effect on the partitions of the checkpoint, in which the query goes on at %s; for another "
+            "start give it a new checkpointLocation",
+            ", ".join(overridden),
+            listed([f"{tp} offset {offset}" for tp, offset in sorted(checkpoint.items())]),
+        )
+
     # Offsets --------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Resolve the starting options, once in this process: batch 0 asks twice and must get the same."""
+        self._begin(None)
         if self._initial is None:
             assigned = self._lookup.assigned()
             self._note(assigned)
@@ -145,6 +170,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
+        self._begin(start_offsets)
         is_first = self._is_first_batch(start)
         self._tell_registry(start_offsets, is_first)
         latest = self._latest_for(start_offsets, is_first)
@@ -358,6 +384,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # a later batch the end is the same object as the start's and says nothing new.
         if initial is not None and start != end:
             start_offsets = initial
+        self._begin(start_offsets)
         made_again = self._compare_ids(start_offsets)
         new = [tp for tp in end_offsets if tp not in start_offsets]
         first_of_new: Offsets = {}

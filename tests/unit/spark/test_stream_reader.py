@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from spark_kafkalite.client.consume.log_samples import LogSample
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark import stream_reader
 from spark_kafkalite.spark.cluster_offsets import Assigned
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
@@ -376,19 +377,33 @@ def test_across_a_restart_an_offset_that_went_backwards_means_a_new_topic():
     assert spans(restarted.partitions(start, restarted.latestOffset(start, ALL))) == {"t-0": (0, 4)}
 
 
-def test_an_idle_source_waits_longer_and_longer_and_keeps_looking():
+class SimulatedTime:
+    """Stands in for the module ``time``: it passes only in sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_an_idle_source_waits_longer_and_longer_and_keeps_looking(monkeypatch):
+    clock = SimulatedTime()
+    monkeypatch.setattr(stream_reader, "time", clock)
     reader, cluster, first = lose()
-    started = time.monotonic()
     calls = 0
-    while time.monotonic() - started < 1.0:
+    while clock.now_s < 1.0:
         assert reader.latestOffset(first, ALL) is first
         calls += 1
     assert calls <= 15
     assert cluster.asked > calls
     cluster.ends[T0] = 11
-    started = time.monotonic()
+    started_s = clock.now_s
     assert reader.latestOffset(first, ALL) == {"t": {"0": 11}}
-    assert time.monotonic() - started < 0.15
+    assert clock.now_s - started_s < 0.15
 
 
 def test_the_minimum_waits():
