@@ -249,12 +249,17 @@ class SettingGroup:
         return [name for name in names if name not in self._by_name]
 
     def hint(self, name: str) -> str:
-        """Return '; did you mean ...?' for the same in other clients' names or the nearest, or an empty text."""
+        """Return '; did you mean ...?' for the nearest setting, or an empty text."""
+        near = self.nearest(name)
+        return "" if near is None else f"; did you mean {near!r}?"
+
+    def nearest(self, name: str) -> str | None:
+        """Return the setting that other clients call so, or else the one of the most similar name; None without."""
         import difflib  # for mistakes only: a broker starts without it
 
         near = [setting.name for setting in self.settings if name in setting.elsewhere]
         near = near or difflib.get_close_matches(name, self._by_name, n=1)
-        return f"; did you mean {near[0]!r}?" if near else ""
+        return near[0] if near else None
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -76,12 +76,19 @@ def refusal(error: KafkaliteError, client: Mapping[str, str], asked: str) -> Spa
     return option_error(AUTHENTICATION_FAILED, f"kafka.{option}", client.get(option), as_options(str(error)))
 
 
-def unreachable(error: KafkaliteError, client: Mapping[str, str], asked: str) -> SparkConditionError:
-    """Return the user's error for a cluster that refuses us, as :func:`refusal` does, or that does not answer."""
+def unreachable(
+    error: KafkaliteError, client: Mapping[str, str], asked: str, given_up: str | None = None
+) -> SparkConditionError:
+    """Return the user's error for a cluster that refuses us, as :func:`refusal` does, or that does not answer.
+
+    ``given_up`` says after which time, and what sets it.
+    """
     refused = refusal(error, client, asked)
     if refused is not None:
         return refused
     text = as_options(str(error))
+    if given_up is not None:
+        text = f"{text}; given up after {given_up}"
     # What is there is no broker, or has another kind of listener: the error says so, and what to change.
     if not isinstance(error, (HandshakeFailed, NoBrokerThere)):
         text = f"{text}; start the broker, or correct the address"

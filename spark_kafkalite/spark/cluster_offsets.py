@@ -1,9 +1,9 @@
 """What the driver asks the cluster: partitions, and the offsets of their ends and of times.
 
 Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
-goes on for ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three minutes by default), and warns
-while it does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``, where a user waits for a wrong
-address.
+goes on for ``brokersUnreachableTimeout``, or ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three
+minutes by default), and warns while it does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``,
+where a user waits for a wrong address.
 
 Topics and partitions that the brokers know nothing of are no error here but left out of the answers, once they have
 been unknown for ten seconds, because a broker that has just started knows nothing at first. What it means is decided
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
@@ -45,6 +45,9 @@ from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, Offsets
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import Position, PositionKind, Positions
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.consume.log_samples import LogSample
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _T = TypeVar("_T")
@@ -247,6 +250,13 @@ class ClusterOffsets:
         known = ((tp, self._cluster.snapshot.partition(tp)) for tp in partitions)
         return {tp: info.leader_epoch for tp, info in known if info is not None}
 
+    def samples(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogSample]:
+        """Return what the logs hold from these offsets on, as far as they can be read there; see the client's
+        ``log_samples``."""
+        from spark_kafkalite.client.consume.log_samples import log_samples
+
+        return self.patiently("how large records are", partial(log_samples, self._cluster, places))
+
     def _ends(
         self,
         partitions: Iterable[TopicPartition],
@@ -446,7 +456,7 @@ class ClusterOffsets:
         ``explain`` turns the error into the user's; without it the brokers are blamed.
         """
         started = time.monotonic()
-        total_s = self._config_timeout_ms() * self._options.retries / 1000
+        total_s, said = self._patience()
         attempt = 0
         while True:
             attempt += 1
@@ -458,8 +468,11 @@ class ClusterOffsets:
             except KafkaliteError as error:
                 waited_s = time.monotonic() - started
                 pause_s = self._options.retry_interval_ms / 1000
-                if not is_retriable(error) or waited_s + pause_s >= total_s:
+                if not is_retriable(error):
                     raise (explain or self._explained)(error) from None
+                if waited_s + pause_s >= total_s:
+                    given_up = f"{waited_s:.0f} s ({said})"
+                    raise (explain(error) if explain else self._explained(error, given_up)) from None
                 _LOG.warning(
                     "cannot look up %s (attempt %d, %.0f of at most %.0f s): %s",
                     what,
@@ -470,8 +483,17 @@ class ClusterOffsets:
                 )
                 time.sleep(pause_s)
 
-    def _explained(self, error: KafkaliteError) -> SparkConditionError:
-        return unreachable(error, self._options.client, str(self._options.subscription))
+    def _patience(self) -> tuple[float, str]:
+        """Return how long brokers may be away, in seconds, and the options that say so."""
+        given_ms = self._options.unreachable_timeout_ms
+        if given_ms is not None:
+            return given_ms / 1000, f"brokersUnreachableTimeout={given_ms}ms"
+        once_ms, times = self._config_timeout_ms(), self._options.retries
+        product = f"fetchOffset.numRetries={times} times kafka.default.api.timeout.ms={once_ms}"
+        return once_ms * times / 1000, f"{product}; brokersUnreachableTimeout is not set"
+
+    def _explained(self, error: KafkaliteError, given_up: str | None = None) -> SparkConditionError:
+        return unreachable(error, self._options.client, str(self._options.subscription), given_up)
 
 
 def _places(spec: OffsetSpec, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:

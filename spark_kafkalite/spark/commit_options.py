@@ -7,7 +7,6 @@ alone never commits. Pure.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +14,6 @@ from typing import Any, Final
 from spark_kafkalite.settings import Setting
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 from spark_kafkalite.spark.offset_options import OffsetSpec
-
-_LOG = logging.getLogger("spark_kafkalite.spark")
 
 COMMIT_SETTINGS: Final = (
     Setting(
@@ -67,8 +64,11 @@ class CommitOptions:
         return self.to_group or self.to_zookeeper
 
 
-def commit_options(given: Mapping[str, Any], starting: OffsetSpec | None) -> CommitOptions:
-    """Return what the options say about committed offsets. Raises SparkConditionError for what does not fit."""
+def commit_options(given: Mapping[str, Any], starting: OffsetSpec | None, notes: list[str]) -> CommitOptions:
+    """Return what the options say about committed offsets; ``notes`` gets what to warn of.
+
+    Raises SparkConditionError for what does not fit.
+    """
     group_id = given.get("groupId")
     commit = given.get("commitOffsets") or ("none" if group_id is None else "group")
     connect = given.get("zookeeper.connect")
@@ -95,11 +95,11 @@ def commit_options(given: Mapping[str, Any], starting: OffsetSpec | None) -> Com
             f"commitOffsets={commit} needs the address of the ensemble; set zookeeper.connect=host:port,...[/chroot]",
         )
     if connect is not None and not to_zookeeper:
-        _LOG.warning(
-            "option zookeeper.connect has no effect with commitOffsets=%s; only zookeeper and both use it", commit
+        notes.append(
+            f"option zookeeper.connect has no effect with commitOffsets={commit}; only zookeeper and both use it"
         )
     if "committedFallback" in given and not from_committed:
-        _LOG.warning("option committedFallback has no effect without startingOffsets=committed")
+        notes.append("option committedFallback has no effect without startingOffsets=committed")
     return CommitOptions(
         group_id=group_id,
         to_group=commit in ("group", "both"),

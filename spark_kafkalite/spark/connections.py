@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_kafkalite.client.config import (
     ADMIN_SETTINGS,
+    CONSUMER_SETTINGS,
     PRODUCER_SETTINGS,
     ClientConfig,
     ConsumerConfig,
@@ -27,6 +28,7 @@ from spark_kafkalite.client.config import (
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
+from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.cluster_errors import as_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 from spark_kafkalite.spark.shipped_files import TOKEN_FILES, located
@@ -61,7 +63,11 @@ def reading_config(settings: Mapping[str, str], token: HeldToken | None = None) 
     with _LOCK:
         _forget_parents()
         config = _kept(
-            _READING, settings, token, lambda found: consumer_config({**defaults, **found}, {}), attrgetter("client")
+            _READING,
+            settings,
+            token,
+            lambda found: consumer_config({**defaults, **_known(CONSUMER_SETTINGS, found)}, {}),
+            attrgetter("client"),
         )
     use_token(config.client, token)
     return config
@@ -139,7 +145,13 @@ def _kept(
 
 def _writing_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the producer's settings of a write: the user's, over defaults that suit whole columns."""
-    return {"client.id": CLIENT_ID, "batch.size": "262144", "linger.ms": "5", **settings}
+    defaults = {"client.id": CLIENT_ID, "batch.size": "262144", "linger.ms": "5"}
+    return {**defaults, **_known(PRODUCER_SETTINGS, settings)}
+
+
+def _known(group: SettingGroup, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that the client knows. It would warn of others in each process, a query does once."""
+    return {name: value for name, value in settings.items() if name in group}
 
 
 def drop_producer(settings: Mapping[str, str]) -> None:

@@ -18,9 +18,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
@@ -29,8 +30,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry, known_id
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark.lag_endpoint import LagEndpoint
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
+from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes, as_json, as_prometheus
 from spark_kafkalite.spark.source import FORMAT_NAME
 
 if TYPE_CHECKING:
@@ -49,26 +52,6 @@ _MOST_ENDED: Final = 100
 _EXPECTED: Final = (KafkaliteError, OSError, Py4JError, ValueError)
 
 
-class QueryPartitionLag(NamedTuple):
-    """How far a query is behind in one partition, as of its last report.
-
-    ``offset`` is the next one that the query will read, ``end_offset`` the end of the log that its source saw.
-    """
-
-    query_id: str
-    query_name: str | None
-    group_id: str | None
-    topic: str
-    partition: int
-    offset: int
-    end_offset: int
-
-    @property
-    def lag(self) -> int:
-        """Offsets that are waiting."""
-        return max(0, self.end_offset - self.offset)
-
-
 @dataclass
 class _Source:
     """A kafkalite source of a running query. ``done``: where its last reported batch ended."""
@@ -76,6 +59,11 @@ class _Source:
     options: ReaderOptions
     done: Offsets | None = None
     ends: Offsets = field(default_factory=dict)
+
+    def waiting(self) -> Offsets:
+        """Where it goes on in the partitions in which something waits."""
+        done = self.done
+        return {} if done is None else {tp: done.get(tp, 0) for tp, end in self.ends.items() if done.get(tp, 0) < end}
 
 
 @dataclass
@@ -105,6 +93,9 @@ class KafkaliteListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._running: dict[str, _Query] = {}
         self._lags: dict[str, list[QueryPartitionLag]] = {}
+        self._measuring = threading.Lock()
+        self._times = RecordTimes()
+        self._endpoint: LagEndpoint | None = None
 
     # What users ask -------------------------------------------------------------------------------------------------
 
@@ -114,25 +105,47 @@ class KafkaliteListener(StreamingQueryListener):
         with self._lock:
             return [each for of_query in self._lags.values() for each in of_query]
 
+    def measure(self) -> list[QueryPartitionLag]:
+        """Return :attr:`lag` with the seconds of running queries, for which brokers are asked for up to 5 seconds."""
+        with self._measuring:
+            with self._lock:
+                running = list(self._running.values())
+            self._times.look_up(
+                (query.query_id, source.options, source.waiting())
+                for query in running
+                for source in list((query.sources or {}).values())
+            )
+            now_ms = int(time.time() * 1000)
+            return [self._times.aged(each, now_ms) for each in self.lag]
+
+    def json(self) -> str:
+        """Return what :meth:`measure` does as JSON."""
+        return as_json(self.measure())
+
     def prometheus(self) -> str:
-        """Return the figures as gauges in Prometheus's text format."""
-        lines = []
-        for name, text in (
-            ("kafkalite_query_lag", "Offsets that a streaming query has not read yet."),
-            ("kafkalite_query_offset", "The next offset that a streaming query will read."),
-        ):
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-            for each in self.lag:
-                labels = {
-                    "query": each.query_name or each.query_id,
-                    "query_id": each.query_id,
-                    "consumergroup": each.group_id or "",
-                    "topic": each.topic,
-                    "partition": str(each.partition),
+        """Return what :meth:`measure` does as gauges in Prometheus's text format."""
+        return as_prometheus(self.measure())
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Serve ``/metrics`` and ``/lag`` over HTTP until the session ends, and return host and port.
+
+        Whoever reaches the address may read it. Raises ConfigError where it cannot listen, or does so elsewhere.
+        """
+        with self._lock:
+            if self._endpoint is None:
+                pages = {
+                    "/metrics": ("text/plain; version=0.0.4; charset=utf-8", self.prometheus),
+                    "/lag": ("application/json", self.json),
                 }
-                shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-                lines.append(f"{name}{{{shown}}} {each.lag if name.endswith('lag') else each.offset}")
-        return "\n".join(lines) + "\n"
+                self._endpoint = LagEndpoint(host, port, pages, self._has_ended)
+            elif host != self._endpoint.address[0] or port not in (0, self._endpoint.address[1]):
+                shown = ":".join(map(str, self._endpoint.address))
+                raise ConfigError(f"the lag of queries is served already, at {shown}; use that, or call serve() once")
+            return self._endpoint.address
+
+    def _has_ended(self) -> bool:
+        # PySpark forgets the context when it stops.
+        return self._session.sparkContext._jsc is None
 
     # What Spark reports ---------------------------------------------------------------------------------------------
 
@@ -240,10 +253,6 @@ def _commit(source: _Source) -> None:
         registry.follow(source.done, {topic: each for topic in ids if (each := known_id(ids, topic))}, last=True)
     finally:
         registry.close()
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 _INSTALLED: WeakKeyDictionary[SparkSession, KafkaliteListener] = WeakKeyDictionary()

@@ -7,7 +7,6 @@ place is, :mod:`.options` which options there are. Pure.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from spark_kafkalite.model import TopicPartition, topic_name_problem
 from spark_kafkalite.spark.conditions import INVALID_OPTION, listed, option_error
 from spark_kafkalite.spark.positions import (
     ALL_OTHERS,
+    LONG_MAX,
     Position,
     PositionKind,
     Positions,
@@ -26,7 +26,8 @@ from spark_kafkalite.spark.positions import (
     word_position,
 )
 
-_LOG = logging.getLogger("spark_kafkalite.spark")
+_SIZE: Final = re.compile(r"([0-9]{1,19})(b?|[kmgtp]b?)")
+_SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,13 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(partitions)))
 
 
-def offset_spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offsets: str) -> OffsetSpec | None:
-    """Return where to start or end: one time for all wins over times per partition, and those over offsets."""
+def offset_spec(
+    given: Mapping[str, Any], timestamp: str, timestamps: str, offsets: str, notes: list[str]
+) -> OffsetSpec | None:
+    """Return where to start or end: one time for all wins over times per partition, and those over offsets.
+
+    ``notes`` gets what to warn of. Raises SparkConditionError for a wrong value.
+    """
     present = [name for name in (timestamp, timestamps, offsets) if name in given]
     if not present:
         return None
@@ -131,7 +137,7 @@ def offset_spec(given: Mapping[str, Any], timestamp: str, timestamps: str, offse
     # Checked even when they lose: a wrong value should not wait to be found until the winner is taken away.
     specs = {name: _one_spec(name, given[name], timestamp, timestamps) for name in present}
     for name in ignored:
-        _LOG.warning("option %s is ignored, because %s is set and wins over it", name, chosen)
+        notes.append(f"option {name} is ignored, because {chosen} is set and wins over it")
     return specs[chosen]
 
 
@@ -252,3 +258,18 @@ def duration_ms(option: str, text: str) -> int:
     if span is None:
         raise option_error(INVALID_OPTION, option, text, "not a time; write a number and one of us, ms, s, m, h, d")
     return span
+
+
+def size_bytes(option: str, text: str) -> int:
+    """Return a Spark size string (``10g``, ``64m``, plain bytes) in bytes, at least 1. Source:
+    JavaUtils.byteStringAs."""
+    matched = _SIZE.fullmatch(text.strip().lower())
+    size = 0 if matched is None else int(matched[1]) << _SIZE_SHIFTS[matched[2][:1]]
+    if not 1 <= size <= LONG_MAX:
+        raise option_error(
+            INVALID_OPTION,
+            option,
+            text,
+            f"not a size from 1 to {LONG_MAX} bytes; write a whole number and one of b, k, m, g, t, p, such as 64m",
+        )
+    return size

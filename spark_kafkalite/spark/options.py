@@ -9,23 +9,24 @@ without the prefix as well. What the values of offsets and of committing mean is
 An option is one of: *declared* here for this direction; declared for the *other* direction (a shared dictionary of
 options is common: a warning, no effect); *known* to Spark's connector or planned by us but not built (an error, never
 ignored); *without effect* here (a warning); Spark's own; or unknown (an error that names the nearest known one). The
-client warns of settings that it does not know; of those for security it is an error here, so that a misspelt one does
-not leave a query unprotected. Pure: nothing here talks to a broker.
+client ignores settings that it does not know; one for security is an error here, so that a misspelt one does not leave
+a query unprotected. Pure: nothing here talks to a broker.
+
+Each of Spark's processes reads the options, so nothing is warned of here: the checked options have it as ``notes``, and
+who begins the query says them, once.
 """
 
 from __future__ import annotations
 
-import difflib
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_kafkalite.client.config import CONSUMER_SETTINGS, is_jvm_only
+from spark_kafkalite.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS, is_jvm_only
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import topic_name_problem
-from spark_kafkalite.redaction import REDACTED, ShownSettings
+from spark_kafkalite.redaction import REDACTED, ShownSettings, shown_name
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.commit_options import COMMIT_SETTINGS, CommitOptions, commit_options
 from spark_kafkalite.spark.conditions import INVALID_OPTION, UNKNOWN_OPTION, UNSUPPORTED_OPTION, listed, option_error
@@ -37,12 +38,14 @@ from spark_kafkalite.spark.offset_options import (
     duration_ms,
     new_partition_start,
     offset_spec,
+    size_bytes,
     subscription_of,
 )
 from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, PositionKind, Positions
 
-_LOG = logging.getLogger("spark_kafkalite.spark")
-
+_UNREACHABLE_TIMEOUT: Final = "brokersUnreachableTimeout"
+# What Kafka's clients take as a time: almost 25 days.
+_LONGEST_TIMEOUT_MS: Final = 2**31 - 1
 _TOKEN_FILE: Final = "sasl.token.file"
 _TOKEN_FILE_OPTION: Final = Setting(
     "tokenFile",
@@ -126,15 +129,36 @@ READER_OPTIONS: Final = SettingGroup(
             choices=("fail", "wait", "ignore"),
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
+        Setting(
+            "maxBytesPerTrigger",
+            "string",
+            None,
+            "Streams: at most about this many bytes of the log a batch, such as 512m; with maxOffsetsPerTrigger, what "
+            "is reached first.",
+        ),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
         Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
         Setting("maxRecordsPerPartition", "long", None, "Most offsets in one Spark partition.", minimum=1),
+        Setting(
+            "maxBytesPerPartition",
+            "string",
+            None,
+            "Most bytes of the log in one Spark partition, about; such as 128m.",
+        ),
         Setting("includeHeaders", "boolean", False, "Add the column headers."),
         Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
         Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
         Setting(
             "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
+        ),
+        Setting(
+            _UNREACHABLE_TIMEOUT,
+            "string",
+            None,
+            "How long a query goes on trying while no broker answers, such as 10m; then it ends. Of a task it is the "
+            "default of kafkaConsumer.pollTimeoutMs. Default: fetchOffset.numRetries times "
+            "kafka.default.api.timeout.ms, which is 3m.",
         ),
         *COMMIT_SETTINGS,
         _TOKEN_FILE_OPTION,
@@ -143,7 +167,24 @@ READER_OPTIONS: Final = SettingGroup(
 
 WRITER_OPTIONS: Final = SettingGroup(
     "Spark sink",
-    (Setting("topic", "string", None, "Topic to write to; overrides a column topic."), _TOKEN_FILE_OPTION),
+    (
+        Setting("topic", "string", None, "Topic to write to; overrides a column topic."),
+        Setting(
+            _UNREACHABLE_TIMEOUT,
+            "string",
+            None,
+            "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
+            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
+        ),
+        Setting(
+            "stampHeaders",
+            "boolean",
+            False,
+            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "wrote again; see spark.md.",
+        ),
+        _TOKEN_FILE_OPTION,
+    ),
 )
 
 # Known, and not built yet; each is refused, because a job that ports with it would silently do something else.
@@ -165,6 +206,13 @@ _WITHOUT_EFFECT: Final = {
 }
 # Options that Spark itself puts among a source's or sink's.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+_STREAMS_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "newPartitionStart",
+)
 _FORBIDDEN_READING: Final = {
     "auto.offset.reset": "the option startingOffsets says where to start; leave this one out",
     "key.deserializer": "keys are always binary; cast the column key instead",
@@ -182,7 +230,10 @@ _SECRETS: Final = [setting.name for setting in CONSUMER_SETTINGS if setting.kind
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything."""
+    """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything.
+
+    ``given`` has the names of the options that were set, and ``notes`` what is wrong with them and ends nothing.
+    """
 
     client: Mapping[str, str]
     subscription: ConsumerStrategy
@@ -194,15 +245,26 @@ class ReaderOptions:
     new_partition_start: OffsetSpec
     missing_topic: str
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
+    max_bytes_per_partition: int | None
     include_headers: bool
     retries: int
     retry_interval_ms: int
     read_timeout_ms: int
+    unreachable_timeout_ms: int | None
     commit: CommitOptions
+    given: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What is read, for the lines of a log."""
+        group = "" if self.commit.group_id is None else f", groupId={self.commit.group_id}"
+        return f"{self.subscription}{group}"
 
     @property
     def read_committed(self) -> bool:
@@ -238,24 +300,24 @@ class ReaderOptions:
         return self.ending or OffsetSpec("endingOffsets", "latest", Positions(AT_LATEST))
 
     def check_streaming(self) -> None:
-        """Raise for options that a stream must not have; as in the JVM connector, endingTimestamp only warns."""
+        """Raise for options that a stream must not have; as in the JVM connector, endingTimestamp is no error."""
         for name in self.ending_options:
             if name == "endingTimestamp":
-                _LOG.warning("option endingTimestamp has no effect on a stream")
                 continue
             value = self.ending.text if self.ending is not None and self.ending.option == name else "..."
             raise option_error(INVALID_OPTION, name, value, "a stream has no end; leave it out, or use spark.read")
 
-    def warn_batch(self) -> None:
-        """Warn about options that do nothing in a batch."""
-        for name, value in (
-            ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
-            ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
-        ):
-            if value is not None:
-                _LOG.warning("option %s has no effect on a batch read", name)
+    def stream_notes(self) -> list[str]:
+        """Return what to warn of when a stream begins."""
+        idle = ["option endingTimestamp has no effect on a stream"] if "endingTimestamp" in self.given else []
+        return [*self.notes, *idle]
+
+    def batch_notes(self) -> list[str]:
+        """Return what to warn of when a batch is planned."""
+        idle = [f"option {name} has no effect on a batch read" for name in _STREAMS_ONLY if name in self.given]
         if self.commit.commits and (self.starting is None or not self.starting.committed):
-            _LOG.warning("option groupId has no effect on this batch read: only streams commit, see startingOffsets")
+            idle.append("option groupId has no effect on this batch read: only streams commit, see startingOffsets")
+        return [*self.notes, *idle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +326,8 @@ class WriterOptions:
 
     client: Mapping[str, str]
     topic: str | None
+    notes: tuple[str, ...] = ()
+    stamp_headers: bool = False
 
     @property
     def target(self) -> str:
@@ -273,10 +337,12 @@ class WriterOptions:
 
 def reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Return the checked options of a read, batch or stream. Raises SparkConditionError at the first wrong one."""
-    given, client = _sorted_out(options, READER_OPTIONS, WRITER_OPTIONS, _FORBIDDEN_READING)
+    given, client, notes = _sorted_out(options, READER_OPTIONS, WRITER_OPTIONS, _FORBIDDEN_READING)
     values = {**READER_OPTIONS.defaults(), **given}
-    starting = offset_spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-    ending = offset_spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    starting = offset_spec(given, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", notes)
+    ending = offset_spec(given, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", notes)
+    unreachable_ms = _unreachable_timeout_ms(given)
+    poll_ms = given.get("kafkaConsumer.pollTimeoutMs", unreachable_ms)
     low, high = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if low is not None and high is not None and low > high:
         raise option_error(
@@ -296,37 +362,64 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         new_partition_start=new_partition_start("newPartitionStart", values["newPartitionStart"]),
         missing_topic=values["missingTopic"],
         max_offsets_per_trigger=high,
+        max_bytes_per_trigger=_size(values, "maxBytesPerTrigger"),
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
+        max_bytes_per_partition=_size(values, "maxBytesPerPartition"),
         include_headers=values["includeHeaders"],
         retries=values["fetchOffset.numRetries"],
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
-        read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
-        commit=commit_options(given, starting),
+        read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"] if poll_ms is None else poll_ms,
+        unreachable_timeout_ms=unreachable_ms,
+        commit=commit_options(given, starting, notes),
+        given=frozenset(given),
+        notes=(*notes, *_client_notes(CONSUMER_SETTINGS, client)),
     )
 
 
 def writer_options(options: Mapping[str, str]) -> WriterOptions:
     """Return the checked options of a write. Raises SparkConditionError at the first wrong one."""
-    given, client = _sorted_out(options, WRITER_OPTIONS, READER_OPTIONS, _FORBIDDEN_WRITING)
+    given, client, notes = _sorted_out(options, WRITER_OPTIONS, READER_OPTIONS, _FORBIDDEN_WRITING)
     topic = given.get("topic")
     if topic is not None:
         problem = topic_name_problem(topic)
         if problem:
             raise option_error(INVALID_OPTION, "topic", topic, f"{problem}; give a legal name")
-    return WriterOptions(client=client, topic=topic)
+    unreachable_ms = _unreachable_timeout_ms(given)
+    if unreachable_ms is not None:
+        delivery_ms = max(unreachable_ms, PRODUCER_SETTINGS["delivery.timeout.ms"].default)
+        client = ShownSettings({"max.block.ms": str(unreachable_ms), "delivery.timeout.ms": str(delivery_ms), **client})
+    return WriterOptions(
+        client=client,
+        topic=topic,
+        stamp_headers=given.get("stampHeaders", False),
+        notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)),
+    )
+
+
+def _unreachable_timeout_ms(given: Mapping[str, Any]) -> int | None:
+    text = given.get(_UNREACHABLE_TIMEOUT)
+    if text is None:
+        return None
+    timeout_ms = duration_ms(_UNREACHABLE_TIMEOUT, text)
+    if not 0 < timeout_ms <= _LONGEST_TIMEOUT_MS:
+        raise option_error(
+            INVALID_OPTION, _UNREACHABLE_TIMEOUT, text, f"must be from 1ms to {_LONGEST_TIMEOUT_MS}ms; change it"
+        )
+    return timeout_ms
 
 
 def _sorted_out(
     options: Mapping[str, str], ours: SettingGroup, others: SettingGroup, forbidden: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (checked options under their real names, client settings without prefix)."""
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Return (checked options under their real names, client settings without prefix, what to warn of)."""
     known = {setting.name.lower(): setting for setting in ours}
     other = {setting.name.lower(): setting.name for setting in others}
     given: dict[str, Any] = {}
     client: dict[str, str] = ShownSettings()
+    notes: list[str] = []
     for raw_name, value in options.items():
         name = raw_name.lower()
         if name in known:
@@ -336,9 +429,9 @@ def _sorted_out(
             raise option_error(UNSUPPORTED_OPTION, real, value, why)
         elif name in _WITHOUT_EFFECT:
             real, why = _WITHOUT_EFFECT[name]
-            _LOG.warning("option %s has no effect: %s", real, why)
+            notes.append(f"option {real} has no effect: {why}")
         elif name in other:
-            _LOG.warning("option %s is for the %s and has no effect on the %s", other[name], others.title, ours.title)
+            notes.append(f"option {other[name]} is for the {others.title} and has no effect on the {ours.title}")
         elif name == "kafka.zookeeper.connect" and "zookeeper.connect" in known:
             given.setdefault("zookeeper.connect", value)
         elif name == "bootstrap.servers":
@@ -364,7 +457,22 @@ def _sorted_out(
             None,
             "name at least one broker as host:port; there is no default",
         )
-    return given, client
+    return given, client, notes
+
+
+def _client_notes(settings: SettingGroup, client: Mapping[str, str]) -> list[str]:
+    """Return what to warn of in settings that no client of ours knows: none gets them, see :mod:`.connections`."""
+    notes = []
+    for name in settings.unknown(client):
+        # Whatever it was meant to be, it may be a secret: its value is not shown.
+        option = shown_name(f"kafka.{name}")
+        if is_jvm_only(name):
+            notes.append(f"option {option} has no effect: it is for clients on the JVM")
+        else:
+            near = settings.nearest(name)
+            hint = "" if near is None else f"; did you mean kafka.{near}?"
+            notes.append(f"option {option} is unknown and has no effect{hint}")
+    return notes
 
 
 def refused_setting(name: str) -> bool:
@@ -377,10 +485,14 @@ def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -
         raise option_error(INVALID_OPTION, f"kafka.{name}", value, f"not allowed here: {forbidden[name]}")
     # What mechanism a security setting belongs to, and what it needs, the client says.
     if _SECURITY.fullmatch(name) and name not in CONSUMER_SETTINGS and not is_jvm_only(name):
-        near = CONSUMER_SETTINGS.hint(name).removeprefix("; did you mean ").strip("'?")
+        near = CONSUMER_SETTINGS.nearest(name)
         hint = f"did you mean kafka.{near}?" if near else "leave it out"
         # Whatever it was meant to be, it may be a secret.
         raise option_error(UNKNOWN_OPTION, f"kafka.{name}", REDACTED, f"there is no such setting of clients; {hint}")
+
+
+def _size(values: Mapping[str, Any], name: str) -> int | None:
+    return None if values[name] is None else size_bytes(name, values[name])
 
 
 def _parsed(setting: Setting, value: str) -> Any:
@@ -403,6 +515,8 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     names += [real for real, _ in (*_UNSUPPORTED.values(), *_WITHOUT_EFFECT.values())]
     names.append("kafka.bootstrap.servers")
     by_lower = {known.lower(): known for known in names}
+    import difflib  # for mistakes only: every process of a query imports this module
+
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
     shown = REDACTED if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value

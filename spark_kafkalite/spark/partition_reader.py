@@ -32,6 +32,7 @@ from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, OffsetRange
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+from spark_kafkalite.spark.worker_log import SOURCE, speak_of
 from spark_kafkalite.spark.worker_memory import keep_freed_memory
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -50,6 +51,7 @@ def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes a partition of its own, without ranges, when there is nothing to read.
     if not isinstance(task, ReadTask) or not task.ranges:
         return
+    speak_of(SOURCE, plan.subject)
     keep_freed_memory()
     config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)

@@ -32,12 +32,13 @@ class ReadPlan:
     schema: pa.Schema
     losses: LossPolicy
     read_timeout_ms: int
+    subject: str = ""
 
     @classmethod
     def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
         """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
         reading_config(options.client)
-        return cls(ShownSettings(options.client), schema, options.losses, options.read_timeout_ms)
+        return cls(ShownSettings(options.client), schema, options.losses, options.read_timeout_ms, options.subject)
 
 
 class ReadTask(InputPartition):

@@ -1,7 +1,8 @@
 """What the sink checks before it writes anything: that brokers answer and the topic exists.
 
 A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
-that are away as long as a producer does (``kafka.max.block.ms``, a minute).
+that are away as long as a producer does: for ``brokersUnreachableTimeout``, which is the producer's
+``kafka.max.block.ms`` (a minute).
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
             # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
             passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
             if not passes or deadline.left_s() < _PAUSE_S:
-                raise unreachable(error, options.client, options.target) from None
+                given_up = f"{timeout_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
+                raise unreachable(
+                    error, options.client, options.target, given_up if passes and patient else None
+                ) from None
             _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", deadline.left_s(), error)
         time.sleep(_PAUSE_S)
 

@@ -26,9 +26,10 @@ from pyspark.sql.types import StructType
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
-from spark_kafkalite.spark.options import reader_options, writer_options
+from spark_kafkalite.spark.options import ReaderOptions, WriterOptions, reader_options, writer_options
 from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from spark_kafkalite.spark.worker_log import SINK, SOURCE, say, speak_of
 
 FORMAT_NAME = "kafkalite"
 
@@ -58,17 +59,17 @@ class KafkaliteDataSource(DataSource):
 
         Raises SparkConditionError for options, connection and topics.
         """
-        options = reader_options(self.options)
+        options = self._reading()
         ClusterOffsets(options).check()
         return spark_schema(options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises SparkConditionError for what a batch must not ask."""
-        return KafkaliteBatchReader(reader_options(self.options), projected_schema(schema))
+        return KafkaliteBatchReader(self._reading(), projected_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the stream reader. Raises SparkConditionError for what a stream must not ask."""
-        options = reader_options(self.options)
+        options = self._reading()
         options.check_streaming()
         return KafkaliteStreamReader(options, projected_schema(schema))
 
@@ -81,7 +82,8 @@ class KafkaliteDataSource(DataSource):
         from spark_kafkalite.spark.sink_check import check_sink
         from spark_kafkalite.spark.writer import KafkaliteBatchWriter
 
-        options = writer_options(self.options)
+        options = self._writing()
+        say(options.notes)
         writer = KafkaliteBatchWriter(options, schema)
         check_sink(options, patient=False)
         return writer
@@ -91,8 +93,19 @@ class KafkaliteDataSource(DataSource):
         from spark_kafkalite.spark.sink_check import check_sink
         from spark_kafkalite.spark.writer import KafkaliteStreamWriter
 
-        options = writer_options(self.options)
+        options = self._writing()
+        say(options.notes, once=True)
         writer = KafkaliteStreamWriter(options, schema)
         # Made anew for every batch, and once more to commit it, so a broker that restarts must not end the query here.
         check_sink(options, patient=True)
         return writer
+
+    def _reading(self) -> ReaderOptions:
+        options = reader_options(self.options)
+        speak_of(SOURCE, options.subject)
+        return options
+
+    def _writing(self) -> WriterOptions:
+        options = writer_options(self.options)
+        speak_of(SINK, options.target)
+        return options

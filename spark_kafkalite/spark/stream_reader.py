@@ -29,12 +29,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
-from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED
+from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
 from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.offset_ranges import (
     Offsets,
@@ -48,6 +54,7 @@ from spark_kafkalite.spark.offset_ranges import (
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry
@@ -84,6 +91,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._compared_ids = False
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
+        self._has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup_made": None, "_registry_made": None}
@@ -103,10 +111,33 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._registry_made = OffsetRegistry.of(self._options)
         return self._registry_made
 
+    def _begin(self, checkpoint: Offsets | None) -> None:
+        """Say what is to be said of the options, once the engine has asked for something.
+
+        ``checkpoint``: where the query goes on, None when it starts by the options.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        say(self._options.stream_notes())
+        if checkpoint is None or self._options.starting is None:
+            return
+        starting, new = self._options.starting, self._options.new_partition_start
+        overridden = [f"{starting.option}={starting.text}"]
+        if new.option in self._options.given:
+            overridden.append(f"{new.option}={new.text}")
+        _LOG.warning(
+            "%s: without effect on the partitions of the checkpoint, in which the query goes on at %s; for another "
+            "start give it a new checkpointLocation",
+            ", ".join(overridden),
+            listed([f"{tp} offset {offset}" for tp, offset in sorted(checkpoint.items())]),
+        )
+
     # Offsets --------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Resolve the starting options, once in this process: batch 0 asks twice and must get the same."""
+        self._begin(None)
         if self._initial is None:
             assigned = self._lookup.assigned()
             self._note(assigned)
@@ -122,9 +153,15 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the option's limit; Trigger.Once overrules it with everything."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Return the options' limit; Trigger.Once overrules it with everything.
+
+        The engine takes no two limits from a Python source: with offsets and bytes it hears of the offsets.
+        """
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take note of the ends of the logs; the query stops when it gets there."""
@@ -133,6 +170,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
+        self._begin(start_offsets)
         is_first = self._is_first_batch(start)
         self._tell_registry(start_offsets, is_first)
         latest = self._latest_for(start_offsets, is_first)
@@ -142,9 +180,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin = self._begin_of(start_offsets, latest)
         if not is_first and self._should_wait_for_more(begin, latest):
             return start
-        end = latest
-        if isinstance(limit, ReadMaxRows):
-            end = limited(begin, {tp: latest[tp] for tp in latest if tp in begin}, limit.max_rows)
+        end = self._limited(begin, latest, limit)
         if not self._new_from_first:
             # Their first batch has nothing of them, and says where they begin: whoever repeats it begins there, too.
             end = {tp: offset if tp in start_offsets else begin.get(tp, offset) for tp, offset in end.items()}
@@ -238,6 +274,18 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             **self._lookup.earliest(again),
             **(self._lookup.resolved(self._options.new_partition_start, new, starting=False) if new else {}),
         }
+
+    def _limited(self, begin: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        end = {tp: offset for tp, offset in latest.items() if tp in begin}
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        if self._options.max_bytes_per_trigger is not None:
+            from spark_kafkalite.spark.range_bytes import limited_by_bytes
+
+            end = limited_by_bytes(self._lookup.samples, begin, end, self._options.max_bytes_per_trigger)
+        return end
 
     @property
     def _new_from_first(self) -> bool:
@@ -336,6 +384,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # a later batch the end is the same object as the start's and says nothing new.
         if initial is not None and start != end:
             start_offsets = initial
+        self._begin(start_offsets)
         made_again = self._compare_ids(start_offsets)
         new = [tp for tp in end_offsets if tp not in start_offsets]
         first_of_new: Offsets = {}
@@ -357,7 +406,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
             for each in ranges_between(begin, end_offsets)
         ]
-        return tasks_of(self._options, planned_tasks(self._options, ranges))
+        return tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same

@@ -30,7 +30,9 @@ collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py"]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint) -> Iterator[SparkSession]:
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint, driver_stderr: Path
+) -> Iterator[SparkSession]:
     """A small session; PYSPARK_PYTHON is set by the top conftest."""
     # Python workers have the environment that the JVM was started with.
     os.environ["KAFKALITE_OAUTHBEARER_ALLOWED_URLS"] = identity_provider.url
@@ -52,8 +54,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndp
         builder = builder.config("spark.driver.extraClassPath", jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    jvm = session._jvm
+    # Before it starts a Python process, whose standard error it copies to what its own is then.
+    copy = jvm.java.io.FileOutputStream(str(driver_stderr))
+    both = jvm.org.apache.commons.io.output.TeeOutputStream(jvm.java.lang.System.err, copy)
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(both, True))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def driver_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the session's JVM and its Python processes write to standard error."""
+    return tmp_path_factory.mktemp("driver") / "stderr"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-from .topics import Topics
+from .topics import Topics, last_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -68,3 +68,19 @@ def test_queries_survive_a_killed_broker(own_broker, spark, tmp_path):
         assert set(values) == sent
         assert sorted(values) == sorted(topics.values(copy))
         assert sorted(topics.values(source)) == sorted(sent)
+
+
+def test_a_query_ends_when_no_broker_answers_for_as_long_as_its_option_says(own_broker, spark, tmp_path):
+    with Topics(own_broker.bootstrap, spark, "gone") as topics:
+        topic = topics.new()
+        topics.fill(topic, range(3))
+        stream = topics.stream(topic, brokersUnreachableTimeout="2s")
+        query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.processAllAvailable()
+        own_broker.kill()
+        with pytest.raises(Exception) as ended:
+            query.awaitTermination(240)
+    line = last_line(ended.value)
+    servers = f"kafka.bootstrap.servers={own_broker.bootstrap}"
+    assert line.startswith(f"[KAFKALITE_CONNECTION_FAILED] {servers}: ")
+    assert " s (brokersUnreachableTimeout=2000ms); start the broker, or correct the address" in line

@@ -134,7 +134,12 @@ def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listen
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     eventually(lambda: shown(query) == {zero: (5, 10, 5), one: (1, 2, 1)})
     line = f'query_id="{query.id}",consumergroup="",topic="{topic}",partition="0"}} 5\n'
-    assert f'kafkalite_query_lag{{query="{query.id}",{line}' in listener.prometheus()
+    told = listener.prometheus()
+    assert f'kafkalite_query_lag{{query="{query.id}",{line}' in told
+    # The age of the record that comes next is asked of the broker, while the query runs.
+    seconds = [each for each in told.splitlines() if each.startswith("kafkalite_query_lag_seconds{") and topic in each]
+    assert len(seconds) == 2
+    assert all(0 <= float(each.rpartition(" ")[2]) < 3_600 for each in seconds)
     query.stop()
     # The last figures stay.
     assert shown(query)[zero] == (5, 10, 5)

@@ -334,8 +334,7 @@ class Replicas:
     def _settled(self, partition: Partition) -> None:
         """Take up what the registry has said while a partition's log was being truncated."""
         if self._partitions.get(partition.topic_partition) is partition:
-            self._queue_partition(partition.topic_partition)
-            self._start_work()
+            self.take_up(partition.topic_partition)
         for waiter in self._truncations.pop(partition, ()):
             _complete(waiter)
 
@@ -503,6 +502,11 @@ class Replicas:
         if state is None or me is None or me.incarnation == UNKNOWN_INCARNATION:
             return False
         return state.leader_epoch == 0 and state.incarnations.get(me.broker_id) == me.incarnation
+
+    def take_up(self, topic_partition: TopicPartition) -> None:
+        """Act once more on what the registry says of a partition: lead again what was to be given back, and was not."""
+        self._queue_partition(topic_partition)
+        self._start_work()
 
     def retry_failed(self) -> None:
         """Try again to open or make the logs that could not be, for want of room or descriptors."""

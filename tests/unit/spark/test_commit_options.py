@@ -1,16 +1,15 @@
-import logging
-
 import pytest
 
 from spark_kafkalite.spark.commit_options import CommitOptions
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 
+OPTIONS = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 ZOOKEEPER = {"zookeeper.connect": "z1:2181,z2:2181/chroot"}
 
 
 def commit(**given: str) -> CommitOptions:
-    return reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **given}).commit
+    return reader_options({**OPTIONS, **given}).commit
 
 
 def refusal(**given: str) -> str:
@@ -19,13 +18,13 @@ def refusal(**given: str) -> str:
     return str(caught.value).splitlines()[-1]
 
 
-def test_nothing_is_committed_without_a_group(caplog):
+def test_nothing_is_committed_without_a_group():
     assert commit() == CommitOptions()
     assert not commit().commits
-    with caplog.at_level(logging.WARNING):
-        assert not commit(**{"kafka.group.id": "g"}).commits
-    assert "kafka.group.id has no effect" in caplog.text
-    assert "never commits" in caplog.text
+    options = reader_options({**OPTIONS, "kafka.group.id": "g"})
+    assert not options.commit.commits
+    assert "kafka.group.id has no effect" in options.notes[0]
+    assert "never commits" in options.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -92,18 +91,16 @@ def test_a_group_in_zookeeper_must_fit_into_a_path(group):
     assert "take another name" in refusal(groupId=group, commitOffsets="zookeeper", **ZOOKEEPER)
 
 
-def test_options_without_effect_warn(caplog):
-    with caplog.at_level(logging.WARNING):
-        commit(groupId="g", committedFallback="latest", **ZOOKEEPER)
-    assert "committedFallback has no effect without startingOffsets=committed" in caplog.text
-    assert "zookeeper.connect has no effect with commitOffsets=group" in caplog.text
+def test_options_without_effect_are_noted():
+    notes = reader_options({**OPTIONS, "groupId": "g", "committedFallback": "latest", **ZOOKEEPER}).notes
+    assert notes == (
+        "option zookeeper.connect has no effect with commitOffsets=group; only zookeeper and both use it",
+        "option committedFallback has no effect without startingOffsets=committed",
+    )
 
 
-def test_a_batch_read_commits_nothing_and_says_so(caplog):
-    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "groupId": "g"}
-    with caplog.at_level(logging.WARNING):
-        reader_options(options).warn_batch()
-    assert "groupId has no effect on this batch read" in caplog.text
-    caplog.clear()
-    reader_options({**options, "startingOffsets": "committed"}).warn_batch()
-    assert not caplog.text
+def test_a_batch_read_commits_nothing_and_says_so():
+    options = {**OPTIONS, "groupId": "g"}
+    (note,) = reader_options(options).batch_notes()
+    assert note.startswith("option groupId has no effect on this batch read")
+    assert reader_options({**options, "startingOffsets": "committed"}).batch_notes() == []

@@ -2,14 +2,19 @@
 
 import json
 import logging
+import socket
+import threading
+import time
+import urllib.request
 from types import SimpleNamespace
 
 import pytest
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark import listener as listener_module
-from spark_kafkalite.spark.listener import KafkaliteListener, QueryPartitionLag, _Source, install_listener
+from spark_kafkalite.spark.listener import KafkaliteListener, _Source, install_listener
 from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes
 
 DESCRIPTION = "PythonMicroBatchStream@1"
 
@@ -21,6 +26,7 @@ class Session:
         self.active = True
         self.asked: list[str] = []
         self.streams = self
+        self.sparkContext = SimpleNamespace(_jsc="the JVM's")
 
     def get(self, query_id: str):
         self.asked.append(query_id)
@@ -44,7 +50,10 @@ def committed(monkeypatch):
 def watching(session, committed, monkeypatch):
     options = reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "groupId": 'g"1'})
     monkeypatch.setattr(listener_module, "_sources_of", lambda execution: {DESCRIPTION: _Source(options)})
-    return KafkaliteListener(session)
+    listener = KafkaliteListener(session)
+    # No broker is asked.
+    listener._times = RecordTimes(lambda options, offsets, deadline: {})
+    return listener
 
 
 def started(number=1, name=None):
@@ -86,10 +95,57 @@ def test_prometheus_reads_it(watching):
         "# HELP kafkalite_query_lag Offsets that a streaming query has not read yet.\n"
         "# TYPE kafkalite_query_lag gauge\n"
         f"kafkalite_query_lag{labels} 4\n"
+        "# HELP kafkalite_query_lag_seconds Age of the record that a streaming query reads next.\n"
+        "# TYPE kafkalite_query_lag_seconds gauge\n"
         "# HELP kafkalite_query_offset The next offset that a streaming query will read.\n"
         "# TYPE kafkalite_query_offset gauge\n"
         f"kafkalite_query_offset{labels} 5\n"
     )
+
+
+def test_the_age_of_the_next_record_is_asked_for_where_something_waits(watching):
+    asked = []
+
+    def ask(options, offsets, deadline):
+        asked.append({str(tp): offset for tp, offset in offsets.items()})
+        return {tp: int(time.time() * 1000) - 60_000 for tp in offsets}
+
+    watching._times = RecordTimes(ask)
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5, p1=7), offsets(p0=9, p1=7)))
+    assert [each.seconds for each in watching.lag] == [None, None]
+    behind, done = watching.measure()
+    assert 60 <= behind.seconds < 600
+    assert done.seconds == 0
+    assert asked == [{"t-0": 5}]
+    shown = json.loads(watching.json())["queries"][0]
+    assert (shown["query_id"], shown["lag"]) == ("query-1", 4)
+    assert 60 <= shown["lag_seconds"] < 600
+    assert [each["lag_seconds"] == 0 for each in shown["partitions"]] == [False, True]
+    # Once it has ended nobody asks for it.
+    watching.onQueryTerminated(started())
+    assert [each.seconds for each in watching.measure()] == [None, 0]
+    assert len(asked) == 1
+
+
+def test_the_lag_is_served_until_the_session_ends(watching, session):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9)))
+    host, port = watching.serve()
+    assert host == "127.0.0.1"
+    assert watching.serve() == watching.serve(port=port) == (host, port)
+    with pytest.raises(ConfigError, match=f"served already, at {host}:{port}"):
+        watching.serve("0.0.0.0")
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+        assert answer.read().decode() == watching.prometheus()
+    with urllib.request.urlopen(f"http://{host}:{port}/lag", timeout=60) as answer:
+        assert json.load(answer) == json.loads(watching.json())
+    (thread,) = [each for each in threading.enumerate() if each.name == "kafkalite-lag-endpoint"]
+    session.sparkContext._jsc = None
+    thread.join(60)
+    assert not thread.is_alive()
+    with pytest.raises(OSError):
+        socket.create_connection((host, port), timeout=60).close()
 
 
 def test_the_last_report_is_committed_when_the_query_ends(watching, committed):

@@ -1,5 +1,3 @@
-import logging
-
 import pytest
 
 from spark_kafkalite.model import TopicPartition
@@ -108,19 +106,35 @@ def test_a_token_file_is_the_clients_setting():
     assert text.endswith(": kafka.sasl.token.file=/run/other says otherwise; give one of them")
 
 
-def test_jvm_only_options_pass_with_a_warning(caplog):
-    with caplog.at_level(logging.WARNING):
-        read(groupIdPrefix="p", **{"kafka.group.id": "g"})
-    assert "groupIdPrefix has no effect" in caplog.text
-    assert "kafka.group.id has no effect" in caplog.text
+def test_jvm_only_options_pass_and_are_noted():
+    notes = read(groupIdPrefix="p", **{"kafka.group.id": "g", "kafka.partitioner.class": "c"}).notes
+    assert notes[0] == "option groupIdPrefix has no effect: reading never joins a consumer group"
+    assert notes[1].startswith("option kafka.group.id has no effect: ")
+    assert notes[2:] == ("option kafka.partitioner.class has no effect: it is for clients on the JVM",)
 
 
-def test_an_option_of_the_other_direction_passes_with_a_warning(caplog):
-    with caplog.at_level(logging.WARNING):
-        read(topic="out")
-        writer_options({**SERVERS, "topic": "t", "startingOffsets": "earliest"})
-    assert "option topic is for the Spark sink" in caplog.text
-    assert "option startingOffsets is for the Spark source" in caplog.text
+def test_an_option_of_the_other_direction_passes_and_is_noted():
+    assert read(topic="out").notes == ("option topic is for the Spark sink and has no effect on the Spark source",)
+    notes = writer_options({**SERVERS, "topic": "t", "startingOffsets": "earliest"}).notes
+    assert notes == ("option startingOffsets is for the Spark source and has no effect on the Spark sink",)
+
+
+def test_a_setting_that_no_client_knows_is_noted_with_the_nearest_known_one():
+    assert read(**{"kafka.fetch.max.byte": "1"}).notes == (
+        "option kafka.fetch.max.byte is unknown and has no effect; did you mean kafka.fetch.max.bytes?",
+    )
+    notes = writer_options({**SERVERS, "topic": "t", "kafka.lingerms": "1", "kafka.qqqq": "1"}).notes
+    assert notes == (
+        "option kafka.lingerms is unknown and has no effect; did you mean kafka.linger.ms?",
+        "option kafka.qqqq is unknown and has no effect",
+    )
+
+
+def test_options_of_streams_are_noted_in_a_batch():
+    given = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "1m",
+             "newPartitionStart": "earliest"}  # fmt: skip
+    assert read(**given).batch_notes() == [f"option {name} has no effect on a batch read" for name in given]
+    assert read(**given).stream_notes() == []
 
 
 def test_sparks_own_options_pass():
@@ -265,14 +279,14 @@ def test_times(text, position):
     assert read(endingTimestamp=text).ending_for_batch().positions == Positions(position)
 
 
-def test_one_time_wins_over_times_and_times_over_offsets(caplog):
+def test_one_time_wins_over_times_and_times_over_offsets():
     given = {
         "startingTimestamp": "5",
         "startingOffsetsByTimestamp": '{"t":{"0":6}}',
         "startingOffsets": "earliest",
     }
     assert read(**given).starting_for(streaming=True).positions == Positions(Position(PositionKind.TIME, 5))
-    assert "startingOffsets is ignored" in caplog.text
+    assert "option startingOffsets is ignored, because startingTimestamp is set and wins over it" in read(**given).notes
     del given["startingTimestamp"]
     starting = read(**given).starting_for(streaming=True)
     assert starting.positions == Positions(partitions={T0: Position(PositionKind.TIME, 6)})
@@ -295,9 +309,10 @@ def test_a_stream_has_no_end(name):
     assert refusal(options.check_streaming).startswith(expected)
 
 
-def test_an_ending_timestamp_of_a_stream_only_warns(caplog):
-    read(endingTimestamp="5").check_streaming()
-    assert "endingTimestamp has no effect on a stream" in caplog.text
+def test_an_ending_timestamp_of_a_stream_is_noted():
+    options = read(endingTimestamp="5")
+    options.check_streaming()
+    assert options.stream_notes() == ["option endingTimestamp has no effect on a stream"]
 
 
 @pytest.mark.parametrize(
@@ -308,6 +323,11 @@ def test_an_ending_timestamp_of_a_stream_only_warns(caplog):
         ("minPartitions", str(2**31)),
         ("maxRecordsPerPartition", "0"),
         ("maxOffsetsPerTrigger", "-5"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "1.5g"),
+        ("maxBytesPerTrigger", "10 gib"),
+        ("maxBytesPerTrigger", "9000000000000000000k"),
+        ("maxBytesPerPartition", "-1"),
         ("failOnDataLoss", "maybe"),
         ("includeHeaders", "1"),
         ("startingTimestamp", "yesterday"),
@@ -341,6 +361,23 @@ def test_bad_values_name_the_option_and_the_value(name, value):
     assert refusal(read, **{name: value}).startswith(f"[KAFKALITE_INVALID_OPTION] {name}={value}: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1", 1),
+        ("100b", 100),
+        ("64k", 64 << 10),
+        ("64KB", 64 << 10),
+        (" 3m ", 3 << 20),
+        ("10g", 10 << 30),
+        ("2T", 2 << 40),
+    ],
+)
+def test_sizes_are_written_as_spark_writes_them(text, size_bytes):
+    assert read(maxBytesPerTrigger=text).max_bytes_per_trigger == size_bytes
+    assert read(maxBytesPerPartition=text).max_bytes_per_partition == size_bytes
+
+
 def test_a_minimum_above_the_maximum_is_refused():
     assert "must not be above maxOffsetsPerTrigger=5" in refusal(
         read, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5"
@@ -361,3 +398,28 @@ def test_isolation_level_is_seen():
 
 def test_a_sink_topic_must_be_legal():
     assert refusal(writer_options, {**SERVERS, "topic": "a b"}).startswith("[KAFKALITE_INVALID_OPTION] topic=a b: ")
+
+
+def test_how_long_brokers_may_be_away_is_also_how_long_a_task_waits():
+    assert (read().unreachable_timeout_ms, read().read_timeout_ms) == (None, 120_000)
+    options = read(brokersUnreachableTimeout="10m")
+    assert (options.unreachable_timeout_ms, options.read_timeout_ms) == (600_000, 600_000)
+    assert read(brokersUnreachableTimeout="10m", **{"kafkaConsumer.pollTimeoutMs": "5"}).read_timeout_ms == 5
+
+
+def test_how_long_brokers_may_be_away_is_how_long_a_producer_tries():
+    def timeouts(**given: str) -> tuple[str | None, str | None]:
+        client = writer_options({**SERVERS, "topic": "t", **given}).client
+        return client.get("max.block.ms"), client.get("delivery.timeout.ms")
+
+    assert timeouts() == (None, None)
+    assert timeouts(brokersUnreachableTimeout="10m") == ("600000", "600000")
+    # A delivery takes a request or more.
+    assert timeouts(brokersUnreachableTimeout="5s") == ("5000", "120000")
+    assert timeouts(brokersUnreachableTimeout="10m", **{"kafka.max.block.ms": "7"}) == ("7", "600000")
+
+
+@pytest.mark.parametrize("value", ["", "soon", "0s", "-1s", "30d"])
+def test_how_long_brokers_may_be_away_is_checked(value):
+    text = refusal(read, brokersUnreachableTimeout=value)
+    assert text.startswith(f"[KAFKALITE_INVALID_OPTION] brokersUnreachableTimeout={value}: ")

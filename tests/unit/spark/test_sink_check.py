@@ -43,3 +43,18 @@ def test_only_a_stream_waits_for_what_does_not_answer_as_a_broker(
     assert line.startswith(f"[KAFKALITE_CONNECTION_FAILED] kafka.bootstrap.servers={hanging_up}: ")
     assert "kafka.security.protocol" in line
     assert ("the sink cannot reach the brokers" in caplog.text) == warns
+
+
+def test_a_stream_gives_up_after_the_time_of_its_option_and_names_it() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        options = writer_options({"kafka.bootstrap.servers": address, "topic": "t", "brokersUnreachableTimeout": "1s"})
+        with pytest.raises(SparkConditionError) as caught:
+            sink_check.check_sink(options, patient=True)
+    line = str(caught.value).splitlines()[-1]
+    assert f"; tried {address}: " in line
+    assert line.endswith(
+        "; given up after 1 s (kafka.max.block.ms=1000, see brokersUnreachableTimeout); start the broker, or correct "
+        "the address"
+    )

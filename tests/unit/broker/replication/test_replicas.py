@@ -16,6 +16,7 @@ from spark_kafkalite.broker.replication.partition import Partition, PartitionSer
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
@@ -254,7 +255,7 @@ def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_othe
     world: World, caplog: pytest.LogCaptureFixture, replicas: tuple[int, ...]
 ) -> None:
     log = world.logs.create(A, None)
-    log.append_as_follower(make_stored_batch(0, 0, 3))
+    copy_at_once(log, make_stored_batch(0, 0, 3))
     world.register()
     world.publish({"a": TopicState(b"a" * 16, {0: world.state(replicas=replicas)}, {})})
     world.settle()
@@ -271,7 +272,7 @@ def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, ca
     world.services.on_log_lost = lambda *lost: left.append(lost)
     if gone != "no log":
         log = world.logs.create(A, None if gone == "no id" else b"o" * 16)
-        log.append_as_follower(make_stored_batch(0, 0, 3))
+        copy_at_once(log, make_stored_batch(0, 0, 3))
     named = world.state(replicas=(ME, OTHER))
     world.publish({"a": TopicState(b"a" * 16, {0: named}, {})})
     world.loop.run_until_complete(world.replicas.compare_logs())
