@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.cli.main import run
+from spark_kafkalite.spark.jobs.files import files_for
 
 from .topics import Topics, let_look_quiet
 
@@ -161,18 +162,29 @@ def test_several_sources_and_one_that_is_not_kafkas(kafkalite, topics, checkpoin
 
 @pytest.mark.hdfs
 def test_a_checkpoint_in_hdfs(kafkalite, topics, hdfs):
-    topic, checkpoint = topics.new(), f"{hdfs.uri}/checkpoints/{topics.new()}"
+    topic = topics.new()
     topics.fill(topic, range(3))
-    assert topics.run(topics.stream(topic), checkpoint) == ["0", "1", "2"]
-    out, _ = kafkalite("show", "--checkpoint", checkpoint, "--json")
-    assert json.loads(out)["offsets"][0]["committed_offset"] == 3
-    path = topics.spark._jvm.org.apache.hadoop.fs.Path(checkpoint)
-    files = path.getFileSystem(topics.spark.sparkContext._jsc.hadoopConfiguration())
+    checkpoint = f"{hdfs.uri}/checkpoints/{topic}"
+    files = files_for(topics.spark, checkpoint)
+    files.write_new(
+        "offsets/0", 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n' + json.dumps({topic: {"0": 3}})
+    )
+    files.write_new("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
+    back = ("rewind", "--checkpoint", checkpoint, "--all-topics", "--to-offset", "1", "--execute")
+    _, err = kafkalite(*back, code=1)
+    assert "so its query may be running" in err
+    hadoop = topics.spark._jvm.org.apache.hadoop.fs
+    connection = hadoop.FileSystem.get(
+        hadoop.Path(checkpoint).toUri(), topics.spark.sparkContext._jsc.hadoopConfiguration()
+    )
     for log in ("offsets", "commits"):
-        hour_ago_ms = int(time.time() - 3600) * 1000
-        files.setTimes(topics.spark._jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/{log}/0"), hour_ago_ms, -1)
-    kafkalite("rewind", "--checkpoint", checkpoint, "--all-topics", "--to-offset", "1", "--execute")
-    assert topics.run(topics.stream(topic), checkpoint) == ["1", "2"]
+        connection.setTimes(hadoop.Path(f"{checkpoint}/{log}/0"), int(time.time() - 3600) * 1000, -1)
+    _, err = kafkalite(*back)
+    assert f"are in {checkpoint}.copy-" in err
+    out, _ = kafkalite("show", "--checkpoint", checkpoint, "--json")
+    assert [(each["committed_offset"], each["planned_offset"], each["lag"]) for each in json.loads(out)["offsets"]] == [
+        (1, 1, 2)
+    ]
     _, err = kafkalite("show", "--checkpoint", "nothing-here://host/checkpoint", code=1)
     assert "--checkpoint nothing-here://host/checkpoint:" in err
     assert "check its scheme, host and port" in err
