@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-pandas setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,8 @@ help: ## Say what each target does
 setup: $(VENV)/.stamp-project ## Check the prerequisites, make .venv, install everything and build the kernel
 
 setup-spark42: $(VENV42)/.stamp-project ## The same in .venv-spark42, with PySpark 4.2.0
+
+setup-pandas: $(VENV)/.stamp-pandas ## Install what one test of Spark needs, apart from everything else
 
 setup-debian: ## Install the Debian packages that some tests use (needs root)
 	@scripts/install_debian_packages.sh
@@ -45,6 +47,11 @@ $(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
 
 $(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
 	$(make_environment)
+
+$(VENV)/.stamp-pandas: requirements-pandas.txt | $(VENV)/.stamp-requirements
+	@rm -rf $(@D)/pandas
+	@$(PY) $(PIP_INSTALL) --target $(@D)/pandas -r $<
+	@touch $@
 
 # The kernel is built into the source tree, which both environments use.
 %/.stamp-project: %/.stamp-requirements $(BUILD_INPUTS) $(KERNEL_SOURCES)
@@ -70,7 +77,7 @@ format: setup ## Let ruff rewrite what it can
 check: lint ## lint, types, layers, unit tests and the simulator, in about two minutes
 	@$(PY) scripts/run_tests.py unit simulator
 
-test: lint setup-spark42 setup-jars ## check, then everything else; slowest ten and a summary at the end
+test: lint setup-spark42 setup-pandas setup-jars ## check, then everything else; slowest ten and a summary at the end
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif
@@ -89,7 +96,7 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
 SUITE ?= simulator contract crash interop cluster chaos
-soak: setup setup-spark42 setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
+soak: setup setup-spark42 setup-pandas setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector

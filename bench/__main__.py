@@ -35,9 +35,11 @@ NAMES = (
     "topics",
     "failover",
     "spark_read_write",
+    "spark_start",
+    "spark_sockets",
 )
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
-ENVIRONMENTS = {"spark_read_write": ".venv-spark42"}
+ENVIRONMENTS = dict.fromkeys(("spark_read_write", "spark_start", "spark_sockets"), ".venv-spark42")
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 

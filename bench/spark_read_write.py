@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,9 +48,11 @@ def rows(quick: bool) -> Iterator[Row]:
     with Bench(rounds) as bench:
         yield from bench.reads(600_000 if quick else 10_000_000, 100, read=3.0, stream=2.5)
         yield from bench.writes(600_000 if quick else 10_000_000, 100, target=4.0)
+        yield from bench.writes(600_000 if quick else 10_000_000, 100, keyed=True)
         if quick:
             return
         yield from bench.writes(200_000, 10_000, target=1.0)
+        yield from bench.writes(2_000_000, 1_000, keyed=True)
         yield from bench.writes(5_000_000, 100, codec="zstd", target=1.0)
         yield from bench.reads(5_000_000, 100, codec="zstd", read=1.0)
         yield from bench.reads(200_000, 10_000, read=1.0)
@@ -59,10 +61,11 @@ def rows(quick: bool) -> Iterator[Row]:
 
 
 class Bench:
-    """Both brokers and a session."""
+    """Both brokers and a session, with what ``settings`` say of it."""
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, settings: Mapping[str, str] | None = None) -> None:
         self._rounds = rounds
+        self._settings = settings or {}
         self._stack = ExitStack()
         # Spark starts python3 from the PATH otherwise, and its workers import this package's sources.
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -70,13 +73,13 @@ class Bench:
 
     def __enter__(self) -> Bench:
         connector = jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
-        self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         kafka = ApacheKafka(
-            self._directory / "kafka", heap_mb=1024, jvm_options=("-XX:+UseG1GC",), overrides=REMOVED_AT_ONCE
+            self.directory / "kafka", heap_mb=1024, jvm_options=("-XX:+UseG1GC",), overrides=REMOVED_AT_ONCE
         )
-        ours = BrokerProcess(self._directory / "kafkalite", overrides=REMOVED_AT_ONCE)
-        self._theirs = self._stack.enter_context(kafka).bootstrap
-        self._ours = self._stack.enter_context(ours).bootstrap
+        ours = BrokerProcess(self.directory / "kafkalite", overrides=REMOVED_AT_ONCE)
+        self.theirs = self._stack.enter_context(kafka).bootstrap
+        self.ours = self._stack.enter_context(ours).bootstrap
         builder = SparkSession.builder.master("local[2]").appName("bench")
         for name, value in {
             "spark.ui.enabled": "false",
@@ -85,12 +88,13 @@ class Bench:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraClassPath": connector,
             "spark.sql.shuffle.partitions": "2",
+            **self._settings,
         }.items():
             builder = builder.config(name, value)
-        self._spark = builder.getOrCreate()
-        self._stack.callback(self._spark.stop)
-        self._spark.sparkContext.setLogLevel("ERROR")
-        self._spark.dataSource.register(EmptySource)
+        self.spark = builder.getOrCreate()
+        self._stack.callback(self.spark.stop)
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self.spark.dataSource.register(EmptySource)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,59 +113,75 @@ class Bench:
         warm_page_cache(2 * count * (value_bytes + 20))
         what = _what(value_bytes, codec)
         topic = f"read-{next(_NAMES)}"
-        for bootstrap in (self._ours, self._theirs):
-            _fill(bootstrap, topic, count, value_bytes, codec)
-        seconds = self._in_turn(
-            lambda: self._read("kafkalite", self._ours, topic, count),
-            lambda: self._read("kafka", self._theirs, topic, count),
+        for bootstrap in (self.ours, self.theirs):
+            fill(bootstrap, topic, count, value_bytes, codec)
+        seconds = self.in_turn(
+            lambda: self.read("kafkalite", self.ours, topic, count),
+            lambda: self.read("kafka", self.theirs, topic, count),
             lambda: self._read_empty(count, value_bytes),
         )
-        of_empty = 0.75 if value_bytes == 100 and codec == "none" else None
+        of_empty = _of_empty(value_bytes, codec)
         yield from _beside(f"Spark batch read, {what}", count, seconds, (read, of_empty), EMPTY_SOURCE)
         options = {"subscribe": topic, "startingOffsets": "earliest"}
-        seconds = self._in_turn(
-            lambda: self._stream("kafkalite", {"kafka.bootstrap.servers": self._ours, **options}, count),
-            lambda: self._stream("kafka", {"kafka.bootstrap.servers": self._theirs, **options}, count),
-            lambda: self._stream("empty_arrow", _empty_options(count, value_bytes), count),
-        )
-        yield from _beside(f"Spark AvailableNow stream into noop, {what}", count, seconds, (stream, None), EMPTY_SOURCE)
-
-    def writes(
-        self, count: int, value_bytes: int, *, codec: str = "none", target: float | None = None
-    ) -> Iterator[Row]:
-        """Measure writing one size of records; the target is a ratio to the JVM connector."""
-        count = min(count, WRITTEN_BYTES // (value_bytes + 20))
-        warm_page_cache(2 * WRITTEN_BYTES)
-        seconds = self._in_turn(
-            lambda: self._write("kafkalite", self._ours, count, value_bytes, codec),
-            lambda: self._write("kafka", self._theirs, count, value_bytes, codec),
-            lambda: self._write_nowhere(count, value_bytes, codec),
+        seconds = self.in_turn(
+            lambda: self.stream("kafkalite", {"kafka.bootstrap.servers": self.ours, **options}, count),
+            lambda: self.stream("kafka", {"kafka.bootstrap.servers": self.theirs, **options}, count),
+            lambda: self.stream("empty_arrow", empty_options(count, value_bytes), count),
         )
         yield from _beside(
-            f"Spark batch write, {_what(value_bytes, codec)}", count, seconds, (target, None), EMPTY_SINK
+            f"Spark AvailableNow stream into noop, {what}", count, seconds, (stream, of_empty), EMPTY_SOURCE
         )
 
-    def _in_turn(self, *measured: Callable[[], float]) -> list[list[float]]:
+    def writes(
+        self, count: int, value_bytes: int, *, codec: str = "none", keyed: bool = False, target: float | None = None
+    ) -> Iterator[Row]:
+        """Measure writing one size of records; the target is a ratio to the JVM connector.
+
+        ``keyed``: real rows, each with a key of its own, from a frame that Spark holds in memory. Without it Spark
+        makes one constant value again and again, and every batch goes to one partition.
+        """
+        count = min(count, WRITTEN_BYTES // (value_bytes + 20))
+        warm_page_cache(2 * WRITTEN_BYTES)
+        frame = self.values(count, value_bytes, codec)
+        what = _what(value_bytes, codec)
+        if keyed:
+            what += ", a key each, from a cached frame"
+            varied = f"cast(rpad(hex(xxhash64(id, 1)), {value_bytes}, hex(xxhash64(id, 2))) AS binary)"
+            frame = self.spark.range(0, count, 1, PARTITIONS).selectExpr(
+                "cast(concat('key-', id) AS binary) AS key", f"{varied} AS value"
+            )
+            frame = frame.persist()
+            frame.count()
+        seconds = self.in_turn(
+            lambda: self.write("kafkalite", self.ours, frame, codec),
+            lambda: self.write("kafka", self.theirs, frame, codec),
+            lambda: self._write_nowhere(frame),
+        )
+        frame.unpersist()
+        of_empty = _of_empty(value_bytes, codec)
+        yield from _beside(f"Spark batch write, {what}", count, seconds, (target, of_empty), EMPTY_SINK)
+
+    def in_turn(self, *measured: Callable[[], float]) -> list[list[float]]:
         """Return each one's seconds in every round but the first."""
         rounds = [[measure() for measure in measured] for _ in range(1 + self._rounds)][1:]
         return [list(seconds) for seconds in zip(*rounds, strict=True)]
 
-    def _read(self, source: str, bootstrap: str, topic: str, count: int) -> float:
+    def read(self, source: str, bootstrap: str, topic: str, count: int) -> float:
         started = time.monotonic()
-        frame = self._spark.read.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+        frame = self.spark.read.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
         _check(frame.load(), count)
         return time.monotonic() - started
 
     def _read_empty(self, count: int, value_bytes: int) -> float:
         started = time.monotonic()
-        _check(self._spark.read.format("empty_arrow").options(**_empty_options(count, value_bytes)).load(), count)
+        _check(self.spark.read.format("empty_arrow").options(**empty_options(count, value_bytes)).load(), count)
         return time.monotonic() - started
 
-    def _stream(self, source: str, options: dict[str, str], count: int) -> float:
-        checkpoint = self._directory / f"checkpoint-{next(_NAMES)}"
+    def stream(self, source: str, options: dict[str, str], count: int) -> float:
+        checkpoint = self.directory / f"checkpoint-{next(_NAMES)}"
         started = time.monotonic()
         query = (
-            self._spark.readStream.format(source)
+            self.spark.readStream.format(source)
             .options(**options)
             .load()
             .writeStream.format("noop")
@@ -176,11 +196,10 @@ class Bench:
         shutil.rmtree(checkpoint)
         return seconds
 
-    def _write(self, sink: str, bootstrap: str, count: int, value_bytes: int, codec: str) -> float:
+    def write(self, sink: str, bootstrap: str, frame: DataFrame, codec: str) -> float:
         topic = f"write-{next(_NAMES)}"
         with Admin({"bootstrap.servers": bootstrap}) as admin:
             admin.create_topic(topic, PARTITIONS)
-            frame = self._values(count, value_bytes, codec)
             started = time.monotonic()
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.compression.type": codec}
             frame.write.format(sink).options(**options).mode("append").save()
@@ -188,19 +207,25 @@ class Bench:
             admin.delete_topics([topic])
         return seconds
 
-    def _write_nowhere(self, count: int, value_bytes: int, codec: str) -> float:
-        frame = self._values(count, value_bytes, codec)
+    def _write_nowhere(self, frame: DataFrame) -> float:
         started = time.monotonic()
         frame.write.format("empty_arrow").mode("append").save()
         return time.monotonic() - started
 
-    def _values(self, count: int, value_bytes: int, codec: str) -> DataFrame:
+    def values(self, count: int, value_bytes: int, codec: str) -> DataFrame:
         """Return rows to write: the cheapest that Spark can make or, for a codec, such as compress like those read."""
         value = f"repeat('x', {value_bytes})"
         if codec != "none":
             hashes = ", ".join(f"hex(xxhash64(id, {number}))" for number in range(value_bytes // 32))
             value = f"rpad(concat({hashes}), {value_bytes}, 'x')"
-        return self._spark.range(0, count, 1, PARTITIONS).selectExpr(f"cast({value} AS binary) AS value")
+        return self.spark.range(0, count, 1, PARTITIONS).selectExpr(f"cast({value} AS binary) AS value")
+
+
+def _of_empty(value_bytes: int, codec: str) -> float | None:
+    """Return what part of an empty source's or sink's rows is wanted; a codec's work is not Spark's."""
+    if codec != "none":
+        return None
+    return 0.85 if value_bytes == 100 else 0.75
 
 
 def _check(frame: DataFrame, count: int) -> None:
@@ -221,7 +246,7 @@ def _beside(
     yield Row(what, "rows/s", ours, nothing, empty, target=targets[1])
 
 
-def _empty_options(count: int, value_bytes: int) -> dict[str, str]:
+def empty_options(count: int, value_bytes: int) -> dict[str, str]:
     return {"rows": str(count), "partitions": str(PARTITIONS), "bytes": str(value_bytes)}
 
 
@@ -237,7 +262,7 @@ def _size(value_bytes: int) -> str:
     return f"{value_bytes} B" if value_bytes < 1000 else f"{value_bytes // 1000} KB"
 
 
-def _fill(bootstrap: str, topic: str, count: int, value_bytes: int, codec: str) -> None:
+def fill(bootstrap: str, topic: str, count: int, value_bytes: int, codec: str) -> None:
     """Fill a topic with values that compress to about half, a batch to each partition in turn."""
     at_once = max(PARTITIONS, min(count, (32 << 20) // value_bytes))
     values = [os.urandom(value_bytes // 4).hex().encode().ljust(value_bytes, b"x") for _ in range(at_once)]
@@ -262,12 +287,17 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--codec", default="none")
+    parser.add_argument("--only", choices=["reads", "writes", "keyed"], help="all three when not given")
     arguments = parser.parse_args()
+    size = (arguments.rows, arguments.bytes)
     with Bench(arguments.rounds) as bench:
-        for row in itertools.chain(
-            bench.reads(arguments.rows, arguments.bytes, codec=arguments.codec),
-            bench.writes(arguments.rows, arguments.bytes, codec=arguments.codec),
-        ):
+        parts = {
+            "reads": bench.reads(*size, codec=arguments.codec),
+            "writes": bench.writes(*size, codec=arguments.codec),
+            "keyed": bench.writes(*size, codec=arguments.codec, keyed=True),
+        }
+        chosen = [parts[arguments.only]] if arguments.only else parts.values()
+        for row in itertools.chain.from_iterable(chosen):
             print(
                 f"{row.what}: {row.our_median:,.0f} {row.unit}, {row.peer_name}: {row.peer_median:,.0f}, "
                 f"ratio {row.ratio:.2f}",

@@ -12,9 +12,16 @@ from typing import Any
 
 try:
     from spark_kafkalite.spark.source import KafkaliteDataSource as DefaultSource
-except Exception:
+except Exception as error:
     # As text, because this class is pickled to other processes.
     _REASON = traceback.format_exc()
+    # What is missing says itself what to do.
+    _LAST_LINE = (
+        str(error)
+        if str(error).startswith("[KAFKALITE_")
+        else "[KAFKALITE_NOT_IMPORTABLE] spark-kafkalite is installed but cannot be imported by Spark's Python (see "
+        "above); reinstall it with: pip install 'spark-kafkalite[spark]'"
+    )
     try:
         from pyspark.sql.datasource import DataSource
 
@@ -26,10 +33,7 @@ except Exception:
                 return "kafkalite"
 
             def _refuse(self, *_: Any, **__: Any) -> Any:
-                raise RuntimeError(
-                    f"{_REASON}\n[KAFKALITE_NOT_IMPORTABLE] spark-kafkalite is installed but cannot be imported by "
-                    "Spark's Python (see above); reinstall it with: pip install 'spark-kafkalite[spark]'"
-                )
+                raise RuntimeError(f"{_REASON}\n{_LAST_LINE}")
 
             schema = reader = streamReader = writer = streamWriter = _refuse  # noqa: N815
 

@@ -49,6 +49,7 @@ ALONE = (
     "tests/interop/hostile/test_limits.py",
     "tests/interop/hostile/test_mutated_requests.py",
     "tests/interop/hostile/test_records.py",
+    "tests/interop/registry/test_outage.py",
     "tests/interop/streams/test_stream_storm.py",
 )
 # Clusters of several brokers: two side by side wait more than they compute.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spark_kafkalite.version import VERSION
+
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin as Admin
     from spark_kafkalite.client.consume.consumer import Consumer as Consumer
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.model import Record as Record
     from spark_kafkalite.model import TopicPartition as TopicPartition
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Admin",

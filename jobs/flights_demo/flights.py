@@ -47,7 +47,7 @@ class Flights:
         return Flights(self.table.filter(pc.not_equal(self.table["row"], row)))
 
     def renumbered_tail(self, count: int) -> Flights:
-        """Return the last ``count`` flights once more, with ``row`` above every line of the CSV."""
+        """Return the last ``count`` flights once more, with ``row`` above that of every flight here."""
         last = pc.max(self.table["row"]).as_py()
         tail = self.table.slice(len(self) - count)
         numbers = pa.array(range(last + 1, last + 1 + count), pa.int64())

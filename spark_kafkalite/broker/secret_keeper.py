@@ -6,6 +6,9 @@ listeners are all on loopback, and that have neither, share one that everybody c
 apart from clients, and keeps nobody out who wants in. Any other broker of a cluster does not start
 (``BrokerConfig.check``).
 
+Before a broker registers itself it has others take it for one of theirs: with another secret it would be elected, and
+nobody could follow it. It starts when one of them does, or none answers.
+
 Both are looked at again every few seconds. What cannot be read then, or is no secret, changes nothing and is logged.
 """
 
@@ -16,24 +19,31 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.settings.config import BrokerConfig
-from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError
+from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError, SaslAuthenticationFailed
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
 from spark_kafkalite.security.cluster_secret import LONGEST_SECRET_TEXT, ClusterSecret, new_secret, parse_secrets
+from spark_kafkalite.wire.messages.metadata import MetadataRequest
 
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 _FILE: Final = "inter.broker.secret.file"
 _LOOK_S: Final = 5.0
+# How long one broker, and all of them, may take to say whether they know the secret.
+_ANSWER_S: Final = 1.0
+_ANSWERS_S: Final = 2.0
+_METADATA_VERSION: Final = 12
 
 
 class SecretKeeper:
@@ -67,6 +77,28 @@ class SecretKeeper:
         assert text is not None
         self._inner_wire.set_secret(ClusterSecret(parse_secrets(text, self._source)))
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def check_accepted(self, peers: Peers, others: Iterable[BrokerInfo]) -> None:
+        """Have another broker of the cluster take this one for a broker.
+
+        Raises ConfigError when those that answer refuse the secret. Who does not answer in time says nothing.
+        """
+        refusal: SaslAuthenticationFailed | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWERS_S):
+                for other in others:
+                    try:
+                        await peers.ask(other, MetadataRequest(topics=[]), _METADATA_VERSION, timeout_s=_ANSWER_S)
+                        return
+                    except SaslAuthenticationFailed as error:
+                        refusal = error
+                    except (KafkaliteError, TimeoutError) as error:
+                        logger.debug("broker %d does not say whether it knows the secret: %s", other.broker_id, error)
+        if refusal is not None:
+            raise ConfigError(
+                f"this broker does not start, because it has another cluster secret (from {self._source}) than the "
+                f"brokers that are there: {refusal}"
+            )
 
     def stop(self) -> None:
         """Look no more."""
@@ -129,6 +161,14 @@ class SecretKeeper:
                 logger.warning(
                     "%s=%s: others can read this file, which holds a secret; chmod 600 %s", _FILE, path, path
                 )
+
+
+def check_secret_file(config: BrokerConfig) -> None:
+    """Raise ConfigError now if the secret is in a file, and that cannot be read or holds none."""
+    path: str | None = config[_FILE]
+    if path is not None:
+        text, _ = _read_if_other(path, None)
+        parse_secrets(text or "", f"{_FILE}={path}")
 
 
 def _text(data: bytes) -> str:

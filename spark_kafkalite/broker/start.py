@@ -38,7 +38,7 @@ from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
-from spark_kafkalite.broker.secret_keeper import SecretKeeper
+from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
 from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -173,6 +173,9 @@ class BrokerStart:
         Raises ConfigError, RegistryError, KafkaStorageError, LoadInterrupted.
         """
         ground = self._prepare(loop)
+        if not self.has_own_registry:
+            # Before anybody waits for the registry.
+            check_secret_file(self.config)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
         await self._get_secret(ground, storage, registry)
@@ -292,13 +295,16 @@ class BrokerStart:
         return _Registry(membership, own)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
-        """Get the secret by which brokers know each other, if there may be others."""
+        """Get the secret by which brokers know each other, if there may be others, and see that these have it, too."""
         if registry.own is not None:
             return
         membership = registry.membership
         keeper = SecretKeeper(self.config, ground.inner_wire, storage.io, lambda: membership.session.store)
         self._undo.callback(keeper.stop)
         await keeper.start()
+        others = [broker for _, broker in sorted(ground.view.state.brokers.items())]
+        me = self.config.broker_id
+        await keeper.check_accepted(ground.peers, [each for each in others if each.broker_id != me])
 
     async def _load_logs(self, ground: _Ground, storage: _Storage) -> tuple[Incarnation, ...]:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.

@@ -155,7 +155,8 @@ def command(
     if as_json:
         print_json({"sent": sender.sent - sender.failed, "failed": sender.failed})
     if sender.failed:
-        click.echo(f"kafkalite: {sender.failed} of {sender.sent} records were not sent: {sender.first_error}", err=True)
+        # Why, the producer's warnings have said of each batch.
+        click.echo(f"kafkalite: {sender.failed} of {sender.sent} records were not sent, as said above", err=True)
         return 1
     if sys.stderr.isatty() and not as_json:
         click.echo(f"{sender.sent} records sent.", err=True)
@@ -185,7 +186,6 @@ class _Sender:
         self._known: set[str] = set()
         self.sent = 0
         self.failed = 0
-        self.first_error: Exception | None = None
 
     def send(self, record: ParsedRecord) -> None:
         topic = self._topic or record.topic
@@ -224,8 +224,6 @@ class _Sender:
         # Runs in the producer's one thread.
         if error is not None:
             self.failed += 1
-            if self.first_error is None:
-                self.first_error = error
 
 
 def _send_all(
@@ -245,7 +243,7 @@ def _send_all(
                 sender.send(parse(line.rstrip(b"\n").removesuffix(b"\r")))
             except BadRecordText as error:
                 raise BadRecordText(f"line {number}: {error}") from None
-            if sender.first_error is not None:
+            if sender.failed:
                 break
             pending += len(line) if counts_bytes else 1
             if number % _PROGRESS_EVERY == 0 or time.monotonic() - shown_s > 1:

@@ -19,6 +19,8 @@ from spark_kafkalite.records.buffers import HeaderColumns, shift_bitmap
 from spark_kafkalite.records.kernel import Columns
 
 _MS_TYPE: Final = pa.timestamp("ms", tz="UTC")
+# With its type, which Arrow would else guess at each use, looking for a module on the disk.
+_NO_TIMESTAMP: Final = pa.scalar(-1, pa.int64())
 # What milliseconds may be without leaving int64 as microseconds; a hostile producer may send any int64.
 _TIMESTAMP_LIMIT_MS: Final = (2**63 - 1) // 1000
 
@@ -204,7 +206,7 @@ def _timestamps(batch: pa.RecordBatch) -> memoryview | bytes | None:
         if pa.types.is_timestamp(kind):
             # A zone only says how to show the instant; the number is UTC either way. Finer units are cut.
             array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
-        array = pc.fill_null(array.cast(pa.int64()), -1)
+        array = pc.fill_null(array.cast(pa.int64()), _NO_TIMESTAMP)
     except pa.ArrowInvalid as error:
         raise SerializationError(
             f"column 'timestamp' of type {kind} holds what 64 bits of ms cannot: {error}"

@@ -65,6 +65,7 @@ from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
 from spark_kafkalite.log.strays import StraysJob
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_fully
 from spark_kafkalite.model import Incarnation, TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -416,7 +417,7 @@ class LogManager:
             log = PartitionLog.create(self._host_of(disk), directory, topic_partition, topic_id, config)
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
-                log.truncate_fully(end_offset)
+                truncate_fully(log, end_offset)
                 log.hole_start_offset = 0
             return log
 

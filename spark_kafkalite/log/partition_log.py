@@ -26,9 +26,7 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
-from spark_kafkalite.log.copied_batches import BatchRun, check_order, check_sums, read_headers, runs_of
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
@@ -48,11 +46,11 @@ from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
-from spark_kafkalite.log.steps import Piece, Steps, run_steps
+from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
+from spark_kafkalite.records.layout import BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -79,14 +77,12 @@ class PartitionLog:
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
+        self.host = host
         self.disk = host.disk
         self.local = LocalLog(host, directory, topic_partition, config, loaded)
         self.segments = self.local.segments
-        self._files = host.files
         self._clock = host.clock
         self._on_dirty = host.on_dirty
-        self._note_truncated = host.note_truncated
-        self._note_checkpoints = host.note_recovery_points
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
         # Told when retention or a deletion of records has moved the log start forward.
@@ -142,7 +138,7 @@ class PartitionLog:
 
     def _check_end(self, loaded: LoadedLog) -> None:
         if loaded.end_is_suspect and self.segments.active.unread_until_offset >= 0:
-            self._make_ready()
+            self.make_ready()
         elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
             self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
@@ -185,7 +181,7 @@ class PartitionLog:
     def adopt_topic_id(self, topic_id: bytes) -> None:
         """Write the topic id of a log that has none yet."""
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
-        replace_file(self._files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
+        replace_file(self.host.files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
         self.topic_id = topic_id
         self.local.unsynced.add_path(path)
 
@@ -251,7 +247,7 @@ class PartitionLog:
         """
         local = self.local
         if not local.is_ready:
-            self._make_ready()
+            self.make_ready()
         has_producer = header.producer_id >= 0
         if has_producer:
             try:
@@ -310,19 +306,19 @@ class PartitionLog:
         None when the batch is not going to be written: ``append_as_leader`` says why. Raises what that raises.
         """
         if not self.local.is_ready:
-            self._make_ready()
+            self.make_ready()
         if header.producer_id >= 0 and self.producers.check(header, self.log_start_offset) is not None:
             return None
         self.local.take_room(len(batch))
         append_time_ms = self._append_time_ms()
         max_timestamp = append_time_ms if append_time_ms >= 0 else header.max_timestamp
-        self._roll_for(len(batch), self.log_end_offset + header.last_offset_delta, max_timestamp)
+        if self.must_roll(len(batch), self.log_end_offset + header.last_offset_delta, max_timestamp):
+            self.roll()
         return self.local.write_ahead(batch, append_time_ms)
 
-    def _roll_for(self, size: int, last_offset: int, max_timestamp: int, base_offset: int | None = None) -> None:
-        """Begin a new segment if the settings, or the formats of files, want one for a batch."""
-        if self.segments.active.must_roll(size, last_offset, max_timestamp, self.config, self._clock):
-            self.roll(base_offset)
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether the settings, or the formats of files, want a new segment for a batch."""
+        return self.segments.active.must_roll(size, last_offset, max_timestamp, self.config, self._clock)
 
     def _append_time_ms(self) -> int:
         """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""
@@ -336,7 +332,7 @@ class PartitionLog:
             return None
         try:
             with without_waiting():
-                self._make_ready()
+                self.make_ready()
         except NeedsThread as missing:
             return missing
         except KafkaStorageError:
@@ -344,7 +340,16 @@ class PartitionLog:
             pass
         return None
 
-    def _make_ready(self) -> None:
+    def readying(self) -> Steps[None]:
+        """Have the log take appends, in steps; see :meth:`unread_tail`. KafkaStorageError when it cannot."""
+        missing = self.unread_tail()
+        if missing is not None:
+            # What goes wrong is met again.
+            yield Piece(missing.work)
+        if not self.local.is_ready:
+            self.make_ready()
+
+    def make_ready(self) -> None:
         """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or
         ClosedError when it takes none."""
         if not self.local.is_usable:
@@ -363,113 +368,6 @@ class PartitionLog:
             raise KafkaStorageError(reason) from error
         except OSError as error:
             raise self.local.fatal_error("read the end of", error) from error
-
-    def append_as_follower(
-        self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
-    ) -> AppendResult:
-        """Do all of :meth:`copying` at once."""
-        copying = self.copying(batches, leader_epoch)
-        try:
-            while True:
-                piece = next(copying)
-                if piece is not None:
-                    piece.run()
-        except StopIteration as end:
-            result: AppendResult = end.value
-            return result
-
-    def copying(
-        self, batches: bytes | bytearray | memoryview, leader_epoch: int = MAX_LEADER_EPOCH
-    ) -> Generator[Piece[None] | None, None, AppendResult]:
-        """Append whole batches as the leader of ``leader_epoch`` has them, run by run (``copied_batches``). CRCs,
-        offsets and epochs of a run are checked first: nothing of it is written when one is wrong (CorruptMessage).
-        KafkaStorageError (56) when the disk fails.
-
-        Others may have their turn where it yields, and a thread runs the piece that it yields, if any; it is not to go
-        on if the log has been written or cut by others since. An empty log may begin with a batch that holds its end:
-        its leader's log start may lie inside of one.
-        """
-        if not self.local.is_ready:
-            self._make_ready()
-        # Its leader may have older records here than an epoch in which this broker has led and written nothing.
-        self.epochs.drop_empty(self.log_end_offset)
-        view = memoryview(batches)
-        headers = read_headers(view, self.topic_partition)
-        begin = headers[0].base_offset
-        begins_inside = begin < self.log_end_offset <= headers[0].last_offset and not self.segments.size_bytes
-        next_offset = begin if begins_inside else int(self.log_end_offset)
-        last = headers[-1].last_offset
-        for run in runs_of(headers):
-            if run.position:
-                yield None
-            check_order(run, self.topic_partition, next_offset, self.epochs.latest, leader_epoch)
-            if not run.is_large:
-                check_sums(run, view)
-            self.disk.budget_bytes -= run.size_bytes
-            if self.disk.budget_bytes < 0:
-                self.disk.check(run.size_bytes)
-            if begins_inside:
-                self.truncate_fully(begin)
-                begins_inside = False
-            if run.is_large:
-                yield from self._copy_large(run, view)
-            else:
-                self._copy_run(run, view)
-            next_offset = self.log_end_offset
-        return AppendResult(begin, last, -1, False)
-
-    def _copy_large(self, run: BatchRun, view: memoryview) -> Generator[Piece[None], None, None]:
-        """Append one batch that a thread checks and writes."""
-        (header,) = run.headers
-        self._begin_copied(header)
-        batch = view[run.position : run.position + run.size_bytes]
-        ahead = self.local.write_ahead(batch, -1)
-
-        def check_and_write() -> None:
-            check_sums(run, view)
-            ahead.run()
-
-        piece = Piece(check_and_write)
-        yield piece
-        piece.result()
-        self._add_copied(batch, run.headers)
-
-    def _copy_run(self, run: BatchRun, view: memoryview) -> None:
-        """Append small batches, with one write if they go into one segment."""
-        first, begin, end = 0, run.position, run.position
-        for number, header in enumerate(run.headers):
-            # The first batch of a segment says from when on it counts its time.
-            is_due = number > first and not self.segments.active.size_bytes
-            if is_due or self._is_apart(header, end - begin):
-                if number > first:
-                    self._add_copied(view[begin:end], run.headers[first:number])
-                first, begin = number, end
-                self._begin_copied(header)
-            end += header.size_bytes
-        self._add_copied(view[begin:end], run.headers[first:])
-
-    def _is_apart(self, header: BatchHeader, unwritten_bytes: int) -> bool:
-        """Return whether something is to be done before a batch that follows so many bytes which are not written."""
-        size, last_offset = header.size_bytes + unwritten_bytes, header.last_offset
-        return header.partition_leader_epoch != self.epochs.latest or self.segments.active.must_roll(
-            size, last_offset, header.max_timestamp, self.config, self._clock
-        )
-
-    def _begin_copied(self, header: BatchHeader) -> None:
-        """Have the log take a batch: its epoch, and a new segment if need be."""
-        if header.partition_leader_epoch != self.epochs.latest:
-            self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset, sync=False)
-        # A gap that the leader's compaction has made stays within a segment, where a recovery takes it for one.
-        new_base = header.base_offset if header.last_offset - self.log_end_offset > MAX_INT32 else None
-        self._roll_for(header.size_bytes, header.last_offset, header.max_timestamp, new_base)
-
-    def _add_copied(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
-        if self.local.append_run(data, headers):
-            self._on_dirty(self)
-        now_ms = self._clock.wall_ms()
-        for header in headers:
-            if header.producer_id >= 0:
-                self.producers.state.update(header, header.base_offset, now_ms)
 
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
@@ -516,7 +414,7 @@ class PartitionLog:
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, with a snapshot of the producers. What is new is synced by the next flush."""
         if self.segments.active.unread_until_offset >= 0:
-            self._make_ready()
+            self.make_ready()
         self.local.roll(base_offset)
         self._snapshot_producers(self.producers.write_snapshot)
 
@@ -576,7 +474,7 @@ class PartitionLog:
     def _ready_for_times(self) -> None:
         """Read what a fast start has left unread, since the times there count too."""
         if self.local.is_usable and not self.local.is_ready:
-            self._make_ready()
+            self.make_ready()
 
     @property
     def last_record_epoch(self) -> int:
@@ -591,87 +489,8 @@ class PartitionLog:
 
     # Ends -----------------------------------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
-        """Remove everything from ``offset`` on; from the start of its batch when it lies inside one.
-
-        For followers whose leader's log is another. Answers that are being sent of what is cut are called off.
-        KafkaStorageError when the disk fails.
-        """
-        run_steps(self.truncation_to(offset))
-
-    def truncate_fully(self, start_offset: int) -> None:
-        """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the
-        log start. On the disk when this returns. KafkaStorageError when the disk fails."""
-        run_steps(self.full_truncation(start_offset))
-
-    def truncation_to(self, offset: int) -> Steps[None]:
-        """Do what :meth:`truncate_to` does in steps; the log is not usable in between, and is not read by anybody."""
-        yield from self.readying()
-        if offset >= self.log_end_offset:
-            self._forget_hole()
-            return
-        if offset < self.segments.first.base_offset:
-            yield from self.full_truncation(offset)
-            return
-        self.local.truncating = True
-        try:
-            if self.swap is not None:
-                self.swap.settle()
-            yield (look := Piece(lambda: self.segments.floor(offset).find(offset)))
-            found = look.result()
-            end = offset if found is None else min(offset, found.header.base_offset)
-            self.cleaned_until_offset = min(self.cleaned_until_offset, end)
-            yield from self.local.truncate(found, end)
-            yield (rest := Piece(lambda: self._truncate_rest(end)))
-            rest.result()
-            self.log_start_offset = Offset(min(self.log_start_offset, end))
-            yield from self._end_truncation()
-        except OSError as error:
-            raise self.local.fatal_error("truncate", error) from error
-        finally:
-            self.local.truncating = False
-
-    def _truncate_rest(self, end_offset: int) -> None:
-        self.producers.truncate_to(end_offset)
-        self.epochs.truncate_from_end(end_offset)
-
-    def full_truncation(self, start_offset: int) -> Steps[None]:
-        """Do what :meth:`truncate_fully` does in steps; as :meth:`truncation_to`."""
-        yield from self.readying()
-        self.local.truncating = True
-        try:
-            if self.swap is not None:
-                self.swap.settle()
-            self.cleaned_until_offset = 0
-            yield from self.local.truncate_fully(start_offset)
-            yield (rest := Piece(lambda: self._forget_rest(start_offset)))
-            rest.result()
-            self.log_start_offset = Offset(start_offset)
-            yield from self._end_truncation()
-        except OSError as error:
-            raise self.local.fatal_error("truncate", error) from error
-        finally:
-            self.local.truncating = False
-
-    def _forget_rest(self, start_offset: int) -> None:
-        self.epochs.clear()
-        self.producers.truncate_fully(start_offset)
-
-    def readying(self) -> Steps[None]:
-        """Have the log take appends, in steps; see :meth:`unread_tail`. KafkaStorageError when it cannot."""
-        missing = self.unread_tail()
-        if missing is not None:
-            # What goes wrong is met again.
-            yield Piece(missing.work)
-        if not self.local.is_ready:
-            self._make_ready()
-
-    def _end_truncation(self) -> Steps[None]:
-        self._forget_hole()
-        yield (start := Piece(self._note_truncated(self)))
-        start.result()
-
-    def _forget_hole(self) -> None:
+    def forget_hole(self) -> None:
+        """Have nothing to fill any more, if the hole is cut off."""
         if self.hole_start_offset is not None and self.hole_start_offset >= self.log_end_offset:
             self.hole_start_offset = None
 
@@ -728,7 +547,7 @@ class PartitionLog:
 
     def write_checkpoints(self) -> None:
         """Have the manager write the checkpoints of recovery points and cleaned logs now, in this thread."""
-        self._note_checkpoints()()
+        self.host.note_recovery_points()()
 
     def expire_producers(self) -> Generator[None, None, int]:
         """Forget producers that have been silent for ``producer.id.expiration.ms``, in slices; return how many."""

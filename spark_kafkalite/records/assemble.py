@@ -46,10 +46,12 @@ def assemble(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
+    with_crc: bool = True,
 ) -> bytearray:
     """Return the finished batch; without a codec it is ``buffer`` itself, else a new one.
 
-    ``buffer``: HEADER_BYTES free bytes, then the uncompressed records.
+    ``buffer``: HEADER_BYTES free bytes, then the uncompressed records. Without its CRC, which is 0, a batch is finished
+    by :func:`restamp_producer`.
     """
     if codec != NONE:
         with memoryview(buffer) as view:
@@ -73,7 +75,8 @@ def assemble(
         base_sequence,
         facts.record_count,
     )
-    _set_crc(buffer)
+    if with_crc:
+        _set_crc(buffer)
     return buffer
 
 

@@ -45,13 +45,15 @@ def build_batches(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
+    with_crc: bool = True,
 ) -> Iterator[BuiltBatch]:
     """Yield batches of the rows in order, each of at most ``max_bytes`` before compression, header included.
 
     A row that is larger by itself makes a batch of its own: the broker, not this, knows its limit. ``rows``: int32 row
     numbers, as ``group_rows`` gives for a partition, or None for all; ``first`` and ``until`` are positions in them.
     Rows without a timestamp get ``now_ms``. ``base_sequence`` is the first batch's; the next ones go on from it, past
-    2^31-1 at 0.
+    2^31-1 at 0. ``with_crc`` False is for who gives every batch its producer fields later (``restamp_producer``), and
+    the CRC with them.
     Raises SerializationError when a row cannot be written.
     """
     if until is None:
@@ -67,6 +69,7 @@ def build_batches(
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
             transactional=transactional,
+            with_crc=with_crc,
         )
         yield BuiltBatch(batch, first, next_row, facts.base_timestamp, facts.max_timestamp)
         if base_sequence >= 0:

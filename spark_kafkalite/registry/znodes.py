@@ -210,6 +210,8 @@ class BrokerRegistration:
     inner_wire_version: int = INNER_WIRE_VERSION
     incarnation: Incarnation = UNKNOWN_INCARNATION
     steady: tuple[Incarnation, ...] = ()
+    # How long the session that holds this may be silent; 0 where the broker has not said so.
+    session_timeout_ms: int = 0
 
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Return host and port of each listener, by its name; those that cannot be read are left out."""
@@ -248,6 +250,7 @@ class BrokerRegistration:
             # As text: many readers of JSON have no whole numbers beyond 2^53.
             fields["incarnation"] = str(self.incarnation)
             fields["steady_incarnations"] = [str(each) for each in self.steady]
+            fields["session_timeout_ms"] = self.session_timeout_ms
         if self.rack is not None:
             fields["rack"] = self.rack
         return encode_object(fields)
@@ -280,6 +283,7 @@ class BrokerRegistration:
                 number(fields.get("inner_wire_version", INNER_WIRE_VERSION), 0, MAX_INT32),
                 _incarnation(fields.get("incarnation", UNKNOWN_INCARNATION)),
                 tuple(_incarnation(each) for each in array(fields.get("steady_incarnations", []))),
+                number(fields.get("session_timeout_ms", 0), 0, MAX_INT32),
             )
 
 

@@ -2,18 +2,37 @@
 
 ``register`` is for installations that Spark's own discovery cannot see (``--py-files``); after ``pip install`` it is
 not needed, because Spark finds the package ``pyspark_kafkalite``. Importing this package does not import PySpark.
+
+It raises ImportError where modules are missing that source and sink need: a package that was shipped with
+``--py-files`` comes without what it depends on, and each host's Python has to have that. Here, because every process of
+Spark that has to do with the format imports this package first, and tells the last line of the error.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import platform
+import socket
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_kafkalite.spark.listener import KafkaliteListener
 
-__all__ = ["fetch_token", "install_listener", "read_published", "register"]
+# Without PySpark and what it brings: Spark gives its workers those.
+NEEDED_MODULES: Final = ("cramjam", "crc32c", "pyarrow")
+
+_missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
+if _missing:
+    raise ImportError(
+        f"[KAFKALITE_MODULES_MISSING] {sys.executable} (Python {platform.python_version()}) on host "
+        f"{socket.gethostname()} has no {', no '.join(_missing)}: install spark-kafkalite there with pip, or ship an "
+        "environment that has them; docs/spark.md says how"
+    )
+
+__all__ = ["NEEDED_MODULES", "fetch_token", "install_listener", "read_published", "register"]
 
 
 def register(spark: SparkSession) -> None:

@@ -61,7 +61,7 @@ class KafkaliteBatchReader(DataSourceReader):
         end = {tp: offset for tp, offset in end.items() if tp in start}
         report_gone(self._options, assigned.partitions, end)
         check_resolved(start, end)
-        tasks = planned_tasks(self._options, ranges_between(start, end))
+        tasks = planned_tasks(self._options, lookup, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.
         return tasks_of(self._options, tasks) or [ReadTask(())]
 
@@ -79,11 +79,16 @@ def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition],
         options.losses.meet(DataLoss(LOSS_PARTITIONS_DELETED, cause, text))
 
 
-def planned_tasks(options: ReaderOptions, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:
+def planned_tasks(options: ReaderOptions, lookup: ClusterOffsets, ranges: list[OffsetRange]) -> list[list[OffsetRange]]:
     """Return the ranges of each task: split as the options ask, else small ranges together."""
-    if options.min_partitions is not None or options.max_records_per_partition is not None:
-        return [[piece] for piece in split(ranges, options.min_partitions, options.max_records_per_partition)]
-    return packed(ranges)
+    max_records, max_bytes = options.max_records_per_partition, options.max_bytes_per_partition
+    if max_records is None and max_bytes is None and options.min_partitions is None:
+        return packed(ranges)
+    if max_bytes is not None:
+        from spark_kafkalite.spark.range_bytes import split_by_bytes
+
+        ranges = split_by_bytes(lookup.samples, ranges, max_bytes)
+    return [[piece] for piece in split(ranges, options.min_partitions, max_records)]
 
 
 def _check_unresolved(starting: OffsetSpec, ending: OffsetSpec) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.network.cluster import ClusterClient
@@ -45,6 +45,9 @@ from spark_kafkalite.spark.offset_options import OffsetSpec
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, Offsets
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import Position, PositionKind, Positions
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.consume.log_samples import LogSample
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 _T = TypeVar("_T")
@@ -246,6 +249,13 @@ class ClusterOffsets:
         """Return the leader epochs in which the last offsets were looked up, as far as they are known."""
         known = ((tp, self._cluster.snapshot.partition(tp)) for tp in partitions)
         return {tp: info.leader_epoch for tp, info in known if info is not None}
+
+    def samples(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogSample]:
+        """Return what the logs hold from these offsets on, as far as they can be read there; see the client's
+        ``log_samples``."""
+        from spark_kafkalite.client.consume.log_samples import log_samples
+
+        return self.patiently("how large records are", partial(log_samples, self._cluster, places))
 
     def _ends(
         self,

@@ -31,7 +31,7 @@ class LagEndpoint:
     ) -> None:
         """``port`` 0 takes a free one. Raises ConfigError where it cannot listen."""
         try:
-            self._server = _Server((host, port), pages)
+            self._server = _LagServer((host, port), pages)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"cannot serve the lag of queries at {host}:{port}: {error}; give another host or port (0 takes a free "
@@ -47,7 +47,7 @@ class LagEndpoint:
                 self._server.handle_request()
 
 
-class _Server(ThreadingHTTPServer):
+class _LagServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     # Of handle_request().
@@ -79,7 +79,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Request(BaseHTTPRequestHandler):
-    server: _Server
+    server: _LagServer
     timeout = _REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:

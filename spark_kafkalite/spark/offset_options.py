@@ -16,6 +16,7 @@ from spark_kafkalite.model import TopicPartition, topic_name_problem
 from spark_kafkalite.spark.conditions import INVALID_OPTION, listed, option_error
 from spark_kafkalite.spark.positions import (
     ALL_OTHERS,
+    LONG_MAX,
     Position,
     PositionKind,
     Positions,
@@ -24,6 +25,9 @@ from spark_kafkalite.spark.positions import (
     time_span_ms,
     word_position,
 )
+
+_SIZE: Final = re.compile(r"([0-9]{1,19})(b?|[kmgtp]b?)")
+_SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +258,18 @@ def duration_ms(option: str, text: str) -> int:
     if span is None:
         raise option_error(INVALID_OPTION, option, text, "not a time; write a number and one of us, ms, s, m, h, d")
     return span
+
+
+def size_bytes(option: str, text: str) -> int:
+    """Return a Spark size string (``10g``, ``64m``, plain bytes) in bytes, at least 1. Source:
+    JavaUtils.byteStringAs."""
+    matched = _SIZE.fullmatch(text.strip().lower())
+    size = 0 if matched is None else int(matched[1]) << _SIZE_SHIFTS[matched[2][:1]]
+    if not 1 <= size <= LONG_MAX:
+        raise option_error(
+            INVALID_OPTION,
+            option,
+            text,
+            f"not a size from 1 to {LONG_MAX} bytes; write a whole number and one of b, k, m, g, t, p, such as 64m",
+        )
+    return size

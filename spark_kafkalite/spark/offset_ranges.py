@@ -187,12 +187,21 @@ def _rounded(dividend: int, divisor: int) -> int:
 def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """Return the range in ``parts`` pieces; each takes its share of what is left, so that the remainder is spread."""
     parts = max(1, min(parts, whole.size))
-    pieces, start = [], whole.start_offset
+    places, start = [], whole.start_offset
     for index in range(parts):
-        end = start + (whole.end_offset - start) // (parts - index)
-        start_epoch = whole.start_epoch if start == whole.start_offset else NO_LEADER_EPOCH
-        pieces.append(OffsetRange(whole.topic_partition, start, end, start_epoch))
-        start = end
+        start += (whole.end_offset - start) // (parts - index)
+        places.append(start)
+    return cut(whole, places)
+
+
+def cut(whole: OffsetRange, places: Iterable[int]) -> list[OffsetRange]:
+    """Return the range in pieces that end at these offsets, and at its own end; empty ones are left out."""
+    pieces, start = [], whole.start_offset
+    for end in (*sorted(places), whole.end_offset):
+        if start < end <= whole.end_offset:
+            start_epoch = whole.start_epoch if start == whole.start_offset else NO_LEADER_EPOCH
+            pieces.append(OffsetRange(whole.topic_partition, start, end, start_epoch))
+            start = end
     return pieces
 
 

@@ -18,7 +18,6 @@ who begins the query says them, once.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from spark_kafkalite.spark.offset_options import (
     duration_ms,
     new_partition_start,
     offset_spec,
+    size_bytes,
     subscription_of,
 )
 from spark_kafkalite.spark.positions import AT_EARLIEST, AT_LATEST, PositionKind, Positions
@@ -129,10 +129,23 @@ READER_OPTIONS: Final = SettingGroup(
             choices=("fail", "wait", "ignore"),
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
+        Setting(
+            "maxBytesPerTrigger",
+            "string",
+            None,
+            "Streams: at most about this many bytes of the log a batch, such as 512m; with maxOffsetsPerTrigger, what "
+            "is reached first.",
+        ),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
         Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
         Setting("maxRecordsPerPartition", "long", None, "Most offsets in one Spark partition.", minimum=1),
+        Setting(
+            "maxBytesPerPartition",
+            "string",
+            None,
+            "Most bytes of the log in one Spark partition, about; such as 128m.",
+        ),
         Setting("includeHeaders", "boolean", False, "Add the column headers."),
         Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
         Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
@@ -163,6 +176,13 @@ WRITER_OPTIONS: Final = SettingGroup(
             "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
             "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
         ),
+        Setting(
+            "stampHeaders",
+            "boolean",
+            False,
+            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "wrote again; see spark.md.",
+        ),
         _TOKEN_FILE_OPTION,
     ),
 )
@@ -186,7 +206,13 @@ _WITHOUT_EFFECT: Final = {
 }
 # Options that Spark itself puts among a source's or sink's.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "newPartitionStart")
+_STREAMS_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "newPartitionStart",
+)
 _FORBIDDEN_READING: Final = {
     "auto.offset.reset": "the option startingOffsets says where to start; leave this one out",
     "key.deserializer": "keys are always binary; cast the column key instead",
@@ -219,10 +245,12 @@ class ReaderOptions:
     new_partition_start: OffsetSpec
     missing_topic: str
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
+    max_bytes_per_partition: int | None
     include_headers: bool
     retries: int
     retry_interval_ms: int
@@ -299,6 +327,7 @@ class WriterOptions:
     client: Mapping[str, str]
     topic: str | None
     notes: tuple[str, ...] = ()
+    stamp_headers: bool = False
 
     @property
     def target(self) -> str:
@@ -333,10 +362,12 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         new_partition_start=new_partition_start("newPartitionStart", values["newPartitionStart"]),
         missing_topic=values["missingTopic"],
         max_offsets_per_trigger=high,
+        max_bytes_per_trigger=_size(values, "maxBytesPerTrigger"),
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
+        max_bytes_per_partition=_size(values, "maxBytesPerPartition"),
         include_headers=values["includeHeaders"],
         retries=values["fetchOffset.numRetries"],
         retry_interval_ms=values["fetchOffset.retryIntervalMs"],
@@ -360,7 +391,12 @@ def writer_options(options: Mapping[str, str]) -> WriterOptions:
     if unreachable_ms is not None:
         delivery_ms = max(unreachable_ms, PRODUCER_SETTINGS["delivery.timeout.ms"].default)
         client = ShownSettings({"max.block.ms": str(unreachable_ms), "delivery.timeout.ms": str(delivery_ms), **client})
-    return WriterOptions(client=client, topic=topic, notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)))
+    return WriterOptions(
+        client=client,
+        topic=topic,
+        stamp_headers=given.get("stampHeaders", False),
+        notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)),
+    )
 
 
 def _unreachable_timeout_ms(given: Mapping[str, Any]) -> int | None:
@@ -455,6 +491,10 @@ def _check_client_setting(name: str, value: str, forbidden: Mapping[str, str]) -
         raise option_error(UNKNOWN_OPTION, f"kafka.{name}", REDACTED, f"there is no such setting of clients; {hint}")
 
 
+def _size(values: Mapping[str, Any], name: str) -> int | None:
+    return None if values[name] is None else size_bytes(name, values[name])
+
+
 def _parsed(setting: Setting, value: str) -> Any:
     if setting.choices is not None:
         value = value.strip().lower()
@@ -475,6 +515,8 @@ def _unknown(name: str, value: str, ours: SettingGroup, others: SettingGroup) ->
     names += [real for real, _ in (*_UNSUPPORTED.values(), *_WITHOUT_EFFECT.values())]
     names.append("kafka.bootstrap.servers")
     by_lower = {known.lower(): known for known in names}
+    import difflib  # for mistakes only: every process of a query imports this module
+
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean {by_lower[near[0]]}?" if near else "the client's own settings need the prefix kafka."
     shown = REDACTED if difflib.get_close_matches(name.lower(), _SECRETS, n=1, cutoff=0.7) else value

@@ -29,7 +29,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
@@ -147,9 +153,15 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the option's limit; Trigger.Once overrules it with everything."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Return the options' limit; Trigger.Once overrules it with everything.
+
+        The engine takes no two limits from a Python source: with offsets and bytes it hears of the offsets.
+        """
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take note of the ends of the logs; the query stops when it gets there."""
@@ -168,9 +180,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin = self._begin_of(start_offsets, latest)
         if not is_first and self._should_wait_for_more(begin, latest):
             return start
-        end = latest
-        if isinstance(limit, ReadMaxRows):
-            end = limited(begin, {tp: latest[tp] for tp in latest if tp in begin}, limit.max_rows)
+        end = self._limited(begin, latest, limit)
         if not self._new_from_first:
             # Their first batch has nothing of them, and says where they begin: whoever repeats it begins there, too.
             end = {tp: offset if tp in start_offsets else begin.get(tp, offset) for tp, offset in end.items()}
@@ -264,6 +274,18 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             **self._lookup.earliest(again),
             **(self._lookup.resolved(self._options.new_partition_start, new, starting=False) if new else {}),
         }
+
+    def _limited(self, begin: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        end = {tp: offset for tp, offset in latest.items() if tp in begin}
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        if self._options.max_bytes_per_trigger is not None:
+            from spark_kafkalite.spark.range_bytes import limited_by_bytes
+
+            end = limited_by_bytes(self._lookup.samples, begin, end, self._options.max_bytes_per_trigger)
+        return end
 
     @property
     def _new_from_first(self) -> bool:
@@ -384,7 +406,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
             for each in ranges_between(begin, end_offsets)
         ]
-        return tasks_of(self._options, planned_tasks(self._options, ranges))
+        return tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same

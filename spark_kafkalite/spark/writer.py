@@ -3,7 +3,7 @@
 The plan-time half checks options and column types, so that a mistake is an error of the plan and not of a task. The
 task half hands whole columns to a producer that the Python worker keeps, and returns its commit message only when every
 record is acknowledged: what Spark believes written is in the log. The producer is idempotent, so its own retries make
-no duplicates; a task that Spark repeats does (at-least-once).
+no duplicates; a task that Spark repeats does (at-least-once), which :mod:`.stamps` makes visible when asked.
 
 Columns, by exact name: ``value`` (required), ``topic`` (required unless the option is given, which wins), ``key``,
 ``headers``, ``partition``, and ``timestamp`` (timestamp, or long milliseconds); others are ignored, as in the JVM
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from spark_kafkalite.client.produce.delivery import BatchDelivery
     from spark_kafkalite.client.produce.producer import Producer
+    from spark_kafkalite.spark.stamps import HeaderStamps
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -102,6 +104,7 @@ class _Sink:
         self._topic = options.topic
         self._target = options.target
         self._columns = check_schema(schema, options.topic)
+        self._write_id = str(uuid.uuid4()) if options.stamp_headers else None
         # A writer is made for each write, and for each batch of a stream.
         self._token = token_for_tasks(writing_config(self._client).client, self._client, options.target)
 
@@ -114,13 +117,14 @@ class _Sink:
         keep_freed_memory()
         producer = producer_for(self._client, self._token)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
+        stamps = None if self._write_id is None else _stamps_of_task(self._write_id)
         unchecked: list[BatchDelivery] = []
         records = 0
         try:
             for batch in iterator:
                 if not batch.num_rows:
                     continue
-                self._send(producer, batch, unchecked, expiry)
+                self._send(producer, batch, unchecked, expiry, stamps)
                 records += batch.num_rows
                 while len(unchecked) > _MAX_UNCHECKED:
                     unchecked.pop(0).result()
@@ -136,9 +140,16 @@ class _Sink:
         return WrittenMessage(records, {} if expiry is None else expiry.counts)
 
     def _send(
-        self, producer: Producer, batch: pa.RecordBatch, unchecked: list[BatchDelivery], expiry: _Expiry | None
+        self,
+        producer: Producer,
+        batch: pa.RecordBatch,
+        unchecked: list[BatchDelivery],
+        expiry: _Expiry | None,
+        stamps: HeaderStamps | None,
     ) -> None:
         batch = batch.select(list(self._columns))
+        if stamps is not None:
+            batch = stamps.stamp(batch)
         if self._topic is not None:
             groups = [(self._topic, batch)]
         else:
@@ -217,6 +228,13 @@ def _warn_aborted(target: str, messages: list[WriterCommitMessage | None]) -> No
     _LOG.warning("the write failed; at least %d of its records are in the topic and stay there", written)
 
 
+def _stamps_of_task(write_id: str) -> HeaderStamps:
+    # Loaded by tasks that stamp alone.
+    from spark_kafkalite.spark.stamps import HeaderStamps
+
+    return HeaderStamps.of_task(write_id)
+
+
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of each topic. Raises SparkConditionError for a null topic, before anything is sent."""
     topics = batch.column("topic")
@@ -232,7 +250,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield names[0], columns
         return
     for name in names:
-        yield name, columns.filter(pc.equal(topics, name))
+        yield name, columns.filter(pc.equal(topics, pa.scalar(name, topics.type)))
 
 
 class _Expiry:

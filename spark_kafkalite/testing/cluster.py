@@ -38,17 +38,18 @@ class _ServerProcess(ABC):
         data_dir: Path,
         *,
         port: int = 0,
+        host: str = "127.0.0.1",
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a server; ``start()`` or ``with`` starts it.
 
-        Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the command (``ip netns exec
-        N``, ``strace ...``), ``environment`` is added to this process's own.
+        It listens on ``host``. Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the
+        command (``ip netns exec N``, ``strace ...``), ``environment`` is added to this process's own.
         """
         self.data_dir = data_dir
         self.port = port
-        self.host = "127.0.0.1"
+        self.host = host
         self._command_prefix = tuple(command_prefix)
         self._environment = dict(environment or {})
         self._process: ChildProcess | None = None
@@ -268,6 +269,8 @@ class RegistryProcess(_ServerProcess):
 
     def _command(self) -> list[str]:
         where = ["--data", str(self.data_dir), "--port", str(self.port), "--host", self.host]
+        if self.host != "127.0.0.1":
+            where.append("--insecure")  # whoever reaches the hosts of a test belongs to it
         return [sys.executable, "-m", "spark_kafkalite.cli", "registry", *where]
 
 

@@ -53,19 +53,22 @@ class KafkaliteCluster:
         overrides_of: Mapping[int, Mapping[str, object]] | None = None,
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
+        command_prefix_of: Mapping[int, Sequence[str]] | None = None,
+        registry: RegistryProcess | None = None,
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
         Broker 1 listens on ``port``, the next ones on those that follow; 0 takes free ones, which later starts keep.
         ``overrides`` are settings of all brokers in Kafka's names, ``overrides_of`` of single ones by their number, in
         place of what the cluster would choose (its ``zookeeper.connect``, for one); None leaves a setting at the
-        broker's default. ``environment`` is added to this
-        process's own, ``command_prefix`` stands before each broker's command.
+        broker's default. ``environment`` is added to this process's own. ``command_prefix`` stands before each
+        broker's command, or what ``command_prefix_of`` has for its number. ``registry``, not started yet, takes the
+        place of one on ``registry_port``.
         """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
         self.data_dir = data_dir
-        self.registry = RegistryProcess(data_dir / "registry", port=registry_port, environment=environment)
+        self.registry = registry or RegistryProcess(data_dir / "registry", port=registry_port, environment=environment)
         self.brokers: dict[int, BrokerProcess] = {}
         self.start_seconds = 0.0
         self._size = size
@@ -74,6 +77,7 @@ class KafkaliteCluster:
         self._overrides_of = {number: dict(settings) for number, settings in (overrides_of or {}).items()}
         self._environment = environment
         self._command_prefix = tuple(command_prefix)
+        self._command_prefix_of = dict(command_prefix_of or {})
         self._store: Store | None = None
 
     @property
@@ -311,7 +315,7 @@ class KafkaliteCluster:
             port=self._port + number - 1 if self._port else 0,
             overrides={name: value for name, value in settings.items() if value is not None},
             environment=self._environment,
-            command_prefix=self._command_prefix,
+            command_prefix=self._command_prefix_of.get(number, self._command_prefix),
         )
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -27,6 +28,15 @@ _PIECE_BYTES: Final = 65536
 _UNKNOWN: Final = 0
 # Closed with it, a connection ends with a reset.
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
+# linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h; the position is that in struct inet_diag_msg.
+_NETLINK_SOCK_DIAG: Final = 4
+_NETLINK_HEADER_BYTES: Final = 16
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_NLM_F_REQUEST: Final = 1
+_NLMSG_ERROR: Final = 2
+_ALL_STATES: Final = 0xFFFFFFFF
+_NO_COOKIE: Final = (0xFFFFFFFF, 0xFFFFFFFF)
+_INODE_POSITION: Final = 68
 
 
 @dataclass
@@ -237,8 +247,7 @@ class Network:
 
     def source_of(self, port: int, door_port: int) -> int:
         """Return the number of the process at the other end of a connection, by its port; 0 when it has none."""
-        # The kernel's table may leave one out while others come and go.
-        inode = _inode_of(port, door_port) or _inode_of(port, door_port)
+        inode = inode_of(port, door_port)
         for source, pid in self._pids().items():
             if inode is not None and _has_socket(pid, inode):
                 return source
@@ -265,8 +274,32 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def _inode_of(port: int, door_port: int) -> str | None:
-    """Return the inode of the socket on this host that is connected from one port to the other."""
+def inode_of(port: int, door_port: int) -> int | None:
+    """Return the inode of the socket on this host that is connected from one port to the other; None when there is
+    none.
+
+    The kernel is asked for this one alone (sock_diag(7), inet_diag) where it can be: its whole table takes longer to
+    read than other connections can wait when many come at once.
+    """
+    loopback = socket.inet_aton("127.0.0.1") + bytes(12)
+    wanted = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
+    wanted += struct.pack(">HH", port, door_port) + loopback + loopback + struct.pack("=III", 0, *_NO_COOKIE)
+    header = struct.pack("=IHHII", _NETLINK_HEADER_BYTES + len(wanted), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+            kernel.sendto(header + wanted, (0, 0))
+            found = kernel.recv(_PIECE_BYTES)
+    except OSError:
+        return inode_in_table(port, door_port)
+    if struct.unpack_from("=IH", found)[1] != _NLMSG_ERROR:
+        inode: int = struct.unpack_from("=I", found, _NETLINK_HEADER_BYTES + _INODE_POSITION)[0]
+        return inode
+    problem = -struct.unpack_from("=i", found, _NETLINK_HEADER_BYTES)[0]
+    return None if problem == errno.ENOENT else inode_in_table(port, door_port)
+
+
+def inode_in_table(port: int, door_port: int) -> int | None:
+    """Do the same with the table; it may leave a connection out while others come and go."""
     ends = (f":{port:04X}", f":{door_port:04X}")
     # A Java process has sockets of the newer kind only.
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -274,11 +307,11 @@ def _inode_of(port: int, door_port: int) -> str | None:
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
                 if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]):
-                    return fields[9]
+                    return int(fields[9])
     return None
 
 
-def _has_socket(pid: int, inode: str) -> bool:
+def _has_socket(pid: int, inode: int) -> bool:
     wanted = f"socket:[{inode}]"
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for descriptor in descriptors:

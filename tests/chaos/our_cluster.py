@@ -1,5 +1,5 @@
-"""Our cluster under chaos: three brokers whose connections to each other and to the registry go through doors, and
-whose disks can be filled and slowed down."""
+"""Our cluster under chaos: three brokers whose connections to each other and to the registry can be disturbed
+(``lines``), and whose disks can be filled and slowed down."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import Final, Self
 
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.chaos.broker_program import NO_BUG, conditions_of
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
 from tests.chaos.history import Complaint, Ephemeral, Health, HistoryWriter, Leftover, State
-from tests.chaos.links import Door, Link, Network
+from tests.chaos.lines import REGISTRY, ForwardedLines, Lines
 from tests.paths import PROJECT
 
 SIZE: Final = 3
@@ -32,16 +31,21 @@ _POLL_S: Final = 0.05
 
 
 class ChaosCluster:
-    """A ``KafkaliteCluster`` with doors; a context manager. ``brokers`` are its processes, ``network`` its doors."""
+    """A ``KafkaliteCluster`` on ``lines``; a context manager. ``brokers`` are its processes."""
 
-    def __init__(self, directory: Path, *, bug: str = NO_BUG, overrides: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lines: Lines | None = None,
+        bug: str = NO_BUG,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
         """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``)."""
         self._directory = directory
         self._bug = bug
         self._overrides = dict(overrides or {})
-        self.network = Network(self._pids)
-        self.inner_doors: dict[int, Door] = {}
-        self.registry_doors: dict[int, Door] = {}
+        self.lines = lines or ForwardedLines(SIZE)
         self.cluster: KafkaliteCluster
 
     @property
@@ -55,18 +59,6 @@ class ChaosCluster:
     @property
     def addresses(self) -> dict[int, str]:
         return {number: broker.bootstrap for number, broker in self.brokers.items()}
-
-    def inner_links(self, one: int, other: int) -> list[Link]:
-        """Return the links between two brokers: of the connections that each has opened to the other."""
-        return [self.inner_doors[other].link(one), self.inner_doors[one].link(other)]
-
-    def registry_link(self, broker: int) -> Link:
-        return self.registry_doors[broker].link(broker)
-
-    def links_of(self, broker: int) -> list[Link]:
-        """Return all links of a broker, those to the registry too; its clients are not among them."""
-        others = (other for other in self.brokers if other != broker)
-        return [self.registry_link(broker), *(link for other in others for link in self.inner_links(broker, other))]
 
     @contextlib.contextmanager
     def disk(self, broker: int, condition: str) -> Iterator[None]:
@@ -142,7 +134,7 @@ class ChaosCluster:
 
     def stop(self) -> None:
         """Stop everything in order: what the files hold is final."""
-        self.network.heal()
+        self.lines.heal()
         self.cluster.stop_all()
 
     def note_files(self, history: HistoryWriter, topics: Mapping[str, str]) -> None:
@@ -165,36 +157,37 @@ class ChaosCluster:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
-            undo.enter_context(self.network)
-            registry_port, *ports = free_ports(1 + 2 * SIZE)
-            overrides_of: dict[int, dict[str, object]] = {}
-            for number, (client_port, inner_port) in enumerate(zip(ports[:SIZE], ports[SIZE:], strict=True), 1):
-                self.inner_doors[number] = self.network.open_door(inner_port)
-                self.registry_doors[number] = self.network.open_door(registry_port)
-                clients = f"PLAINTEXT://127.0.0.1:{client_port}"
-                overrides_of[number] = {
-                    "listeners": f"{clients},INNER://127.0.0.1:{inner_port}",
-                    "advertised.listeners": f"{clients},INNER://{self.inner_doors[number].address}",
-                    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
-                    "inter.broker.listener.name": "INNER",
-                    "zookeeper.connect": self.registry_doors[number].address,
-                    "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
-                    **self._overrides,
-                }
+            undo.enter_context(self.lines.laid(self._pids))
+            environment = {"PYTHONPATH": str(PROJECT)}
+            registry_host, registry_port = self.lines.registry_address
+            program = (sys.executable, "-m", "tests.chaos.broker_program", self._bug)
+            settings = {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+                "inter.broker.listener.name": "INNER",
+                "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
+                **self._overrides,
+            }
             self.cluster = KafkaliteCluster(
                 self._directory,
                 size=SIZE,
-                registry_port=registry_port,
-                overrides_of=overrides_of,
-                environment={"PYTHONPATH": str(PROJECT)},
-                command_prefix=(sys.executable, "-m", "tests.chaos.broker_program", self._bug),
+                overrides=settings,
+                overrides_of={number: self.lines.settings(number) for number in self.lines.brokers},
+                environment=environment,
+                command_prefix_of={number: (*self.lines.prefix(number), *program) for number in self.lines.brokers},
+                registry=RegistryProcess(
+                    self._directory / "registry",
+                    port=registry_port,
+                    host=registry_host,
+                    environment=environment,
+                    command_prefix=self.lines.prefix(REGISTRY),
+                ),
             )
             undo.enter_context(self.cluster)
+            undo.callback(self.lines.heal)
             self._undo = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.network.heal()
         self._undo.__exit__(kind, error, trace)

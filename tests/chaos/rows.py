@@ -1,5 +1,5 @@
-"""The rows of the matrix of faults that every run of the tests plays: each does something to a live cluster, heals it,
-and says what is asked for.
+"""The rows of the matrix of faults: each does something to a live cluster, heals it, and says what is asked for. Every
+run of the tests plays ``ROWS``.
 
 A row's numbers are those of the matrix. Bounds are in terms of the registry session, SESSION_S; where clients have to
 find out by themselves that their leader does not answer, their request timeout comes on top.
@@ -18,6 +18,7 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from tests.chaos.broker_program import DISK_FULL, REPLACES_REGISTRATION, SLOW_WRITES
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import Fault
+from tests.chaos.lines import REGISTRY
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster
 from tests.chaos.power import lose_power, start_again
 
@@ -72,7 +73,7 @@ class Row:
 def baseline(stage: Stage) -> None:
     """Nothing happens, and no client sees an error."""
     with stage.fault("nothing", errors_at_most=0, acks_at_least=100, longest_gap_s=1.0 + _SLACK_S, elections=0):
-        time.sleep(15)
+        time.sleep(10)
 
 
 def chase_the_leader(stage: Stage) -> None:
@@ -100,12 +101,49 @@ def pause_the_leader(stage: Stage) -> None:
 def cut_the_leader_from_the_registry(stage: Stage) -> None:
     """The leader reaches everybody but the registry, for longer than its session."""
     leader = stage.leader
-    link = stage.cluster.registry_link(leader)
     bound_s = SESSION_S + 2 + _REQUEST_TIMEOUT_S + _SLACK_S
     with stage.fault("cut leader from the registry", leader, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
-        stage.cluster.network.hold([link])
+        stage.cluster.lines.hold(leader, REGISTRY)
         time.sleep(10)
-        stage.cluster.network.do(link.heal)
+        stage.cluster.lines.heal()
+
+
+def unplug_the_leader(stage: Stage) -> None:
+    """The leader's host reaches nobody, for longer than its session."""
+    leader = stage.leader
+    bound_s = SESSION_S + 2 + _REQUEST_TIMEOUT_S + _SLACK_S
+    with stage.fault("unplug leader", leader, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
+        stage.cluster.lines.unplug(leader)
+        time.sleep(SESSION_S + 5)
+        stage.cluster.lines.heal()
+
+
+def deafen_and_mute_the_leader(stage: Stage) -> None:
+    """The leader does not hear its followers, and then they do not hear it; neither side is told."""
+    leader = stage.leader
+    followers = stage.cluster.brokers.keys() - {leader}
+    for name, ways in (
+        ("deafen leader", [(follower, leader) for follower in followers]),
+        ("mute leader", [(leader, follower) for follower in followers]),
+    ):
+        with stage.fault(name, leader, longest_gap_s=_LAGGARD_OUT_S + _SLACK_S, isr_within_s=_ISR_WITHIN_S):
+            stage.cluster.lines.hold_ways(ways)
+            time.sleep(2)
+            stage.cluster.lines.heal()
+
+
+def cut_the_leader_from_its_followers(stage: Stage) -> None:
+    """The leader reaches clients and the registry, and no follower, until it has taken both out of its ISR: it leads
+    on, and acknowledges nothing that only it has."""
+    cluster, leader = stage.cluster, stage.leader
+    lasts_s = _LAGGARD_OUT_S + 2
+    # TCP waits twice as long each time before it sends again: a connection that lives is silent for as long once more.
+    bound_s = 2 * lasts_s + _SLACK_S
+    with stage.fault("cut leader from followers", leader, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
+        for follower in cluster.brokers.keys() - {leader}:
+            cluster.lines.hold(leader, follower)
+        time.sleep(lasts_s)
+        cluster.lines.heal()
 
 
 def fill_disks(stage: Stage) -> None:
@@ -129,13 +167,14 @@ def bounce_a_follower_that_lost_its_tail(stage: Stage) -> None:
     other = next(iter(cluster.brokers.keys() - {leader, bounced}))
     with stage.fault("lose power, then kill the others", bounced, isr_within_s=_ISR_WITHIN_S):
         lose_power(cluster.brokers[bounced], stage.chance)
-        cluster.network.hold(link for each in (leader, other) for link in cluster.inner_links(bounced, each))
+        for each in (leader, other):
+            cluster.lines.hold(bounced, each)
         with cluster.disk(bounced, REPLACES_REGISTRATION):
             start_again(cluster.brokers[bounced])
         cluster.brokers[other].kill()
         time.sleep(SESSION_S + 1)
         cluster.brokers[leader].kill()
-        cluster.network.heal()
+        cluster.lines.heal()
         time.sleep(SESSION_S + 1)
         cluster.brokers[other].start()
         cluster.brokers[leader].start()
@@ -157,9 +196,9 @@ def trouble_a_follower(stage: Stage) -> None:
         cluster.brokers[follower].resume()
     follower = stage.follower
     with stage.fault("isolate follower", follower, longest_gap_s=bound_s, isr_within_s=_ISR_WITHIN_S):
-        cluster.network.hold(cluster.links_of(follower))
+        cluster.lines.isolate(follower)
         time.sleep(SESSION_S + 2)
-        cluster.network.heal()
+        cluster.lines.heal()
     follower = stage.follower
     # Until it is found to be too slow everybody waits for it.
     asked = stage.fault(
@@ -177,4 +216,10 @@ ROWS: Final = (
     Row(19, fill_disks),
     Row(31, bounce_a_follower_that_lost_its_tail),
     Row(33, trouble_a_follower),
+)
+# Played where hosts are apart, by the soak, and by hand.
+MORE_ROWS: Final = (
+    Row(10, cut_the_leader_from_its_followers),
+    Row(12, unplug_the_leader),
+    Row(13, deafen_and_mute_the_leader),
 )

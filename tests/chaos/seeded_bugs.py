@@ -5,6 +5,7 @@ Each is a classical one of replicated logs, changes one thing, and leaves the re
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +15,22 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.truncation import truncation_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.slices import Work
 
 # What is patched has methods and fields that only its own module should touch.
 _Patched = Any
 
 
 def _replace(owner: object, name: str, value: object) -> None:
-    """Put something in the place of what must be there: a bug that replaces nothing is none."""
+    """Put something in the place of what must be there, and is called the same way: a bug that replaces nothing is
+    none, and one that its callers cannot call is another than is meant."""
     assert hasattr(owner, name), f"{owner!r} has no {name} any more"
+    replaced = getattr(owner, name)
+    for is_kind in (inspect.isgeneratorfunction, inspect.iscoroutinefunction):
+        assert is_kind(replaced) == is_kind(value), f"{owner!r}.{name} is called in another way now"
     setattr(owner, name, value)
 
 
@@ -42,7 +49,7 @@ def _truncate_to_high_watermark() -> None:
         log, high_watermark = self.log, self._bounds.high_watermark
         if log.local.is_ready and high_watermark < log.log_end_offset:
             self._rules.is_busy = True
-            self._cut(log.truncation_to(high_watermark), high_watermark)
+            self._cut(truncation_to(log, high_watermark), high_watermark)
 
     _replace(Follower, "__init__", cut_first)
 
@@ -52,10 +59,10 @@ def _raise_before_truncating() -> None:
     (KAFKA-14704)."""
     take = Follower.take
 
-    def raise_first(self: _Patched, asked: Any, fetched: Any, now_s: float) -> None:
+    def raise_first(self: _Patched, asked: Any, fetched: Any, now_s: float) -> Work[None]:
         if not self.has_ended and self.log.local.is_usable:
             self._bounds.commit(min(fetched.high_watermark, self.log.log_end_offset))
-        take(self, asked, fetched, now_s)
+        yield from take(self, asked, fetched, now_s)
 
     _replace(Follower, "take", raise_first)
 

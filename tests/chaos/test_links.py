@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.chaos.links import Door, Network
+from tests.chaos.links import Door, Network, inode_in_table, inode_of
 
 _QUICKLY_S = 0.3
 _TIMEOUT_S = 10.0
@@ -184,6 +184,18 @@ def test_others_are_left_alone(echo_port: int) -> None:
                 connection.sendall(b"two")
                 assert hears(connection) is None
             other.stdin.close()
+
+
+@pytest.mark.parametrize("find", [inode_of, inode_in_table])
+@pytest.mark.parametrize("family, host", [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
+def test_the_socket_at_the_other_end_is_found(
+    find: Callable[[int, int], int | None], family: socket.AddressFamily, host: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(family) as here:
+        port = server.getsockname()[1]
+        here.connect((host, port))
+        assert find(here.getsockname()[1], port) == os.fstat(here.fileno()).st_ino
+        assert find(1, port) is None
 
 
 def test_nobody_behind_the_door(network: Network) -> None:

@@ -20,10 +20,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.small_files import RECOVERY_POINT_FILE, read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
@@ -191,7 +193,7 @@ class Run:
             model.in_flight += [(value, self.epoch) for value in values]
             offset += len(values)
             sequence += len(values)
-        log.append_as_follower(data)
+        copy_at_once(log, data)
         assert log.log_end_offset == offset
         self.appended(model, batches)
 
@@ -259,7 +261,7 @@ class Run:
         # What is being cut may be gone already when the crash comes.
         model.flushed = min(model.flushed, target)
         self.begin_truncation(model, target)
-        log.truncate_to(target)
+        truncate_to(log, target)
         assert log.log_start_offset == min(model.start, target)
         self.end_truncation(model, target, log)
 
@@ -268,7 +270,7 @@ class Run:
         target = self.chance.randrange(max(0, model.start - 10), len(model.records) + 10)
         model.flushed = 0
         self.begin_truncation(model, model.start)
-        log.truncate_fully(target)
+        truncate_fully(log, target)
         assert log.log_start_offset == log.log_end_offset == target and not log.producers.state.producers
         model.batches.clear()
         model.records += [UNREADABLE] * (target - len(model.records))

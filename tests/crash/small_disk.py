@@ -68,11 +68,6 @@ def open_descriptors(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-def cpu_seconds(broker: BrokerProcess) -> float:
-    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def wait_for(condition: object, what: str, timeout_s: float = 10.0) -> None:
     """Wait until a function returns something true."""
     until_s = time.monotonic() + timeout_s

@@ -28,6 +28,7 @@ from spark_kafkalite.log.segments import swap as swap_module
 from spark_kafkalite.log.segments.segment import DELETED_SUFFIX
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch
@@ -269,7 +270,7 @@ def test_truncation_calls_off_a_swap_that_is_not_committed() -> None:
     log.swap = swap
     before = records_of(log)
     cut = log.log_end_offset - 10
-    log.truncate_to(cut)
+    truncate_to(log, cut)
     assert not swap.commit()
     assert records_of(log) == {offset: each for offset, each in before.items() if offset < log.log_end_offset}
     assert log.cleaned_until_offset <= log.log_end_offset
@@ -286,7 +287,7 @@ def test_truncation_ends_a_swap_that_is_committed(mode: CrashMode, is_applied: b
     assert swap.commit()
     if is_applied:
         swap.apply()
-    log.truncate_to(result.end_offset - 3)
+    truncate_to(log, result.end_offset - 3)
     log.swap = None
     left = records_of(log)
     assert log.cleaned_until_offset == log.log_end_offset <= result.end_offset - 3

@@ -37,7 +37,8 @@ def test_a_lost_record_is_found(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_a_doubled_file_is_found(tmp_path: Path) -> None:
-    done = run_demo(tmp_path / "out", "--steps", "1,2,4", "--no-hdfs", "--seed-fault", "doubled-file")
+    fault = ("--seed-fault", "doubled-file")
+    done = run_demo(tmp_path / "out", "--steps", "1,2,4", "--from-month", "10", "--no-hdfs", *fault)
     assert done.returncode == 1, done.stdout + done.stderr
     failed = [line for line in done.stdout.splitlines() if "FAILED first run: the files" in line]
     assert failed, done.stdout

@@ -1,23 +1,31 @@
 """Hosts on one network, made of network namespaces: each with an address of its own, joined by a bridge.
 
 The bridge lives in a namespace too, so that nothing outside changes, and names carry this process's number. Needs root
-and iproute2.
+and iproute2. Packets can be lost one way between two hosts, and a host's cable can be pulled; neither needs anything of
+the kernel but namespaces.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 _PROJECT = Path(__file__).parents[2]
+_NAMESPACES: Final = Path("/run/netns")
+_NAME: Final = re.compile(r"kafkalite-(\d+)-.+")
+# No host has it: who sends to it is told nothing, and the bridge delivers to nobody.
+_NOBODYS_LINK_ADDRESS: Final = "02:00:00:00:00:01"
+_CLONE_NEWNET: Final = 0x40000000
 _numbers = itertools.count()
 
 
@@ -28,11 +36,11 @@ def problem() -> str | None:
     if shutil.which("ip") is None:
         return "ip is not installed (make setup-debian)"
     name = f"kafkalite-{os.getpid()}-try"
-    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        return f"network namespaces cannot be made here: {tried.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return None
+    try:
+        tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    finally:
+        _remove_namespace(name)
+    return f"network namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode != 0 else None
 
 
 class Network:
@@ -43,8 +51,11 @@ class Network:
         self._hosts = list(hosts)
         third = os.getpid() % 250 + 1
         self.addresses = {host: f"10.77.{third}.{number}" for number, host in enumerate(hosts, 1)}
+        self._lost_ways: set[tuple[str, str]] = set()
+        self._unplugged: set[str] = set()
 
     def __enter__(self) -> Self:
+        remove_orphans()
         with contextlib.ExitStack() as undo:
             undo.callback(self._remove)
             switch = self._namespace("switch")
@@ -95,12 +106,71 @@ class Network:
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    @contextlib.contextmanager
+    def joined(self, host: str) -> Iterator[None]:
+        """Have the calling thread, and the threads and processes that it starts, work on a host for a while.
+
+        Only in a program of its own: a thread that is started meanwhile and stays never comes back.
+        """
+        with Path("/proc/thread-self/ns/net").open("rb") as before:
+            with (_NAMESPACES / self._namespace(host)).open("rb") as namespace:
+                _enter(namespace.fileno())
+            try:
+                yield
+            finally:
+                _enter(before.fileno())
+
+    def lose(self, sender: str, receiver: str) -> None:
+        """Lose every packet from one host to another from now on; nobody is told."""
+        self._lost_ways.add((sender, receiver))
+        address = (self.addresses[receiver], "lladdr", _NOBODYS_LINK_ADDRESS)
+        _ip("-n", self._namespace(sender), "neigh", "replace", *address, "dev", "eth0", "nud", "permanent")
+
+    def unplug(self, host: str) -> None:
+        """Pull a host's cable: it keeps its address and reaches nobody."""
+        self._unplugged.add(host)
+        _ip("-n", self._namespace("switch"), "link", "set", f"to-{host}", "down")
+
+    def heal(self) -> None:
+        """Plug everybody in, and lose nothing."""
+        for host in self._unplugged:
+            _ip("-n", self._namespace("switch"), "link", "set", f"to-{host}", "up")
+        for sender, receiver in self._lost_ways:
+            _ip("-n", self._namespace(sender), "neigh", "del", self.addresses[receiver], "dev", "eth0")
+        self._unplugged.clear()
+        self._lost_ways.clear()
+
     def _namespace(self, host: str) -> str:
         return f"{self._prefix}-{host}"
 
     def _remove(self) -> None:
         for host in (*self._hosts, "switch"):
-            subprocess.run(["ip", "netns", "del", self._namespace(host)], capture_output=True, check=False)
+            _remove_namespace(self._namespace(host))
+
+
+def namespaces_of(pid: int) -> list[str]:
+    """Return the names of the namespaces that a process has made."""
+    found = _NAMESPACES.iterdir() if _NAMESPACES.exists() else ()
+    return sorted(path.name for path in found if path.name.startswith(f"kafkalite-{pid}-"))
+
+
+def remove_orphans() -> None:
+    """Remove what processes have left that were killed before they could."""
+    for path in _NAMESPACES.iterdir() if _NAMESPACES.exists() else ():
+        named = _NAME.fullmatch(path.name)
+        if named is not None and not Path(f"/proc/{named.group(1)}").exists():
+            _remove_namespace(path.name)
+
+
+def _remove_namespace(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _enter(namespace: int) -> None:
+    # os.setns came with Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
 
 
 def _ip(*arguments: str) -> None:

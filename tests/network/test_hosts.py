@@ -140,10 +140,11 @@ def test_clients_name_the_advertised_address_that_they_cannot_reach(network: Net
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(360)
 def test_a_spark_driver_on_a_third_host(network: Network, broker: str, lost_broker: str) -> None:
     network.python("client", CLIENT, broker, "for-spark", "500")
     network.python("client", MAKE_TOPIC, lost_broker, "for-spark")
-    printed = network.python("spark", SPARK, broker, lost_broker, "for-spark", timeout_s=100).splitlines()
+    printed = network.python("spark", SPARK, broker, lost_broker, "for-spark", timeout_s=300).splitlines()
     assert printed[0] == "rows 500 500"
     assert printed[1] == "written 1"
     assert printed[2].startswith("error ") and "[KAFKALITE_CONNECTION_FAILED]" in printed[2], printed[2]

@@ -1,21 +1,28 @@
 """Searches for schedules that fail, and says what to do to see one again.
 
-    python -m tests.simulator SEED[-SEED] [--shrink] [--without RULE]
+    python -m tests.simulator SEED[-SEED] [--shrink] [--without RULE] [--like-recorded]
 
 A line for each seed that fails: its schedule, what has happened and what was wrong; the exit code is 1 then. With
 ``--shrink`` the schedule is made smaller first. ``--without`` takes one of the rules R1-R16 away.
+
+With ``--like-recorded`` all schedules are like the recorded one of that rule, and the search ends with the first that
+fails without the rule and holds with it: recorded.json is to have that one when its own fails no more.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 from functools import partial
+from pathlib import Path
 
-from tests.simulator.schedule import random_schedule
-from tests.simulator.search import problems_of, shrunk
+from tests.simulator.schedule import Schedule, random_schedule
+from tests.simulator.search import problems_of, shrunk, varied
 from tests.simulator.without import RULES, without
+
+RECORDED = Path(__file__).parent / "recorded.json"
 
 
 def main() -> int:
@@ -23,8 +30,14 @@ def main() -> int:
     parser.add_argument("seeds", metavar="SEED[-SEED]", help="one seed, or the first and the last one")
     parser.add_argument("--shrink", action="store_true", help="make a schedule that fails smaller")
     parser.add_argument("--without", metavar="RULE", choices=RULES, help="take one of the rules away")
+    parser.add_argument("--like-recorded", action="store_true", help="vary the schedule that is recorded for --without")
     parser.add_argument("--log", action="store_true", help="show the brokers' log")
     options = parser.parse_args()
+    recorded = None
+    if options.like_recorded:
+        if options.without is None:
+            parser.error("--like-recorded needs --without RULE: each rule has its own")
+        recorded = Schedule.decode(json.dumps(json.loads(RECORDED.read_text())[options.without]))
     if options.log:
         logging.basicConfig(level=logging.INFO)
     else:
@@ -33,15 +46,17 @@ def main() -> int:
     setting = partial(without, options.without) if options.without else contextlib.nullcontext
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        schedule = random_schedule(seed)
+        schedule = random_schedule(seed) if recorded is None else varied(recorded, seed)
         problems = problems_of(schedule, setting)
-        if not problems:
+        if not problems or (recorded is not None and problems_of(schedule)):
             continue
         failed += 1
         if options.shrink:
             schedule = shrunk(schedule, setting)
             problems = problems_of(schedule, setting)
         print(f"seed {seed} fails: {schedule.encode()}", *problems, sep="\n  ", flush=True)
+        if recorded is not None:
+            return 1
     print(f"{failed} of {int(last or first) - int(first) + 1} schedules failed")
     return 1 if failed else 0
 

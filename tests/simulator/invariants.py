@@ -75,6 +75,7 @@ class Invariants:
         self.problems: list[str] = []
         # Of each partition and epoch who led it; and what is committed of each partition.
         self._leaders: dict[tuple[Key, int], int] = {}
+        self._latest_epoch: dict[Key, int] = {}
         self._committed: dict[Key, dict[int, _Batch]] = {}
         self._committed_until: dict[Key, int] = {}
         self._looked: dict[tuple[int, Key], tuple[int, int]] = {}
@@ -189,7 +190,11 @@ class Invariants:
             other = self._leaders.setdefault((key, partition.leader_epoch), broker)
             if other != broker:
                 self._problem(f"{name}: brokers {other} and {broker} lead under epoch {partition.leader_epoch}")
-            self._check_complete(key, partition, broker)
+            # One that hears of its election when there has been a later one was to have what was committed before it,
+            # and cannot commit anything any more.
+            if partition.leader_epoch >= self._latest_epoch.get(key, -1):
+                self._latest_epoch[key] = partition.leader_epoch
+                self._check_complete(key, partition, broker)
         goes_on_leading = before is not None and partition.leader is not None and before[1] == partition.leader_epoch
         if goes_on_leading and before is not None and partition.high_watermark < before[0]:
             self._problem(f"{name}: the leader's high watermark went back from {before[0]}")

@@ -309,7 +309,8 @@ class Simulation:
             case FaultKind.STALL_CONNECTIONS:
                 self.network.stall(fault.target, seconds)
             case FaultKind.JUMP_CLOCK:
-                broker.run.clock.wall_offset_ms += round(seconds * 1000)
+                # Not further with each one: records more than message.timestamp.after.max.ms ahead are refused.
+                broker.run.clock.wall_offset_ms = round(seconds * 1000)
             case _:
                 self._registry_fault(broker.run, kind, seconds)
 

@@ -39,7 +39,7 @@ class FaultKind(Enum):
     # What it sends by the connections that it has opened by now comes later, even if it has died meanwhile.
     STALL_CONNECTIONS = "stall connections"
     MAKE_TOPIC_AGAIN = "make topic again"  # delete and create; ``target`` is the topic's number
-    JUMP_CLOCK = "jump clock"  # the wall clock, by ``seconds``
+    JUMP_CLOCK = "jump clock"  # the wall clock, to ``seconds`` away from that of the others
     PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.paths import PROJECT
 from tests.simulator.run import Simulation
-from tests.simulator.schedule import Schedule, random_schedule
+from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic, random_schedule
 from tests.simulator.search import problems_of, shrunk
 from tests.simulator.without import without
 
@@ -72,6 +72,12 @@ def test_nothing_goes_wrong() -> None:
         if problems_of(schedule):
             schedule = shrunk(schedule)
             pytest.fail("\n".join([f"seed {seed}: {schedule.encode()}", *problems_of(schedule)]))
+
+
+def test_clocks_never_part_further_than_brokers_take_records() -> None:
+    """Two jumps the same way once had a leader refuse every record: message.timestamp.after.max.ms is an hour."""
+    jumps = tuple(Fault(at_s, FaultKind.JUMP_CLOCK, broker, -3600.0) for at_s in (0.6, 0.8) for broker in (1, 2, 3))
+    assert problems_of(Schedule(1, 3, (SimulatedTopic(1, 3, 2),), 1.0, 1.0, jumps)) == []
 
 
 @pytest.mark.parametrize("rule", sorted(RECORDED))

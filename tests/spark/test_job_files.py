@@ -56,6 +56,24 @@ def test_a_file_is_never_replaced(files: Files) -> None:
     assert files.read("a/c") == "third"
 
 
+def test_a_replaced_file_has_the_new_text_and_a_later_time(files: Files) -> None:
+    files.write_new("a/b", "first")
+    written_ms = files.modified_ms("a/b")
+    assert written_ms is not None
+    files.replace("a/b", "grüße")
+    assert (files.read("a/b"), files.names("a")) == ("grüße", ["b"])
+    assert (files.modified_ms("a/b") or 0) >= written_ms
+    assert files.modified_ms("a/c") is None
+
+
+def test_what_lies_beside_has_the_name_and_a_suffix(files: Files) -> None:
+    copy = files.beside(".copy")
+    assert copy.root == f"{files.root}.copy"
+    copy.write_new("a/b", "text")
+    assert copy.read("a/b") == "text"
+    assert not files.exists("a/b")
+
+
 def test_rename_moves_into_a_new_directory(files: Files) -> None:
     files.write_new("a/b", "text")
     files.rename_new("a/b", "c/day=2013-01-01/d")

@@ -4,12 +4,15 @@ Only collected on the PySpark that the connector's jars are of; see conftest.
 """
 
 import itertools
+import json
 
 import pytest
 
-from .topics import Topics, logged_offsets
+from spark_kafkalite.cli.main import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+from .topics import Topics, let_look_quiet, logged_offsets
+
+pytestmark = pytest.mark.spark
 
 _COUNTER = itertools.count()
 
@@ -25,6 +28,7 @@ def stream_of(topics, source, topic, **given):
     return topics.spark.readStream.format(source).options(**options).load()
 
 
+@pytest.mark.kafka
 def test_the_same_rows_and_the_same_schema(both):
     topics = both
     topic = topics.new(2)
@@ -45,6 +49,7 @@ def test_the_same_rows_and_the_same_schema(both):
     assert ours == theirs
 
 
+@pytest.mark.kafka
 def test_a_checkpoint_moves_from_the_jvm_connector_to_ours_and_back(both, checkpoint):
     topics = both
     topic = topics.new()
@@ -59,6 +64,7 @@ def test_a_checkpoint_moves_from_the_jvm_connector_to_ours_and_back(both, checkp
     assert [offsets[topic]["0"] for offsets in logged_offsets(checkpoint)] == [5, 6, 7, 8]
 
 
+@pytest.mark.kafka
 def test_a_checkpoint_of_ours_moves_from_its_second_batch_on(both, checkpoint):
     topics = both
     topic = topics.new()
@@ -68,6 +74,26 @@ def test_a_checkpoint_of_ours_moves_from_its_second_batch_on(both, checkpoint):
     assert topics.run(stream_of(topics, "kafka", topic), checkpoint) == ["2"]
 
 
+def test_a_checkpoint_of_a_single_batch_moves_once_it_is_exported(topics, checkpoint, capsys):
+    topic = topics.new()
+    topics.fill(topic, range(3))
+    assert topics.run(stream_of(topics, "kafkalite", topic), checkpoint) == ["0", "1", "2"]
+    topics.fill(topic, range(3, 5))
+    with pytest.raises(Exception, match="initial"):
+        topics.run(stream_of(topics, "kafka", topic), checkpoint)
+    export = ["offsets", "export", "--checkpoint", checkpoint, "--to-kafka"]
+    # That query has planned nothing: it failed before.
+    let_look_quiet(checkpoint)
+    assert run([*export, "--execute"]) == 0
+    assert json.loads(capsys.readouterr().out) == {topic: {"0": 3}}
+    # From here on it is like one of Spark's own source, which can be rewound, too.
+    rewind = ["offsets", "rewind", "--checkpoint", checkpoint, "--all-topics", "--bootstrap-server", topics.bootstrap]
+    let_look_quiet(checkpoint)
+    assert run([*rewind, "--to-offset", "2", "--execute"]) == 0
+    assert topics.run(stream_of(topics, "kafka", topic), checkpoint) == ["2", "3", "4"]
+
+
+@pytest.mark.kafka
 def test_keys_go_where_the_jvm_sink_puts_them(both):
     topics = both
     rows = topics.spark.range(300).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")

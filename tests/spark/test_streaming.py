@@ -35,6 +35,28 @@ def test_available_now_reads_in_batches_and_goes_on_after_a_restart(topics_anywh
     assert logged_offsets(checkpoint)[2:] == [{topic: {"0": 50, "1": 15}}]
 
 
+def test_batches_are_limited_and_tasks_are_split_by_bytes(topics_anywhere, checkpoint):
+    topics = topics_anywhere
+    topic = topics.new(2)
+    topics.producer.send_batch(topic, [{"value": b"%04d" % n + b"x" * 996, "partition": 0} for n in range(50)]).result(
+        60
+    )
+    topics.producer.send_batch(topic, [{"value": b"%04d" % n + b"x" * 96, "partition": 1} for n in range(50)]).result(
+        60
+    )
+    stream = topics.stream(topic, maxBytesPerTrigger="40k").selectExpr("substring(value, 1, 4) AS value")
+    assert sorted(topics.run(stream, checkpoint)) == sorted(2 * [f"{n:04d}" for n in range(50)])
+    ends = [logged[topic] for logged in logged_offsets(checkpoint)]
+    # 56 KB wait, and each partition gives its share of a batch's 40: seven tenths of its records.
+    assert 33 <= ends[0]["0"] <= 37
+    assert 33 <= ends[0]["1"] <= 37
+    assert ends[1:] == [{"0": 50, "1": 50}]
+    # Of 51 KB and of 5.
+    split = topics.read(topic, maxBytesPerPartition="20k")
+    assert split.rdd.getNumPartitions() == 4
+    assert split.count() == 100
+
+
 def test_a_running_query_sees_records_and_partitions_as_they_come(topics, checkpoint):
     topic = topics.new()
     query, values = topics.collect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -108,6 +109,13 @@ def logged_offsets(checkpoint: str) -> list[dict[str, Any]]:
         (path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
     )
     return [json.loads(path.read_text().splitlines()[-1]) for path in files]
+
+
+def let_look_quiet(checkpoint: str) -> None:
+    """Let a checkpoint look as if its query had written nothing for an hour."""
+    then_s = time.time() - 3600
+    for path in Path(checkpoint).rglob("*"):
+        os.utime(path, (then_s, then_s))
 
 
 def last_line(error: BaseException) -> str:

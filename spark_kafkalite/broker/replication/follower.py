@@ -33,8 +33,10 @@ from spark_kafkalite.broker.replication.rules.following import (
     Truncate,
 )
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, NotLeaderOrFollower
+from spark_kafkalite.log.copying import copy_in_turns
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
+from spark_kafkalite.log.truncation import full_truncation, truncation_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
@@ -175,7 +177,7 @@ class Follower:
             self._run(log.readying())
         else:
             logger.warning("%s: copying from offset %d on what this broker has lost", self.topic_partition, hole)
-            self._run(log.truncation_to(hole))
+            self._run(truncation_to(log, hole))
 
     # Answers --------------------------------------------------------------------------------------------------------
 
@@ -195,9 +197,9 @@ class Follower:
             case Append():
                 yield from self._append(fetched.records, now_s)
             case Truncate(offset):
-                self._cut(self.log.truncation_to(offset), offset)
+                self._cut(truncation_to(self.log, offset), offset)
             case StartAnew(offset):
-                self._cut(self.log.full_truncation(offset), offset)
+                self._cut(full_truncation(self.log, offset), offset)
             case Refused(code, problem):
                 self._refused(code, problem)
         self._follow_bounds()
@@ -218,7 +220,7 @@ class Follower:
     def _append(self, records: Any, now_s: float) -> Work[None]:
         log = self.log
         try:
-            for piece in log.copying(records, self.epoch):
+            for piece in copy_in_turns(log, records, self.epoch):
                 yield from self._between(piece)
                 if self.has_ended or not log.local.is_usable:
                     # Another role has the log by now.

@@ -1,9 +1,13 @@
-"""Has this broker leave the ISRs that it is in, and give back what it leads, when it stops, or a disk or log is gone.
+"""Has this broker leave ISRs and give back what it leads: when it stops, or a disk or log is gone, or a disk is full.
 
 The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. What
 producers ask meanwhile waits until it is known who that is (``next_leader``). For a stop and a failed disk nothing of
 that is needed for safety: it is what makes a stop shorter than a death. A log that is gone is begun anew only after it
 (``Replicas``).
+
+A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
+who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
+go round; so it is given back once in a while only.
 
 Lives in one event loop.
 """
@@ -14,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -21,7 +26,7 @@ from spark_kafkalite.broker.replication.bounds import required_isr
 from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_lost
+from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full, state_without_lost
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
@@ -35,6 +40,16 @@ logger = logging.getLogger(__name__)
 _LEFT_AT_ONCE: Final = 100
 _WRITES_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.2
+# How long this broker leads a partition on, though its disk is full, that it has given back before and got again.
+_GIVEN_BACK_AGAIN_S: Final = 10.0
+
+
+class _Why(Enum):
+    """Why a partition is left."""
+
+    STOP = "stop"
+    FAILED = "failed"
+    FULL = "full"
 
 
 class IsrLeaving:
@@ -60,9 +75,14 @@ class IsrLeaving:
         self._keeps_eligible = keeps_eligible
         self._given_back: set[TopicPartition] = set()
         self._failed: dict[Partition, None] = {}
+        # Whose disk has refused records, and until when those are led on that have been given back for that.
+        self._full: dict[Partition, None] = {}
+        self._led_on_until_s: dict[TopicPartition, float] = {}
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
-        self._leaving_failed: asyncio.Task[None] | None = None
+        # Whose log the registry does not match, so that it is not opened, with the topic's id.
+        self._unopened: dict[TopicPartition, bytes] = {}
+        self._leaving: asyncio.Task[None] | None = None
         self._stopped = False
 
     def start(self) -> None:
@@ -73,9 +93,9 @@ class IsrLeaving:
         """End."""
         self._stopped = True
         self._view.remove_listener(self._cluster_changed)
-        if self._leaving_failed is not None:
-            self._leaving_failed.cancel()
-            await asyncio.wait([self._leaving_failed])
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.wait([self._leaving])
 
     # Failed disks ---------------------------------------------------------------------------------------------------
 
@@ -83,35 +103,68 @@ class IsrLeaving:
         """Leave a partition whose log cannot be trusted any more to others, now or when there are any."""
         self._failed[partition] = None
         # All of a directory fail in one pass of the loop.
-        self._loop.call_soon(self._leave_failed)
+        self._loop.call_soon(self._begin_leaving)
+
+    def partition_full(self, partition: Partition) -> None:
+        """Leave a partition to others, if they can go on without this broker, because its disk takes no records."""
+        state = self._state_of(partition)
+        if state is None or partition in self._full or self._without_me(partition, state, _Why.FULL) is None:
+            return
+        if state.leader == self._me:
+            now_s, until_s = self._loop.time(), self._led_on_until_s
+            if now_s < until_s.get(partition.topic_partition, now_s):
+                return
+            self._led_on_until_s = {key: each for key, each in until_s.items() if each > now_s}
+            self._led_on_until_s[partition.topic_partition] = now_s + _GIVEN_BACK_AGAIN_S
+        self._full[partition] = None
+        # Who is told of the refusal is answered first.
+        self._loop.call_soon(self._begin_leaving)
 
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
-        self._loop.call_soon(self._leave_failed)
+        self._loop.call_soon(self._begin_leaving)
+
+    def log_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        """Leave a partition whose log this broker has and cannot serve to those who live and have it, too."""
+        self._unopened[topic_partition] = topic_id
+        self._loop.call_soon(self._begin_leaving)
 
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if self._failed and (change.new_brokers or change.bounced_brokers or change.changed_partitions):
-            self._leave_failed()
+            self._begin_leaving()
 
-    def _leave_failed(self) -> None:
-        if (self._failed or self._lost) and self._leaving_failed is None and not self._stopped:
+    def _begin_leaving(self) -> None:
+        is_asked = self._failed or self._full or self._lost or self._unopened
+        if is_asked and self._leaving is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
+            full, self._full = self._full, {}
             lost, self._lost = self._lost, {}
-            self._leaving_failed = self._loop.create_task(self._leave_gone(failed, lost))
-            self._leaving_failed.add_done_callback(self._left_failed)
+            unopened, self._unopened = self._unopened, {}
+            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost, unopened))
+            self._leaving.add_done_callback(self._left)
 
-    async def _leave_gone(self, failed: Iterable[Partition], lost: Mapping[TopicPartition, bytes]) -> None:
-        await self._leave_all(failed, keeps_log=False)
+    async def _leave_these(
+        self,
+        failed: Iterable[Partition],
+        full: Iterable[Partition],
+        lost: Mapping[TopicPartition, bytes],
+        unopened: Mapping[TopicPartition, bytes],
+    ) -> None:
+        await self._leave_all(failed, _Why.FAILED)
+        await self._leave_all(full, _Why.FULL)
         await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
+        await _do_all([partial(self._leave_unopened, *each) for each in unopened.items()], _LEFT_AT_ONCE)
 
-    def _left_failed(self, task: asyncio.Task[None]) -> None:
-        self._leaving_failed = None
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving = None
         if not task.cancelled() and task.exception() is not None:
-            logger.critical("partitions that have failed could not be left to others", exc_info=task.exception())
-        if self._lost:
-            self._leave_failed()
+            logger.critical(
+                "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
+            )
+        if self._lost or self._full or self._unopened:
+            self._begin_leaving()
 
     # A stop ---------------------------------------------------------------------------------------------------------
 
@@ -122,7 +175,7 @@ class IsrLeaving:
         """
         try:
             async with asyncio.timeout(within_s):
-                await self._leave_all(self._replicas, keeps_log=True)
+                await self._leave_all(self._replicas, _Why.STOP)
                 waiting = self._given_back
                 await self._view.wait_for(lambda cluster: self._are_led(cluster, waiting))
         except TimeoutError:
@@ -138,7 +191,7 @@ class IsrLeaving:
 
     # Partitions -----------------------------------------------------------------------------------------------------
 
-    async def _leave_all(self, partitions: Iterable[Partition], *, keeps_log: bool) -> None:
+    async def _leave_all(self, partitions: Iterable[Partition], why: _Why) -> None:
         """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
         leader."""
         led: list[Partition] = []
@@ -147,18 +200,18 @@ class IsrLeaving:
             state = self._view.state.partition(partition.topic_partition)
             (led if state is not None and state.leader == self._me else others).append(partition)
         batches = [
-            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], keeps_log=keeps_log)
+            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], why)
             for each in (led, others)
             for first in range(0, len(each), _LEFT_AT_ONCE)
         ]
         await _do_all(batches, _WRITES_AT_ONCE)
 
-    async def _leave_some(self, partitions: Sequence[Partition], *, keeps_log: bool) -> None:
+    async def _leave_some(self, partitions: Sequence[Partition], why: _Why) -> None:
         changes: list[StateChange] = []
         left: list[Partition] = []
         for partition in partitions:
             state = self._state_of(partition)
-            after = self._without_me(partition, state, keeps_log=keeps_log) if state is not None else None
+            after = self._without_me(partition, state, why) if state is not None else None
             if state is not None and after is not None:
                 self._give_back(partition, state)
                 changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
@@ -171,7 +224,7 @@ class IsrLeaving:
         except RegistryError as error:
             logger.debug("%d partitions could not be left at once: %s", len(changes), error)
         # None of them, or nobody knows: each by itself, to find what it was for.
-        await _do_all([partial(self._leave, partition, keeps_log=keeps_log) for partition in left], _LEFT_AT_ONCE)
+        await _do_all([partial(self._leave, partition, why) for partition in left], _LEFT_AT_ONCE)
 
     def _state_of(self, partition: Partition) -> PartitionState | None:
         """Return what the view has of a partition, None when its topic has gone."""
@@ -185,16 +238,20 @@ class IsrLeaving:
             partition.fence(f"broker {self._me} has given it back", is_given_back=True)
             self._given_back.add(partition.topic_partition)
 
-    async def _leave(self, partition: Partition, *, keeps_log: bool) -> None:
+    async def _leave(self, partition: Partition, why: _Why) -> None:
         """Leave one partition by itself, until it is left or there is nobody to leave it to."""
 
         def without_me(state: PartitionState) -> PartitionState | None:
-            after = self._without_me(partition, state, keeps_log=keeps_log)
+            after = self._without_me(partition, state, why)
             if after is not None:
                 self._give_back(partition, state)
             return after
 
-        await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=keeps_log)
+        in_this_session = why is not _Why.FAILED
+        await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=in_this_session)
+        if why is _Why.FULL:
+            # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
+            self._replicas.take_up(partition.topic_partition)
 
     async def _leave_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         def without_me(state: PartitionState) -> PartitionState | None:
@@ -203,6 +260,15 @@ class IsrLeaving:
             return state_without_lost(state, self._me) if is_lost else None
 
         await self._write(topic_partition, topic_id, without_me, in_this_session=False)
+
+    async def _leave_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        def without_me(state: PartitionState) -> PartitionState | None:
+            if self._replicas.find(topic_partition) is not None:
+                # It is served by now.
+                return None
+            return state_without(state, self._me, self._view.state.brokers, 0, keeps_log=False)
+
+        await self._write(topic_partition, topic_id, without_me, in_this_session=True)
 
     async def _write(
         self,
@@ -235,15 +301,13 @@ class IsrLeaving:
                 await asyncio.sleep(_RETRY_S)
                 state = self._view.state.partition(topic_partition)
 
-    def _without_me(self, partition: Partition, state: PartitionState, *, keeps_log: bool) -> PartitionState | None:
+    def _without_me(self, partition: Partition, state: PartitionState, why: _Why) -> PartitionState | None:
         required = required_isr(partition.log.config.min_insync_replicas, len(state.replicas))
-        return state_without(
-            state,
-            self._me,
-            self._view.state.brokers,
-            required if self._keeps_eligible else 0,
-            keeps_log=keeps_log and partition.storage_error is None,
-        )
+        live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
+        if why is _Why.FULL:
+            return state_without_full(state, self._me, live, required, eligible_below)
+        keeps_log = why is _Why.STOP and partition.storage_error is None
+        return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 
 
 async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:

@@ -306,7 +306,7 @@ class Leader(Appender):
         """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present."""
         if acks == ACKS_ALL and not self._isr_is_enough:
             raise NotEnoughReplicas(
-                f"{self.topic_partition} has {len(self.in_sync.state.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.topic_partition} has {self._in_sync_text()}, min.insync.replicas is "
                 f"{self.log.config.min_insync_replicas}"
             )
 
@@ -318,9 +318,12 @@ class Leader(Appender):
         if acks == ACKS_ALL and not self._isr_is_enough:
             raise NotEnoughReplicasAfterAppend(
                 f"{self.topic_partition}: the record batch is in the log, but by now it has only "
-                f"{len(self.in_sync.state.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.log.config.min_insync_replicas}"
+                f"{self._in_sync_text()}, min.insync.replicas is {self.log.config.min_insync_replicas}"
             )
+
+    def _in_sync_text(self) -> str:
+        count = len(self.in_sync.state.isr)
+        return f"{count} in-sync replica{'s' if count != 1 else ''}"
 
     @property
     def must_queue(self) -> bool:

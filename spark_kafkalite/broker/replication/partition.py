@@ -9,8 +9,8 @@ The topic's settings are the log's (``PartitionLog.config``), and everybody look
 :meth:`Partition.apply_config`.
 
 A failed write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has
-forgotten by then which pages did not reach the disk. A full disk does not: appends are refused, the partition leads and
-is read (``log.directories.disk``).
+forgotten by then which pages did not reach the disk. A full disk does not: appends are refused, and the partition is
+read (``log.directories.disk``); it is left to others where these can go on without this broker (``isr_leaving``).
 
 There is no await in this file: between reading and changing state nothing else runs, and that is the lock.
 """
@@ -55,9 +55,11 @@ class PartitionServices:
         "max_decompressed_bytes",
         "on_offline",
         "on_follower_log_start",
+        "on_full",
         "on_following",
         "on_leader_log_start",
         "on_log_lost",
+        "on_log_unopened",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -85,8 +87,12 @@ class PartitionServices:
         self.high_watermark_requires_min_insync = True
         # Told when a partition's disk has failed, so that nobody waits for it.
         self.on_offline: Callable[[Partition], None] = lambda partition: None
+        # Told when a partition's disk has refused records for want of room, so that others may go on without it.
+        self.on_full: Callable[[Partition], None] = lambda partition: None
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
         self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
+        # Told the same of one whose log is there and is not served, because the registry does not match it.
+        self.on_log_unopened: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
         # Told when a partition has another role; with a Follower it is to be copied from its leader.
@@ -219,8 +225,10 @@ class Partition:
         except KafkaStorageError as error:
             if self.log.failure is not None:
                 self.go_offline(error)
-            # Else the disk has no room for it; the next state that names this broker is obeyed, if it is the same too.
-            self.state_version = -1
+            else:
+                # There is no room for it. The next state that names this broker is obeyed, if it is the same too.
+                self.state_version = -1
+                self._services.on_full(self)
             raise
 
     def resign(self, leader_id: int, leader_epoch: int, state_version: int) -> None:
@@ -378,12 +386,14 @@ class Partition:
 
     def _log_refused(self, error: KafkaStorageError) -> None:
         """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
-        has failed."""
+        has failed. Say so where the disk is full."""
         if self.log.local.is_damaged:
             logger.error("%s is offline: %s", self.topic_partition, error)
             self.go_offline(error)
         elif self.log.failure is not None:
             self._storage_failed(error)
+        elif self.log.disk.refusal is not None:
+            self._services.on_full(self)
 
     def request_flush(self) -> None:
         """Flush in a thread what has been appended until the flush begins."""

@@ -26,6 +26,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.errors import (
@@ -45,6 +46,7 @@ from spark_kafkalite.registry.znodes import NO_LEADER, state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
 
 T = TypeVar("T")
 
@@ -334,8 +336,7 @@ class Replicas:
     def _settled(self, partition: Partition) -> None:
         """Take up what the registry has said while a partition's log was being truncated."""
         if self._partitions.get(partition.topic_partition) is partition:
-            self._queue_partition(partition.topic_partition)
-            self._start_work()
+            self.take_up(partition.topic_partition)
         for waiter in self._truncations.pop(partition, ()):
             _complete(waiter)
 
@@ -366,7 +367,7 @@ class Replicas:
             return None
         if partition is None:
             log = self._open_log(topic_partition, topic.topic_id, state)
-            if log is None or self._is_ahead(log, state):
+            if log is None or self._is_ahead(log, topic.topic_id, state):
                 return None
             self._failed.pop(topic_partition, None)
             checkpointed = self._logs.high_watermark(topic_partition)
@@ -374,6 +375,10 @@ class Replicas:
             self._partitions[topic_partition] = partition
         if partition.is_truncating:
             # It comes here again when that has ended.
+            return None
+        if state.leader_epoch < partition.leader_epoch:
+            # Its followers would ask under this epoch for what is led under the other one, or nobody could lead.
+            self._tell_of_lower_epoch(partition, state)
             return None
         if state.is_led_by(self._me):
             try:
@@ -476,10 +481,11 @@ class Replicas:
         """Return whether the log of a partition is gone, and no other has been made yet."""
         return self._lost.get(topic_partition) == topic_id
 
-    def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
-        """Return whether the log has a leader epoch that the registry has not given yet; then nobody may lead.
+    def _is_ahead(self, log: PartitionLog, topic_id: bytes, state: PartitionState) -> bool:
+        """Return whether the log has a leader epoch that the registry has not given yet; then it is not served.
 
-        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery.
+        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery. Others that are in
+        sync may lead.
         """
         if log.epochs.latest <= state.leader_epoch:
             return False
@@ -488,10 +494,31 @@ class Replicas:
             f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
             "or have it completed by kafkalite registry rebuild"
         )
+        if len(state.replicas) > 1:
+            problem += (
+                "; if the registry is right, and another broker has the records, stop this one and remove the log's "
+                f"directory {log.directory}: it is copied again"
+            )
         if log.topic_partition not in self._failed:
             logger.error("%s", problem)
         self._failed[log.topic_partition] = KafkaStorageError(problem)
+        self._services.on_log_unopened(log.topic_partition, topic_id)
         return True
+
+    def _tell_of_lower_epoch(self, partition: Partition, state: PartitionState) -> None:
+        """Say that the registry has gone back under a partition, which goes on as it was."""
+        _quiet.log(
+            logging.ERROR,
+            str(partition.topic_partition),
+            "%s goes on under leader epoch %d, though registry node %s has only %d, which neither a leader nor a "
+            "controller writes: set its leader_epoch to %d; until then who is in sync does not change, and nobody "
+            "else can lead",
+            partition.topic_partition,
+            partition.leader_epoch,
+            state_path(*partition.topic_partition),
+            state.leader_epoch,
+            partition.leader_epoch + 1,
+        )
 
     def _is_new(self, topic_partition: TopicPartition) -> bool:
         """Return whether the partition has been created in this run of the broker.
@@ -503,6 +530,11 @@ class Replicas:
         if state is None or me is None or me.incarnation == UNKNOWN_INCARNATION:
             return False
         return state.leader_epoch == 0 and state.incarnations.get(me.broker_id) == me.incarnation
+
+    def take_up(self, topic_partition: TopicPartition) -> None:
+        """Act once more on what the registry says of a partition: lead again what was to be given back, and was not."""
+        self._queue_partition(topic_partition)
+        self._start_work()
 
     def retry_failed(self) -> None:
         """Try again to open or make the logs that could not be, for want of room or descriptors."""

@@ -1,7 +1,8 @@
-"""Whether partitions that other brokers lead are served there.
+"""Waits until partitions that other brokers lead are served there.
 
 The registry says who is to lead; a broker leads once it has read that. Whoever creates a topic wants to use it next, so
-an answer waits until the brokers themselves say that they lead, as their own metadata do.
+an answer waits until the brokers themselves say that they lead, as their own metadata do. Not for long: a leader that
+does not answer (its process is frozen, say) does not make the topic any less created, and clients try again.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ _VERSION: Final = 12
 # Leading begins within milliseconds of the registry's word.
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.2
+_LONGEST_WAIT_S: Final = 5.0
 
 
-async def not_served(
+async def wait_until_served(
     broker_id: int, view: ClusterView, peers: Peers, topics: Mapping[str, bytes], timeout_s: float
-) -> set[str]:
-    """Wait until other brokers serve what they are to lead of topics (names to ids); return those they do not yet.
+) -> None:
+    """Wait until other brokers serve what they are to lead of topics (names to ids), at most so long, and five seconds.
 
     ``broker_id`` is this broker, whose own partitions are not looked at.
     """
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + timeout_s
+    until_s = loop.time() + min(timeout_s, _LONGEST_WAIT_S)
     pause_s = _FIRST_PAUSE_S
     left = dict(topics)
     while left:
@@ -47,10 +49,9 @@ async def not_served(
         unserved = set().union(*waiting)
         left = {name: topic_id for name, topic_id in left.items() if name in unserved}
         if not left or loop.time() + pause_s >= until_s:
-            break
+            return
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-    return set(left)
 
 
 async def _not_led(

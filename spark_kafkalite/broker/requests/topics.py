@@ -24,7 +24,7 @@ from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.controller_link import ControllerLink
-from spark_kafkalite.broker.requests.remote_leaders import not_served
+from spark_kafkalite.broker.requests.remote_leaders import wait_until_served
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
@@ -108,8 +108,9 @@ class TopicAdmin:
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics and wait until their leaders serve; give each one's assignment, or its error.
 
-        Creation goes on when the time is over: then the outcome is RequestTimedOut (7). On a full disk nothing is
-        created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation (44).
+        Creation goes on when the time is over: then the outcome is RequestTimedOut (7) where a partition has no leader.
+        On a full disk nothing is created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation
+        (44).
         """
         results: dict[str, TopicAssignment | KafkaError] = {}
         try:
@@ -229,7 +230,11 @@ class TopicAdmin:
                     del self._coming_share[name]
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
-        """Wait until all partitions serve; return the topics of which some do not when the time is over."""
+        """Wait until all partitions serve; return the topics of which some have no leader when the time is over.
+
+        As in Kafka a partition has one when its leader is registered, whether that answers or not. Source:
+        kafka.server.DelayedCreatePartitions.isMissingLeader of Apache Kafka 3.9.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         left = [
@@ -248,8 +253,8 @@ class TopicAdmin:
         await self._replicas.wait_until(all_served, timeout_s)
         unserved = {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
         rest = {name: assignment.topic_id for name, assignment in created.items() if name not in unserved}
-        left_s = until_s - loop.time()
-        return unserved | await not_served(self._config.broker_id, self._view, self._peers, rest, left_s)
+        await wait_until_served(self._config.broker_id, self._view, self._peers, rest, until_s - loop.time())
+        return unserved
 
     async def create_automatically(self, names: Iterable[str]) -> None:
         """Create those of the topics that a metadata request asked for which can be. The limits are those of

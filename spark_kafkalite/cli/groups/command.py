@@ -15,6 +15,7 @@ from spark_kafkalite.cli.groups.options import (
     chosen_topics,
     group_option,
     no_such_group,
+    offsets_of,
     place_options,
     topic_option,
 )
@@ -28,7 +29,6 @@ from spark_kafkalite.cli.groups.views import (
     view_group,
     warn_of_groups,
 )
-from spark_kafkalite.cli.offsets.show import offsets_of
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.offset_stores.store import KAFKA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -17,7 +17,7 @@ from spark_kafkalite.cli.offsets.texts import parse_partitions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.client.offset_stores.store import ZOOKEEPER
 from spark_kafkalite.errors import BrokerUnreachable, GroupIdNotFound, RegistryError
-from spark_kafkalite.model import topic_name_problem
+from spark_kafkalite.model import CommittedOffsets, TopicPartition, topic_name_problem
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -99,9 +99,8 @@ class Places:
     def admin(self) -> Admin:
         """The administrator of the brokers. Raises BrokerUnreachable."""
         if self._admin is None:
-            source = click.get_current_context().get_parameter_source("bootstrap_server")
             bootstrap_server = self.bootstrap_server
-            if self.zookeeper is not None and source is ParameterSource.DEFAULT:
+            if self.zookeeper is not None and not self.brokers_given:
                 bootstrap_server = ",".join(self._broker_addresses())
                 if not bootstrap_server:
                     raise BrokerUnreachable(
@@ -112,6 +111,11 @@ class Places:
                 settings["default.api.timeout.ms"] = str(self.timeout_ms)
             self._admin = self.stack.enter_context(reachable_admin(settings))
         return self._admin
+
+    @property
+    def brokers_given(self) -> bool:
+        """Whether brokers are named, so that a command that can do without them asks them."""
+        return click.get_current_context().get_parameter_source("bootstrap_server") is not ParameterSource.DEFAULT
 
     def groups(self) -> list[str]:
         """Return the ids of all groups, in order, of the place that the command is about."""
@@ -211,6 +215,17 @@ def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
         known = wanted.get(topic, set())
         wanted[topic] = None if known is None or partitions is None else known | partitions
     return wanted
+
+
+def is_wanted(topic_partition: TopicPartition, topics: Mapping[str, set[int] | None]) -> bool:
+    """Whether a partition is among those of :func:`parse_topics`; all of them are for no topics."""
+    topic, partition = topic_partition
+    return not topics or (topic in topics and partition in (topics[topic] or {partition}))
+
+
+def offsets_of(store: GroupStore, topics: Mapping[str, set[int] | None]) -> CommittedOffsets:
+    """Return a group's offsets of these topics and partitions, all of them for no topics."""
+    return {each: found for each, found in store.read().items() if is_wanted(each, topics)}
 
 
 def chosen_topics(topics: tuple[str, ...], all_topics: bool) -> dict[str, set[int] | None]:

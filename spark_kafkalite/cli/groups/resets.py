@@ -137,7 +137,7 @@ def planned_resets(
     elif topics:
         partitions = existing_partitions(places.admin, topics)
     else:
-        partitions = still_there(places, group, committed)
+        partitions = still_there(places, f"group {group}", committed)
         if not committed:
             if not store.exists():
                 raise no_such_group(group, store.place)
@@ -170,14 +170,14 @@ def plan_with_brokers(
     return plan(reset, bounds, committed, at_time)
 
 
-def still_there(places: Places, group: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that exist; say which do not."""
+def still_there(places: Places, whose: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that exist; say which do not, and that ``whose`` offset stays."""
     wanted = list(partitions)
     infos = places.admin.describe_topics() if wanted else {}
     there = {TopicPartition(name, each.partition) for name, info in infos.items() for each in info.partitions}
     for each in wanted:
         if each not in there:
-            warn(f"{each}: there is no such partition any more; the offset of group {group} stays as it is")
+            warn(f"{each}: there is no such partition any more; the offset of {whose} stays as it is")
     return [each for each in wanted if each in there]
 
 
@@ -299,7 +299,7 @@ def copy_offsets(
     if wanted:
         named = set(existing_partitions(places.admin, wanted))
         chosen = [each for each in source if each in named]
-    chosen = still_there(places, group, chosen)
+    chosen = still_there(places, f"group {group}", chosen)
     planned = [
         PlannedReset(each, target[each].offset if each in target else None, source[each].offset) for each in chosen
     ]

@@ -1,1 +1,1 @@
-"""``kafkalite offsets``: ``get`` (``command.py``), ``show`` and ``diff`` (``show.py``), and moves (``moves.py``)."""
+"""``kafkalite offsets``: of partitions, of groups, and of streaming queries' checkpoints."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from spark_kafkalite.cli.offsets.export import export
 from spark_kafkalite.cli.offsets.moves import migrate, rewind
 from spark_kafkalite.cli.offsets.show import diff, show
 from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
@@ -27,15 +28,17 @@ Examples:
   kafkalite offsets show --group billing --zookeeper 127.0.0.1:2181
   kafkalite offsets migrate --group billing --zookeeper 127.0.0.1:2181 --to kafka --execute
   kafkalite offsets rewind --group billing --all-topics --by-duration PT2H --execute
+  kafkalite offsets show --checkpoint /data/checkpoints/hourly --bootstrap-server 127.0.0.1:9092
+  kafkalite offsets rewind --checkpoint hdfs:///checkpoints/hourly --topic events --by-duration PT2H
 """
 
 
 @click.group("offsets", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
-    """Look offsets up, by time too; show, compare, migrate and rewind those of a group."""
+    """Look offsets up, by time too; show, compare and move those of a group or a streaming query."""
 
 
-for each in (show, diff, migrate, rewind):
+for each in (show, diff, export, migrate, rewind):
     command.add_command(each)
 
 

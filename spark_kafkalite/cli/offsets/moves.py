@@ -5,7 +5,7 @@ one. It never takes an offset back: where the store that it writes to is ahead, 
 meanwhile, that offset stays, because consumers would read records again otherwise. What it has written it reads again.
 
 ``rewind`` only goes back, and writes every store that holds offsets of the group: a rewind of one of two would be
-undone by consumers that start from the larger.
+undone by consumers that start from the larger. With ``--checkpoint`` it is :func:`.checkpoints.rewind_checkpoint`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from spark_kafkalite.cli.groups.options import (
     all_topics_option,
     chosen_topics,
     no_such_group,
+    offsets_of,
     parse_topics,
     place_options,
     topic_option,
@@ -31,7 +32,12 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
     scenario_options,
 )
 from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
-from spark_kafkalite.cli.offsets.show import offsets_of
+from spark_kafkalite.cli.offsets.checkpoints import (
+    only_with_checkpoint,
+    owner_options,
+    rewind_checkpoint,
+    source_option,
+)
 from spark_kafkalite.cli.options import existing_partitions
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.client.group.offset_resets import listed, only_backwards
@@ -90,7 +96,7 @@ def migrate(
         if not source.exists():
             raise no_such_group(group, source.place)
         raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets in {source.place} to move")
-    there = still_there(places, group, found)
+    there = still_there(places, f"group {group}", found)
     ahead = [each for each in there if each in old and old[each].offset > found[each].offset]
     new = {each: found[each] for each in there if each not in ahead}
     if not as_json:
@@ -151,29 +157,61 @@ def _verify(store: GroupStore, written: dict[Any, CommittedOffset]) -> None:
 
 
 @click.command("rewind")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
+@owner_options
 @topic_option
 @all_topics_option
 @scenario_options
+@source_option
+@click.option("--forward", is_flag=True, help="With --checkpoint: go forward too, and skip records.")
+@click.option(
+    "--drop-planned",
+    is_flag=True,
+    help="With --checkpoint: drop a batch that was planned and not finished. Also without a place to go to.",
+)
 @execute_options
 @place_options
 def rewind(
-    group: str,
+    group: str | None,
+    checkpoint: str | None,
     topics: tuple[str, ...],
     all_topics: bool,
+    source: int | None,
+    forward: bool,
+    drop_planned: bool,
     dry_run: bool,
     execute: bool,
     places: Places,
     as_json: bool,
     **scenario: Any,
 ) -> None:
-    """Take a stopped group back, never forward; with --zookeeper in both storages, where they hold offsets of it.
+    """Take a stopped group or streaming query back to where records are read again.
 
     The same places as in 'groups reset-offsets'. What already lies before the place stays where it is. Shows what it
-    would do; --execute does it.
+    would do; --execute does it. A group is taken back with --zookeeper in both storages, where they hold offsets of it.
+
+    A query is taken back in its checkpoint. It runs an empty batch first, so that its sink never sees a batch's number
+    twice. Refused for a query with state, and for one that wrote its checkpoint in the last minute. Copies of the
+    files that are replaced are kept beside the checkpoint.
     """
-    reset = chosen_reset(**scenario)
     check_execute(dry_run, execute)
+    if checkpoint is not None:
+        is_anywhere = any(each not in (None, False) for each in scenario.values())
+        rewind_checkpoint(
+            checkpoint,
+            places,
+            None if drop_planned and not is_anywhere else chosen_reset(**scenario),
+            topics=topics,
+            all_topics=all_topics,
+            source=source,
+            forward=forward,
+            drop_planned=drop_planned,
+            execute=execute,
+            as_json=as_json,
+        )
+        return
+    assert group is not None
+    only_with_checkpoint({"--source": source is not None, "--forward": forward, "--drop-planned": drop_planned})
+    reset = chosen_reset(**scenario)
     wanted = chosen_topics(topics, all_topics)
     stores: list[GroupStore] = [] if places.zookeeper is None else [places.in_registry(group)]
     stores.append(places.at_coordinator(group))
@@ -189,7 +227,7 @@ def rewind(
         each: max(offsets[each].offset for offsets in found.values() if each in offsets)
         for each in sorted({each for offsets in found.values() for each in offsets})
     }
-    planned = only_backwards(plan_with_brokers(places, reset, still_there(places, group, larger), larger))
+    planned = only_backwards(plan_with_brokers(places, reset, still_there(places, f"group {group}", larger), larger))
     if not as_json:
         print_table(
             (

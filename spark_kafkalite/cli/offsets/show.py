@@ -1,22 +1,30 @@
-"""``kafkalite offsets show`` and ``diff``: a group's offsets at its coordinator and in the registry, side by side."""
+"""``kafkalite offsets show`` and ``diff``: a group's offsets at its coordinator and in the registry, side by side.
+
+Those of a streaming query's checkpoint are in ``checkpoints.py``.
+"""
 
 from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.groups.options import Places, no_such_group, parse_topics, place_options, topic_option
+from spark_kafkalite.cli.groups.options import (
+    Places,
+    no_such_group,
+    offsets_of,
+    parse_topics,
+    place_options,
+    topic_option,
+)
+from spark_kafkalite.cli.offsets.checkpoints import (
+    diff_checkpoint,
+    only_with_checkpoint,
+    owner_options,
+    print_differences,
+    show_checkpoint,
+)
 from spark_kafkalite.cli.output import print_json, print_table
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
 from spark_kafkalite.model import CommittedOffsets, TopicPartition
-
-
-def offsets_of(store: GroupStore, topics: dict[str, set[int] | None]) -> CommittedOffsets:
-    """Return a group's offsets of these topics and partitions, all of them for no topics."""
-    return {
-        each: found
-        for each, found in store.read().items()
-        if not topics or (each.topic in topics and each.partition in (topics[each.topic] or {each.partition}))
-    }
 
 
 def _cell(offsets: CommittedOffsets, topic_partition: TopicPartition) -> int | None:
@@ -25,20 +33,27 @@ def _cell(offsets: CommittedOffsets, topic_partition: TopicPartition) -> int | N
 
 
 @click.command("show")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
+@owner_options
 @topic_option
 @place_options
 def show(
-    group: str,
+    group: str | None,
+    checkpoint: str | None,
     topics: tuple[str, ...],
     places: Places,
     as_json: bool,
 ) -> None:
-    """Show a group's offsets: at its coordinator, and in the registry too with --zookeeper.
+    """Show a group's offsets: at its coordinator, and in the registry too with --zookeeper. Or a query's.
 
     While offsets are committed to both (dual.commit.enabled), consumers start from the larger of the two.
+
+    Of a streaming query: where its last finished and its planned batch end, and its lag with --bootstrap-server.
     """
     wanted = parse_topics(topics)
+    if checkpoint is not None:
+        show_checkpoint(checkpoint, places, wanted, as_json=as_json)
+        return
+    assert group is not None
     stores: list[GroupStore] = [places.at_coordinator(group)]
     if places.zookeeper is not None:
         stores.append(places.in_registry(group))
@@ -80,22 +95,46 @@ def show(
 
 
 @click.command("diff")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
-@click.option("--with-group", metavar="NAME", help="Compare with this group, instead of between the two storages.")
+@owner_options
+@click.option(
+    "--with-group",
+    metavar="NAME",
+    help="Compare with this group, instead of between the two storages, or two batches of a query.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --checkpoint: the end of this batch; the last one, planned or finished, without it.",
+)
+@click.option(
+    "--with-batch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --checkpoint: compare with the end of this batch; the one before without it.",
+)
 @topic_option
 @place_options
 def diff(
-    group: str,
+    group: str | None,
+    checkpoint: str | None,
     with_group: str | None,
+    batch: int | None,
+    with_batch: int | None,
     topics: tuple[str, ...],
     places: Places,
     as_json: bool,
 ) -> int:
-    """Show where offsets differ: a group's in the registry from those at its coordinator, or two groups'.
+    """Show where offsets differ: a group's in the registry from those at its coordinator, two groups', two batches'.
 
-    The exit code is 1 when something differs, as that of diff.
+    With --checkpoint: between the ends of two batches of a streaming query, or of one and a group. The exit code is 1
+    when something differs, as that of diff.
     """
     wanted = parse_topics(topics)
+    if checkpoint is not None:
+        return diff_checkpoint(checkpoint, places, wanted, batch, with_batch, with_group, as_json=as_json)
+    assert group is not None
+    only_with_checkpoint({"--batch": batch is not None, "--with-batch": with_batch is not None})
     if with_group is None and places.zookeeper is None:
         raise click.UsageError("name what to compare with: --zookeeper HOST:PORT, or --with-group NAME")
     sides: dict[str, GroupStore]
@@ -116,25 +155,6 @@ def diff(
         for each in sorted({*of_first, *of_second})
         if _cell(of_first, each) != _cell(of_second, each)
     ]
-    if as_json:
-        print_json(
-            [
-                {"topic": each.topic, "partition": each.partition, first: left, second: right}
-                for each, left, right in rows
-            ]
-        )
-    elif rows:
-        print_table(
-            ("TOPIC", "PARTITION", *(f"OFFSET IN {name}" for name in found), "DIFFERENCE"),
-            [
-                (
-                    *(each.topic, each.partition),
-                    *("-" if cell is None else cell for cell in (left, right)),
-                    "-" if left is None or right is None else f"{right - left:+d}",
-                )
-                for each, left, right in rows
-            ],
-        )
-    else:
-        click.echo(f"The offsets in {first} and {second} are the same.")
-    return 1 if rows else 0
+    return print_differences(
+        [((), each, left, right) for each, left, right in rows], (), (first, second), as_json=as_json
+    )

@@ -8,16 +8,18 @@ between. Source: SaslClientAuthenticator.
 from __future__ import annotations
 
 import random
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import IllegalSaslState, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanism
-from spark_kafkalite.security.sasl import Login
 from spark_kafkalite.security.settings import SecurityProtocol
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+if TYPE_CHECKING:
+    from spark_kafkalite.security.sasl import Login
 
 # The part of a session's lifetime after which it is renewed, random so that those that began together are not renewed
 # together. Source: SaslClientAuthenticator.ReauthInfo.

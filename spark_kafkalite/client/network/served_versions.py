@@ -6,13 +6,13 @@ version that is also in :data:`SUPPORTED`, our side.
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
 from spark_kafkalite.errors import UnsupportedVersion
+from spark_kafkalite.version import VERSION
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
@@ -80,8 +80,4 @@ def api_versions_request() -> ApiVersionsRequest:
 @cache
 def _software_version() -> str:
     """Our version, as the protocol allows it to be written (brokers refuse other characters)."""
-    try:
-        version = importlib.metadata.version("spark-kafkalite")
-    except importlib.metadata.PackageNotFoundError:
-        version = "0"
-    return re.sub(r"[^a-zA-Z0-9.\-]", "-", version).strip(".-") or "0"
+    return re.sub(r"[^a-zA-Z0-9.\-]", "-", VERSION).strip(".-") or "0"

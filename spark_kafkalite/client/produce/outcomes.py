@@ -189,7 +189,7 @@ class Outcomes:
         for batch in settled:
             if batch.error is not None:
                 count, where = batch.record_count, batch.topic_partition
-                _LOG.error("producer: %d records for %s failed: %s", count, where, batch.error)
+                _LOG.error("producer: %d record%s for %s failed: %s", count, "s"[count == 1 :], where, batch.error)
             if batch.callbacks or batch.watcher:
                 batch.run_callbacks(_report_callback)
 

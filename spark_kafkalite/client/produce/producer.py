@@ -250,13 +250,22 @@ class Producer:
         from spark_kafkalite.client.produce.send_columns import encode_records
 
         delivery = BatchDelivery(on_delivery)
-        for queue, batch in encode_records(self, topic, records):
-            delivery.add(batch)
-            with self._lock:
-                self._reserve(batch.reserved_bytes)
-                batch.created_s = self._clock.monotonic_s()
-                self._accumulator.add_closed(queue, batch)
-                self._sender.wake_by(batch.created_s)
+        untold_bytes = 0
+        try:
+            for queue, batch in encode_records(self, topic, records):
+                delivery.add(batch)
+                untold_bytes += batch.reserved_bytes
+                with self._lock:
+                    self._reserve(batch.reserved_bytes)
+                    batch.created_s = self._clock.monotonic_s()
+                    self._accumulator.add_closed(queue, batch)
+                    # Told of each partition's batch as it comes, the sender would send them one by one.
+                    if untold_bytes >= self.config.max_request_size:
+                        untold_bytes = 0
+                        self._sender.wake_by(batch.created_s)
+        finally:
+            if untold_bytes:
+                self._sender.wake_by(self._clock.monotonic_s())
         delivery.complete()
         if self.config.sync:
             delivery.result()

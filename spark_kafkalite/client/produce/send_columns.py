@@ -35,6 +35,9 @@ Sendable = Iterable["bytes | None"] | Iterable[Mapping[str, Any]]
 # Rows that are taken from an iterable before they are encoded.
 _ROWS_AT_ONCE = 65_536
 _MAX_PARTITION = 2**31 - 1
+# With their type, which Arrow would else guess at each use, looking for a module on the disk.
+_ZERO = pa.scalar(0, pa.int32())
+_NO_PARTITION = pa.scalar(-1, pa.int32())
 _FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp", "topic"})
 
 Encoded = tuple[PartitionQueue, ProducerBatch]
@@ -92,7 +95,7 @@ def _encode_arrow(producer: Topics, topic: str | None, batch: pa.RecordBatch) ->
     if topics.null_count:
         raise ConfigError(f"send_batch: {topics.null_count} rows have no topic: the column 'topic' is null")
     for name in pc.unique(topics).to_pylist():
-        part = batch.filter(pc.equal(topics, name)) if len(batch) else batch
+        part = batch.filter(pc.equal(topics, pa.scalar(name, topics.type))) if len(batch) else batch
         yield from _encode_topic(producer, name, part)
 
 
@@ -109,7 +112,7 @@ def _encode_topic(producer: Topics, topic: str, batch: pa.RecordBatch) -> Iterat
             raise UnknownTopicOrPartition(
                 f"column 'partition' holds {pc.min(partitions).as_py()}: it must be at least 0"
             )
-        plain = pc.fill_null(partitions.cast(pa.int32()), -1)
+        plain = pc.fill_null(partitions.cast(pa.int32()), _NO_PARTITION)
         explicit = array("i")
         explicit.frombytes(memoryview(plain.buffers()[1])[plain.offset * 4 : (plain.offset + len(plain)) * 4])
     yield from _encode_columns(producer, topic, columns_of(batch), explicit)
@@ -203,10 +206,15 @@ def _partition_numbers(partitioner: TopicPartitioner, columns: Columns, count: i
     else:
         # Whichever rows have no key take the next of these; the others' are not used.
         keyless = _int32(partitioner.draw(columns.count))
-    numbers = keyless if by_key is None else pc.if_else(pc.less(by_key, 0), keyless, by_key)
+    if by_key is None:
+        numbers = keyless
+    elif columns.key_validity is None:
+        numbers = by_key
+    else:
+        numbers = pc.if_else(pc.less(by_key, _ZERO), keyless, by_key)
     if explicit is not None:
         given = _int32(explicit)
-        numbers = pc.if_else(pc.less(given, 0), numbers, given)
+        numbers = pc.if_else(pc.less(given, _ZERO), numbers, given)
     return memoryview(numbers.buffers()[1])[: columns.count * 4]
 
 
@@ -230,6 +238,7 @@ def _encode_group(
         rows=memoryview(rows),
         codec=CODECS[codec],
         level=producer.config.levels.get(codec),
+        with_crc=not producer.config.idempotent,
     ):
         yield queue, _batch(producer, queue, built.batch, built.record_count)
 
@@ -247,6 +256,7 @@ def _encode_sticky(
         rows=None if rows is None else memoryview(rows),
         codec=CODECS[codec],
         level=producer.config.levels.get(codec),
+        with_crc=not producer.config.idempotent,
     ):
         queue = queues[producer.next_sticky(partitioner)]
         yield queue, _batch(producer, queue, built.batch, built.record_count)

@@ -1,17 +1,26 @@
 """Producer ids for idempotent producers: reserved in the registry in blocks, given out one by one, never twice.
 
 A broker takes the next block of 1000 by compare-and-set on one node. Ids of a block that are not given out before the
-broker stops are lost; there are 2^63 of them. Source: kafka.coordinator.transaction.ZkProducerIdManager.
+broker stops are lost; there are 2^63 of them. Source: kafka.coordinator.transaction.ZkProducerIdManager. The next block
+is taken ahead of need, so that new producers do not wait while the registry is away for a while: the first one when the
+broker joins, each later one when a tenth of the last is left (as kafka.coordinator.transaction.RPCProducerIdManager).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from typing import Final
 
+from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ProducerId
 from spark_kafkalite.registry.store import BadVersion, NodeExists, NoNode, Store, answer
-from spark_kafkalite.registry.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
+from spark_kafkalite.registry.znodes import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
+
+_LOG = logging.getLogger(__name__)
+
+_TAKE_AHEAD_AT: Final = PRODUCER_ID_BLOCK_SIZE // 10
 
 
 class ProducerIdManager:
@@ -22,18 +31,49 @@ class ProducerIdManager:
         self._broker_id = broker_id
         self._next = 0
         self._until = 0
+        # The block after that, if it has been taken by now.
+        self._ahead: ProducerIdBlock | None = None
         self._taking = asyncio.Lock()
+        self._taking_ahead: asyncio.Task[None] | None = None
 
     async def next_id(self) -> ProducerId:
-        """Return an id that was never given out before; asks the registry once in a thousand calls."""
-        if self._next >= self._until:
+        """Return an id that was never given out before; waits for the registry only where no block is left."""
+        while self._next >= self._until:
             async with self._taking:
-                if self._next >= self._until:  # whoever waited for the lock may find a fresh block
-                    block = await self._take_block()
-                    self._next, self._until = block.first, block.last + 1
+                # Whoever waited for the lock may find a fresh block.
+                if self._next >= self._until:
+                    block = self._ahead or await self._take_block()
+                    self._next, self._until, self._ahead = block.first, block.last + 1, None
         given = self._next
         self._next += 1
+        self.take_ahead()
         return ProducerId(given)
+
+    @property
+    def _is_short(self) -> bool:
+        return self._ahead is None and self._until - self._next <= _TAKE_AHEAD_AT
+
+    def take_ahead(self) -> None:
+        """Have the next block taken if it is time for that; what the registry refuses is asked for at the next need."""
+        if self._is_short and self._taking_ahead is None:
+            self._taking_ahead = asyncio.get_running_loop().create_task(self._take_ahead())
+
+    async def _take_ahead(self) -> None:
+        try:
+            async with self._taking:
+                # Whoever had none left may have taken one meanwhile.
+                if self._is_short:
+                    self._ahead = await self._take_block()
+        except RegistryError as error:
+            # Whoever has no id left then says so.
+            _LOG.debug("no block of producer ids could be taken ahead: %s", error)
+        finally:
+            self._taking_ahead = None
+
+    def close(self) -> None:
+        """Take no more; what is left is never given out."""
+        if self._taking_ahead is not None:
+            self._taking_ahead.cancel()
 
     async def _take_block(self) -> ProducerIdBlock:
         """Take the next block. An answer lost on the way (ConnectionLoss) loses a block at most, and is raised."""

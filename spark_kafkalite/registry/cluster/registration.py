@@ -2,9 +2,9 @@
 
 The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
 of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is
-waited for, up to its session timeout and two seconds, and not deleted, because it may as well belong to a second broker
-that was given the same id. Only the node of a former session of this very process is replaced at once. It goes with
-the session; ``membership`` makes the next one.
+waited for, up to that session's timeout, which the node names, and two seconds, and not deleted, because it may as well
+belong to a second broker that was given the same id. Only the node of a former session of this very process is replaced
+at once. It goes with the session; ``membership`` makes the next one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Set
+from dataclasses import replace
 from typing import Final
 
 from spark_kafkalite.errors import InconsistentClusterId, RegistryError
 from spark_kafkalite.model import BrokerEpoch
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     Create,
     Delete,
@@ -133,22 +135,16 @@ async def register_broker(
     the holder, when another session still holds the id after its timeout + 2 s, as answers over that whole time say.
     """
     loop = asyncio.get_running_loop()
-    path, data = znodes.broker_path(registration.broker_id), registration.encode()
+    path = znodes.broker_path(registration.broker_id)
+    data = replace(registration, session_timeout_ms=store.session_timeout_ms).encode()
     patience = _HolderPatience(loop, store)
     gone = asyncio.Event()
 
     def on_event(_: WatchEvent) -> None:
         call_in_loop(loop, gone.set)
 
-    try:
+    with contextlib.suppress(NodeExists):
         await answer(store.create(path, data, ephemeral=True, make_parents=True))
-    except NodeExists:
-        if own_sessions <= {store.session_id}:
-            _LOG.info(
-                "broker.id=%d is still registered: waiting up to %.0f s, in case it is of a process that has died",
-                registration.broker_id,
-                patience.full_s,
-            )
     while True:
         gone.clear()
         # Of an ensemble's server that is behind, too, the answer is not older than the question.
@@ -162,7 +158,9 @@ async def register_broker(
         elif stat.ephemeral_owner in own_sessions:
             with contextlib.suppress(NodeError):
                 await answer(store.multi([Delete(path, stat.version), Create(path, data, ephemeral=True)]))
-        elif patience.ends_with(stat.ephemeral_owner):
+        elif stat.ephemeral_owner != patience.holder:
+            await patience.begin(registration.broker_id, stat.ephemeral_owner)
+        elif patience.is_over():
             raise DuplicateBrokerId(await _duplicate_text(store, registration, stat))
         else:
             with contextlib.suppress(TimeoutError):
@@ -180,21 +178,37 @@ class _HolderPatience:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
-        self.full_s = store.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
-        self._holder = 0
+        self._store = store
+        self.full_s = 0.0
+        self.holder = 0
         self._since_s = self._seen_s = loop.time()
         # On the loss of the connection, and on its return.
         store.add_session_listener(lambda _: call_in_loop(loop, self._begin_again))
 
+    async def begin(self, broker_id: int, holder: int) -> None:
+        """Wait for the end of another session than so far: as long as its registration says, or this one would last."""
+        timeout_ms = 0
+        with contextlib.suppress(NoNode, MalformedNode):
+            data, _ = await answer(self._store.get(znodes.broker_path(broker_id)))
+            timeout_ms = BrokerRegistration.decode(broker_id, data).session_timeout_ms
+        self.full_s = (timeout_ms or self._store.session_timeout_ms) / 1000 + EXPIRY_MARGIN_S
+        self.holder = holder
+        self._since_s = self._seen_s = self._loop.time()
+        _LOG.info(
+            "broker.id=%d is still registered: waiting up to %.0f s, in case it is of a process that has died",
+            broker_id,
+            self.full_s,
+        )
+
     def _begin_again(self) -> None:
         self._since_s = self._loop.time()
 
-    def ends_with(self, holder: int) -> bool:
-        """Take an answer that names the session of the holder; return whether that one must be alive by now."""
+    def is_over(self) -> bool:
+        """Take an answer that names the holder's session; return whether that one must be alive by now."""
         now_s = self._loop.time()
-        if holder != self._holder or now_s > self._seen_s + _STEADY_S:
+        if now_s > self._seen_s + _STEADY_S:
             self._begin_again()
-        self._holder, self._seen_s = holder, now_s
+        self._seen_s = now_s
         return now_s >= self._since_s + self.full_s
 
 

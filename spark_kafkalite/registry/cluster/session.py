@@ -95,6 +95,8 @@ class RegistrySession:
             await self._watch.look()
             self._watching = asyncio.ensure_future(self._watch.run())
             self._watching.add_done_callback(self._watch_ended)
+            # Only a registry elsewhere can be away when producers begin.
+            self.producer_ids.take_ahead()
         return BrokerInfo.of(registration, epoch)
 
     async def start_controller(self) -> None:
@@ -114,6 +116,7 @@ class RegistrySession:
         finally:
             if self._watching is not None:
                 self._watching.cancel()
+            self.producer_ids.close()
             self.watcher.close()
             self.store.close()
 
@@ -135,4 +138,6 @@ class RegistrySession:
             _LOG.warning("the connection to the registry is lost; the session may last until it is back")
         elif state is SessionState.CONNECTED and self._registered:
             _LOG.info("the registry is connected again")
+            if self._watch is not None:
+                self.producer_ids.take_ahead()
             self.controller.resume()

@@ -1,12 +1,13 @@
 """The one interface between the jobs and a file system: list, read, write, rename and delete, on the driver.
 
-Data files are written by Spark's own writers; this seam moves them and writes small text files (plans, manifests). Two
-implementations: :class:`LocalFiles` (the operating system) and :class:`HadoopFiles` (the session's JVM and its
-``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop has a scheme for). A path is Hadoop's unless its
-scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
+Data files are written by Spark's own writers; this seam moves them and writes small text files (plans, manifests). The
+commands about checkpoints stand on it, too. Two implementations: :class:`LocalFiles` (the operating system) and
+:class:`HadoopFiles` (the session's JVM and its ``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop
+has a scheme for). A path is Hadoop's unless its scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
 
 Promises that publishing rests on: :meth:`Files.rename_new` moves one file in a single step and never replaces
-another; :meth:`Files.write_new` leaves the whole text or nothing under the name.
+another; :meth:`Files.write_new` leaves the whole text or nothing under the name, :meth:`Files.replace` the whole new
+or the whole old one.
 """
 
 from __future__ import annotations
@@ -67,6 +68,18 @@ class Files(Protocol):
         """Write a new text file in one step, durable when this returns. Raises FileExists."""
         ...
 
+    def replace(self, path: str, text: str) -> None:
+        """Give a text file another content in one step, durable when this returns."""
+        ...
+
+    def modified_ms(self, path: str) -> int | None:
+        """Return when a file was last written, in ms since the epoch; None when there is no such file."""
+        ...
+
+    def beside(self, suffix: str) -> Files:
+        """Return the files of the directory next to the root that has its name and this suffix."""
+        ...
+
     def rename_new(self, source: str, target: str) -> None:
         """Move a file to a new name, making the target's directory. Raises FileExists, FileNotFoundError."""
         ...
@@ -82,13 +95,14 @@ def files_for(spark: SparkSession, destination: str) -> Files:
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     scheme = urlsplit(destination).scheme or urlsplit(configuration.get("fs.defaultFS", "file:///")).scheme
     if scheme == "file":
-        return LocalFiles(_local_path(destination))
+        return local_files(destination)
     return HadoopFiles(jvm, configuration, destination)
 
 
-def _local_path(destination: str) -> Path:
+def local_files(destination: str) -> LocalFiles:
+    """Return the files of a local path, with or without its scheme ``file``."""
     parts = urlsplit(destination)
-    return Path(parts.path if parts.scheme == "file" else destination).absolute()
+    return LocalFiles(Path(parts.path if parts.scheme == "file" else destination).absolute())
 
 
 class LocalFiles:
@@ -128,17 +142,35 @@ class LocalFiles:
 
     def write_new(self, path: str, text: str) -> None:
         target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary = self._written_beside(target, text)
         try:
             self._link(temporary, target)
         except FileExists:
             temporary.unlink()
             raise
+
+    def replace(self, path: str, text: str) -> None:
+        target = self._root / path
+        os.replace(self._written_beside(target, text), target)
+        _fsync_directory(target.parent)
+
+    def _written_beside(self, target: Path, text: str) -> Path:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return (self._root / path).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
+    def beside(self, suffix: str) -> LocalFiles:
+        return LocalFiles(self._root.with_name(self._root.name + suffix))
 
     def rename_new(self, source: str, target: str) -> None:
         destination = self._root / target
@@ -176,6 +208,7 @@ class HadoopFiles:
     """A directory of a Hadoop file system, through the driver's JVM. Source: org.apache.hadoop.fs.FileSystem."""
 
     def __init__(self, jvm: Any, configuration: Any, root: str) -> None:
+        self._jvm = jvm
         self._configuration = configuration
         self._path_class = jvm.org.apache.hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
@@ -221,6 +254,25 @@ class HadoopFiles:
             stream.close()
 
     def write_new(self, path: str, text: str) -> None:
+        temporary = self._written_beside(path, text)
+        try:
+            self.rename_new(temporary, path)
+        except FileExists:
+            self.delete(temporary)
+            raise
+
+    def replace(self, path: str, text: str) -> None:
+        temporary = self._written_beside(path, text)
+        # FileSystem.rename never replaces; this is how Spark writes checkpoints itself.
+        # Source: org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager.
+        arrays, hadoop = self._jvm.java.lang.reflect.Array, self._jvm.org.apache.hadoop.fs
+        overwrite = hadoop.Options.Rename.OVERWRITE
+        options = arrays.newInstance(overwrite.getClass(), 1)
+        arrays.set(options, 0, overwrite)
+        context = hadoop.FileContext.getFileContext(self._fs.getUri(), self._configuration)
+        context.rename(self._path(temporary), self._path(path), options)
+
+    def _written_beside(self, path: str, text: str) -> str:
         directory, _, name = path.rpartition("/")
         # A name of its own: two runs may write the same manifest at the same time, and only one may win.
         unique = f".{name}.{uuid4().hex}.tmp"
@@ -231,11 +283,15 @@ class HadoopFiles:
             stream.hsync()
         finally:
             stream.close()
-        try:
-            self.rename_new(temporary, path)
-        except FileExists:
-            self.delete(temporary)
-            raise
+        return temporary
+
+    def modified_ms(self, path: str) -> int | None:
+        if not self.exists(path):
+            return None
+        return int(self._fs.getFileStatus(self._path(path)).getModificationTime())
+
+    def beside(self, suffix: str) -> HadoopFiles:
+        return HadoopFiles(self._jvm, self._configuration, self._root + suffix)
 
     def rename_new(self, source: str, target: str) -> None:
         directory = target.rpartition("/")[0]

@@ -14,6 +14,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests import processor
 from tests.interop.support.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
@@ -170,7 +171,7 @@ class TestFlush:
 
 
 def test_broker_starts_fast_and_small(tmp_path: Path) -> None:
-    """Under 0.3 s and 60 MB on a quiet machine; the bounds here allow for a busy one."""
+    """Under 0.3 s and 60 MB. By the clock: test_pytest_plugin.py, which has the machine to itself."""
     with BrokerProcess(tmp_path / "data") as broker:
-        assert broker.start_seconds < 3
+        assert processor.used_s(broker.pid) < 1.5
         assert broker.resident_bytes() < 60_000_000

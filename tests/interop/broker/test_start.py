@@ -134,7 +134,8 @@ def test_a_stop_after_any_phase_is_obeyed_at_once(
         before = held()
         after_phase(monkeypatch, phase, stop)
         assert await running.run() == 0
-        assert time.monotonic() - stopped_s[0] < 1
+        # What it waits for in vain otherwise takes longer.
+        assert time.monotonic() - stopped_s[0] < 5
         await nothing_more_than(before)
         if registry is not None:
             assert not registry.registry.tree.sessions

@@ -3,7 +3,8 @@
     python -m tests.interop.cluster.failing_disk COMMAND...
 
 stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. While there is a file
-``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died.
+``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died; while
+there is ``filled_by(directory)``, every write fails as on one that is full.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ def broken_by(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-broken")
 
 
+def filled_by(directory: Path) -> Path:
+    """Return the file whose presence fills a log directory's disk."""
+    return directory.with_name(f"{directory.name}-full")
+
+
 class _Disks:
     directories: tuple[Path, ...] = ()
 
@@ -36,12 +42,19 @@ class _Disks:
             if path.startswith(f"{directory}/") and broken_by(directory).exists():
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
+    @classmethod
+    def check_room(cls, path: str) -> None:
+        for directory in cls.directories:
+            if path.startswith(f"{directory}/") and filled_by(directory).exists():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
 
 class _File(OsFile):
     __slots__ = ()
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         _Disks.check(self.path)
+        _Disks.check_room(self.path)
         return super().pwrite(data, position)
 
     def sync(self) -> None:

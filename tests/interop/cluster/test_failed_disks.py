@@ -1,4 +1,4 @@
-"""One of two log directories fails under a broker of three: others lead what lay there, and nothing is lost."""
+"""One of two log directories fails or is full under a broker of three: others lead what lay there, nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from tests.interop.cluster.failing_disk import broken_by
+from tests.interop.cluster.failing_disk import broken_by, filled_by
 from tests.interop.cluster.test_commands import wait_until
 from tests.paths import PROJECT
 
@@ -154,3 +154,34 @@ def test_what_lay_on_a_disk_that_failed_is_led_by_others(two_disks_each: Kafkali
                 lambda number=number: len({log_bytes(cluster, each, topic, number) for each in cluster.brokers}) == 1,  # type: ignore[misc]
                 f"the replicas of {topic}-{number} differ",
             )
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_what_lies_on_a_full_disk_goes_on_without_it(two_disks_each: KafkaliteCluster, role: str) -> None:
+    """Producers do not wait for replica.lag.time.max.ms, which is 30 s."""
+    cluster, topic = two_disks_each, f"full-{role}"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS)
+    cluster.wait_in_sync(topic)
+    leader = cluster.wait_for_leader(topic)
+    victim = leader if role == "leader" else min(cluster.brokers.keys() - {leader})
+    full = directory_of(cluster, victim, topic, 0)
+    there = [number for number in range(PARTITIONS) if (full / f"{topic}-{number}").exists()]
+    with Numbers(cluster.bootstrap, topic) as numbers:
+        numbers.wait_for_more()
+        filled_by(full).touch()
+
+        def is_left() -> bool:
+            states = [cluster.state_of(topic, number) for number in there]
+            return all(state.leader not in (-1, victim) and victim not in state.isr for state in states)
+
+        wait_until(is_left, f"broker {victim} keeps what lies on its full disk")
+        numbers.wait_for_more()
+        filled_by(full).unlink()
+        # It comes back by itself.
+        cluster.wait_in_sync(topic)
+        numbers.wait_for_more()
+    assert numbers.errors == []
+    assert numbers.acknowledged == [numbers.sent] * PARTITIONS
+    for number in range(PARTITIONS):
+        assert values_of(cluster, topic, number, numbers.sent) == list(range(numbers.sent))

@@ -21,10 +21,14 @@ from tests.interop.cluster.streams import KINDS, Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-# A death is noticed at the session's end; the rest is election, and clients that hear of it (their back-off is up to
-# a second).
+# A death is noticed at the session's end; the rest is election, and our producer that hears of it (its back-off is up
+# to a second).
 KILL_GAP_S = SESSION_TIMEOUT_MS / 1000 + 3.0
 STOP_GAP_S = 2.0
+# The others look for a leader when they connect to the dead broker again in vain, each time after twice as long a
+# back-off, give or take a fifth: the look that finds one may come after 2.5 times what the cluster has taken. Theirs
+# are the moments 1.6, 3.2 and 6.4 s, where our cluster's is 3.6 s.
+OTHERS_SHARE = 2.5
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def test_every_record_is_there_once_and_in_order(
         assert stream.errors == [], f"{name} was told of errors"
         assert len(stream.acknowledged) == stream.sent
         assert values_of(cluster.bootstrap, stream.topic) == list(range(stream.sent)), name
-        assert gaps[name] < longest_s, name
+        assert gaps[name] < (longest_s if name == "ours" else OTHERS_SHARE * longest_s), name
 
 
 def test_our_consumer_reads_on_while_leaders_move(

@@ -203,7 +203,7 @@ def test_acknowledged_commits_survive_their_coordinator(
     committing = threading.Thread(target=commit_forever)
     committing.start()
     try:
-        for end in (cluster.kill, cluster.stop):
+        for end in (cluster.kill, cluster.stop, cluster.kill):
             until(lambda reached=acknowledged[0] + 50: acknowledged[0] > reached, "commits")  # type: ignore[misc]
             former = coordinator(cluster, group)
             end(former)

@@ -154,20 +154,32 @@ def test_without_a_file_brokers_share_a_secret_in_the_registry(tmp_path: Path, d
                 pass
 
 
-def test_a_broker_with_another_secret_says_what_to_check(tmp_path: Path) -> None:
-    settings = []
-    for number in (1, 2):
-        path = tmp_path / f"secret-{number}"
-        path.touch(mode=0o600)
-        path.write_text(new_secret())
-        settings.append({"inter.broker.secret.file": path})
-    with two_brokers(tmp_path, *settings) as (_, brokers):
-        outcomes = [create(broker.bootstrap, f"t{number}", timeout_ms=1500) for number, broker in enumerate(brokers)]
-        # The controller creates, but cannot see that the other one serves; the other one cannot ask for anything.
-        assert {outcome.error_code for outcome in outcomes} == {7, NOT_CONTROLLER}
-        (refused,) = [outcome for outcome in outcomes if outcome.error_code == NOT_CONTROLLER]
-        assert "inter.broker.secret.file" in refused.error_message
-        assert any("is refused as a broker" in broker.stderr_path.read_text() for broker in brokers)
+def test_a_broker_with_another_secret_does_not_start(tmp_path: Path) -> None:
+    with two_brokers(tmp_path, secret_file(tmp_path, 1)) as (registry, brokers):
+        settings = {"broker.id": 2, "zookeeper.connect": registry.connect, **SINGLE, **secret_file(tmp_path, 2)}
+        stranger = BrokerProcess(tmp_path / "broker-2", overrides=settings)
+        with (
+            pytest.raises(ChildFailed, match=r"another cluster secret \(from inter\.broker\.secret\.file=.*-2\)"),
+            stranger,
+        ):
+            pass
+        # It has not been there for a moment.
+        with RawClient(brokers[0].bootstrap) as client:
+            assert named(client).keys() == {1}
+        assert "is refused as a broker" in brokers[0].stderr_path.read_text()
+
+
+def test_a_secret_file_that_is_missing_is_named_before_the_registry_is_asked(tmp_path: Path) -> None:
+    settings = {"broker.id": 1, "zookeeper.connect": "127.0.0.1:1", "inter.broker.secret.file": tmp_path / "none"}
+    with pytest.raises(ChildFailed, match=r"inter\.broker\.secret\.file=.*none: cannot be read: No such file"):
+        BrokerProcess(tmp_path / "broker", overrides=settings).start()
+
+
+def secret_file(tmp_path: Path, number: int) -> dict[str, object]:
+    path = tmp_path / f"secret-{number}"
+    path.touch(mode=0o600)
+    path.write_text(new_secret())
+    return {"inter.broker.secret.file": path}
 
 
 def test_a_controller_that_is_killed_is_replaced_before_the_request_is_over(tmp_path: Path) -> None:

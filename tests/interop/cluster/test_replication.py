@@ -39,6 +39,10 @@ def wait_until_equal(cluster: KafkaliteCluster, topic: str, partition: int = 0) 
     return content
 
 
+def admin_of(cluster: KafkaliteCluster) -> Admin:
+    return Admin(bootstrap_servers=cluster.bootstrap)
+
+
 def values_of(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     found: list[bytes | None] = []
     with Consumer(bootstrap_servers=bootstrap) as consumer:
@@ -115,9 +119,9 @@ def test_deleted_records_are_deleted_on_all_replicas(
         for n in range(100):
             producer.send(topic, b"%d" % n + b"x" * 900).result(20)
     assert admin.delete_records({partition: 50}) == {partition: 50}
-    for _ in range(2):
+    for end in (cluster.stop, cluster.kill):
         former = cluster.wait_for_leader(topic)
-        cluster.stop(former)
+        end(former)
         cluster.wait_for_leader(topic, other_than=former)
         found = admin.list_offsets({partition: -2})[partition]
         assert found is not None and found.offset == 50
@@ -131,6 +135,36 @@ def test_deleted_records_are_deleted_on_all_replicas(
         }
 
     wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "segments below the log start stay on a replica")
+
+
+def test_what_retention_has_deleted_stays_deleted_when_another_leads(tmp_path: Path) -> None:
+    overrides = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 200}
+    partition = TopicPartition("t", 0)
+    with (
+        KafkaliteCluster(tmp_path, overrides=overrides) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        admin.create_topic("t", configs={"segment.bytes": "10000", "retention.bytes": "30000"})
+        with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, batch_size=1000) as producer:
+            for n in range(100):
+                producer.send("t", b"%d" % n + b"x" * 900).result(20)
+
+        def first_offsets() -> list[int]:
+            """Return where the first segment of each replica begins."""
+            logs = [Path(broker.data_dir) / "t-0" for broker in cluster.brokers.values()]
+            return [min(int(path.stem) for path in log.glob("*.log")) for log in logs]
+
+        # About 33 records are kept, and up to a segment more.
+        wait_until(lambda: min(first_offsets()) > 50, f"retention deletes nothing: {first_offsets()}")
+        deleted = min(first_offsets())
+        former = cluster.wait_for_leader("t")
+        cluster.kill(former)
+        cluster.wait_for_leader("t", other_than=former)
+        found = admin.list_offsets({partition: -2})[partition]
+        assert found is not None and found.offset >= deleted
+        assert values_of(cluster.bootstrap, "t", 100 - found.offset) == [
+            b"%d" % n + b"x" * 900 for n in range(found.offset, 100)
+        ]
 
 
 def test_high_watermarks_are_written_down_while_brokers_run(

@@ -19,6 +19,7 @@ from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests import processor
 from tests.interop.support.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.support.raw_client import RawClient
 
@@ -37,11 +38,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("good", 1, 1)
         yield running
-
-
-def cpu_s(broker: BrokerProcess) -> float:
-    fields = Path(f"/proc/{broker.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def open_files(broker: BrokerProcess) -> int:
@@ -77,9 +73,9 @@ def test_two_thousand_idle_connections(tmp_path: Path) -> None:
             per_connection = (broker.resident_bytes() - resident) / IDLE_CONNECTIONS
             print(f"{per_connection:.0f} bytes of resident memory for each idle connection")
             assert per_connection < 10_000
-            used_s = cpu_s(broker)
+            before_s = processor.used_s(broker.pid)
             time.sleep(1)
-            assert cpu_s(broker) - used_s < 0.9
+            assert processor.used_s(broker.pid) - before_s < 0.9
             for one in idle:
                 one.close()
             while open_files(broker) > files + 5 and time.monotonic() < until:
@@ -150,9 +146,9 @@ def test_consumers_that_do_not_read_what_they_ask_for(broker: BrokerProcess) -> 
                     one.send_fetch("large", number % 10, partition_max_bytes=5_000_000)
             greedy.append(one)
         time.sleep(1.0)
-        used_s = cpu_s(broker)
+        before_s = processor.used_s(broker.pid)
         time.sleep(1.0)
-        assert cpu_s(broker) - used_s < 0.9, "the broker spins on peers that do not read"
+        assert processor.used_s(broker.pid) - before_s < 0.9, "the broker spins on peers that do not read"
         grown = broker.resident_bytes() - resident
         print(f"{grown / MEGABYTE:.1f} MB for 40 consumers that do not read")
         assert grown < 30 * MEGABYTE
@@ -167,9 +163,9 @@ def test_a_good_client_goes_on_when_no_descriptor_is_left(tmp_path: Path) -> Non
         with GoodClient(broker) as good:
             crowd = [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(200)]
             time.sleep(0.5)
-            turns, used_s = len(good.took_s), cpu_s(broker)
+            turns, before_s = len(good.took_s), processor.used_s(broker.pid)
             time.sleep(1.0)
-            assert cpu_s(broker) - used_s < 0.9
+            assert processor.used_s(broker.pid) - before_s < 0.9
             assert len(good.took_s) > turns + 10
             for one in crowd:
                 one.close()

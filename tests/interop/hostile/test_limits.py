@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import time
@@ -15,6 +14,7 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests import processor
 from tests.interop.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
@@ -167,16 +167,11 @@ def test_running_out_of_descriptors_does_not_spin(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", command_prefix=("prlimit", "--nofile=60")) as broker:
         opened = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(100)]
         time.sleep(0.3)
-        used = _cpu_s(broker.pid)
+        used = processor.used_s(broker.pid)
         time.sleep(1.0)
-        assert _cpu_s(broker.pid) - used < 0.3
+        assert processor.used_s(broker.pid) - used < 0.3
         for one in opened:
             one.close()
         time.sleep(0.3)
         with RawClient(broker.bootstrap) as client:
             assert client.call(ApiVersionsRequest(), 2).error_code == 0
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

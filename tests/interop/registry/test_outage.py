@@ -16,8 +16,10 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from tests.contract.forwarder import Forwarder
+from tests.interop.support.raw_client import RawClient
 
 TIMEOUT_S = 30
 SESSION_MS = 2000
@@ -96,9 +98,14 @@ class Three:
         self.bootstrap = ",".join(broker.bootstrap for broker in self.brokers)
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.create_topic("t", PARTITIONS, replication_factor=3)
+            # What one broker leads without followers goes on for as long as it has its lease.
+            admin.create_topic("alone", 1, replication_factor=1)
         self.store: Store = open_zookeeper(self.registry.connect)
         stack.callback(lambda: self.store.close())
         eventually(self.all_in_sync)
+        data, _ = self.store.get(znodes.state_path("alone", 0)).result(TIMEOUT_S)
+        leader = self.brokers[LeaderAndIsr.decode("alone", 0, data).leader - 1]
+        self.client = stack.enter_context(RawClient(leader.bootstrap))
         self.producing = Producing(self.bootstrap)
         self.producing.start()
         eventually(lambda: len(self.producing.values[-1]) > 20 or self.producing.error)
@@ -110,6 +117,9 @@ class Three:
 
     def all_in_sync(self) -> bool:
         return all(state.leader >= 0 and len(state.isr) == 3 for state, _ in self.states())
+
+    def acknowledges_alone(self) -> bool:
+        return not self.client.produce("alone", make_batch([b"x"]), acks=1).error_code
 
     def registered(self) -> list[int]:
         """Return the broker epochs of those that live."""
@@ -175,7 +185,9 @@ def test_a_registry_that_is_killed_and_comes_back_changes_nothing(three: Three, 
     killed_s = time.monotonic()
     three.registry.kill()
     time.sleep(outage_s)
+    assert three.acknowledges_alone() == (outage_s < SESSION_MS / 1000)
     three.registry.start()
+    eventually(three.acknowledges_alone, 1.5)
     # Longer than a session: who has not come back is gone.
     time.sleep(1.5 * SESSION_MS / 1000)
     three.store = open_zookeeper(three.registry.connect)

@@ -199,7 +199,8 @@ def test_a_broker_without_a_session_stops_cleanly_and_at_once(tmp_path: Path, re
         async with running_broker(tmp_path / "data", registry.open_session) as running:
             await asyncio.to_thread(lose_session, running)
             began_s = time.monotonic()
-        assert time.monotonic() - began_s < 1
+        # Not after a wait for another session.
+        assert time.monotonic() - began_s < 5
         assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
     run(work())

@@ -277,17 +277,23 @@ def test_acks_all_goes_on_for_the_whole_of_an_outage_and_what_is_alone_ends_with
     assert [cut.produced(acks) for acks in (-1, 1)] == [0, 0]
     assert cut.latest() == 0
     cut.link.cut()
-    cut_s, over_s = time.monotonic(), 0.0
+    cut_s, over_s, asked_s = time.monotonic(), 0.0, 0.0
     acknowledged = 1
     # Longer than the session: others see that it has gone, and it does not know.
     while time.monotonic() < cut_s + 2 * cut.session_s:
         assert cut.produced(-1) == 0
         acknowledged += 1
-        if not over_s and cut.produced(1) == NotLeaderOrFollower.code:
-            over_s = time.monotonic()
+        if not over_s:
+            now_s = time.monotonic()
+            if cut.produced(1) == NotLeaderOrFollower.code:
+                over_s = time.monotonic()
+            else:
+                asked_s = now_s
         time.sleep(0.02)
     # The last answer may be a sixth of the session older than the cut.
-    assert cut.session_s * (2 / 3 - 1 / 6) - 0.5 < over_s - cut_s < cut.session_s
+    assert cut.session_s * (2 / 3 - 1 / 6) - 0.5 < over_s - cut_s
+    # Nothing that was asked after the session's end was acknowledged.
+    assert asked_s - cut_s < cut.session_s
     assert [cut.produced(1), cut.latest(), cut.heartbeat()] == REFUSED
     cut.link.mend()
     # Others have seen it go.
@@ -327,9 +333,8 @@ def test_a_session_that_is_lost_is_followed_by_another_of_the_same_incarnation(
     cut.link.cut()
     eventually(lambda: registered(cut.store, 1) is None)
     cut.link.mend()
-    mended_s = time.monotonic()
+    # How soon is in test_outage.py.
     eventually(lambda: registered(cut.store, 1) is not None)
-    assert time.monotonic() - mended_s < 1.5
     after = registered(cut.store, 1)
     assert before is not None
     assert after is not None
@@ -354,9 +359,8 @@ def test_a_registry_that_restarts_changes_nothing(tmp_path: Path, stack: context
         assert client.produce("t", make_batch([b"x"])).error_code == 0
         time.sleep(0.02)
     registry.start()
-    back_s = time.monotonic()
+    # How soon is in test_outage.py.
     eventually(lambda: client.produce("t", make_batch([b"x"]), acks=1).error_code == 0)
-    assert time.monotonic() - back_s < 1.5
     store = observer(stack, registry.connect)
     assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
     assert store.exists(znodes.state_path("t", 0)).result(TIMEOUT_S) == state

@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log import copied_batches
+from spark_kafkalite.log.copying import copy_at_once, copy_in_turns
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -74,12 +75,12 @@ def test_runs_leave_the_files_that_single_batches_leave(seed: int) -> None:
         logs.append((fs, PartitionLog.create(host, "/data/t-0", TopicPartition("t", 0), b"i" * 16, config)))
     (fs_apart, apart), (fs_together, together) = logs
     for batch in batches:
-        apart.append_as_follower(batch)
+        copy_at_once(apart, batch)
     left = list(batches)
     while left:
         count = random_source.randrange(1, 40)
         some, left = left[:count], left[count:]
-        together.append_as_follower(b"".join(some))
+        copy_at_once(together, b"".join(some))
     assert files_of(fs_together, together) == files_of(fs_apart, apart)
     assert together.epochs.entries == apart.epochs.entries
     assert (together.log_end_offset, together.size_bytes) == (apart.log_end_offset, apart.size_bytes)
@@ -88,12 +89,12 @@ def test_runs_leave_the_files_that_single_batches_leave(seed: int) -> None:
 
 def test_a_run_is_one_write(open_log: LogOpener, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log()
-    log.append_as_follower(make_stored_batch(0, 0))
+    copy_at_once(log, make_stored_batch(0, 0))
     file, writes = log.segments.active.file, []
     pwrite = file.pwrite
     monkeypatch.setattr(type(file), "pwrite", lambda _, data, at: writes.append(len(data)) or pwrite(data, at))
     data = b"".join(make_stored_batch(number, 0) for number in range(1, 301))
-    log.append_as_follower(data)
+    copy_at_once(log, data)
     assert writes == [len(data)]
     assert log.log_end_offset == 301
 
@@ -101,7 +102,7 @@ def test_a_run_is_one_write(open_log: LogOpener, monkeypatch: pytest.MonkeyPatch
 def test_others_have_their_turn_between_runs(open_log: LogOpener) -> None:
     log = open_log()
     data = b"".join(make_stored_batch(number, 0) for number in range(1200))
-    ends = [log.log_end_offset for _ in log.copying(data)]
+    ends = [log.log_end_offset for _ in copy_in_turns(log, data)]
     assert ends == [500, 1000]
     assert log.log_end_offset == 1200
 
@@ -110,7 +111,7 @@ def test_others_have_their_turn_between_runs(open_log: LogOpener) -> None:
 def test_a_thread_checks_and_writes_a_large_batch(open_log: LogOpener) -> None:
     log = open_log()
     batch = make_stored_batch(1, 0, [b"x" * LARGE])
-    copying = log.copying(make_stored_batch(0, 0) + batch)
+    copying = copy_in_turns(log, make_stored_batch(0, 0) + batch)
     pieces = [next(copying), next(copying)]
     assert pieces[0] is None and pieces[1] is not None
     # What it writes counts only when the owner of the log says so.
@@ -128,18 +129,18 @@ def test_a_large_batch_that_is_damaged_does_not_count(open_log: LogOpener, at: i
     damaged = make_stored_batch(1, 0, [b"x" * LARGE])
     damaged[at] ^= 1
     with pytest.raises(CorruptMessage):
-        log.append_as_follower(make_stored_batch(0, 0) + damaged)
+        copy_at_once(log, make_stored_batch(0, 0) + damaged)
     assert log.log_end_offset == 1
     size = log.size_bytes
     sound = make_stored_batch(1, 0)
-    log.append_as_follower(sound)
+    copy_at_once(log, sound)
     assert (log.log_end_offset, log.segments.active.file.size()) == (2, size + len(sound))
 
 
 @pytest.mark.usefixtures("small_runs")
 def test_another_role_goes_on_where_a_large_batch_was_given_up(open_log: LogOpener) -> None:
     log = open_log()
-    copying = log.copying(make_stored_batch(0, 0, [b"x" * LARGE]))
+    copying = copy_in_turns(log, make_stored_batch(0, 0, [b"x" * LARGE]))
     piece = next(copying)
     assert piece is not None
     batch = make_batch([b"led"])

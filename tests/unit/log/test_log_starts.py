@@ -9,6 +9,7 @@ from spark_kafkalite.log.files.small_files import read_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -94,7 +95,7 @@ def test_logs_that_change_meanwhile_are_left_alone(open_manager: Opener, fs: Mem
     job = manager.log_starts.promise({log: 3, other: 5})
     job.run()
     manager.retiring.delete(T0)
-    other.truncate_to(4)
+    truncate_to(other, 4)
     new = filled(manager, T0)
     assert manager.log_starts.finish(job) == {}
     assert (log.log_start_offset, other.log_start_offset, new.log_start_offset) == (0, 0, 0)
@@ -113,9 +114,9 @@ def test_truncation_to_another_start_loses_no_record_that_comes_after_it(
     job.run()
     manager.log_starts.finish(job)
     if fully:
-        log.truncate_fully(to)
+        truncate_fully(log, to)
     else:
-        log.truncate_to(to)
+        truncate_to(log, to)
     assert (log.log_start_offset, log.log_end_offset) == (to, to)
     assert read_offsets(fs.crash(CrashMode.POWER), FILE) == {T1: 2, **({T0: to} if to else {})}
     filled(manager, T0, 8)
@@ -131,7 +132,7 @@ def test_truncation_takes_a_promise_back(open_manager: Opener, fs: MemoryFs, wri
     job = manager.log_starts.promise({log: 4})
     if written == "before":
         job.run()
-    log.truncate_to(2)
+    truncate_to(log, 2)
     if written == "after":
         job.run()
     filled(manager, T0, 6)

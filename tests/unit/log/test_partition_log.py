@@ -17,11 +17,13 @@ from spark_kafkalite.errors import (
     UnknownProducerId,
 )
 from spark_kafkalite.log import reader
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.needs_thread import without_waiting
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -207,10 +209,10 @@ def test_segment_without_timestamps_rolls_by_its_age(open_log: LogOpener, clock:
 
 def test_segment_rolls_before_relative_offsets_overflow(open_log: LogOpener) -> None:
     log = open_log()
-    log.append_as_follower(make_stored_batch(0, 0))
-    log.append_as_follower(make_stored_batch(2**31 - 1, 0))
+    copy_at_once(log, make_stored_batch(0, 0))
+    copy_at_once(log, make_stored_batch(2**31 - 1, 0))
     assert len(log.segments) == 1
-    log.append_as_follower(make_stored_batch(2**31, 0))
+    copy_at_once(log, make_stored_batch(2**31, 0))
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
 
 
@@ -319,7 +321,7 @@ def test_read_at_the_end_gives_nothing_and_outside_is_an_error(long_log: Partiti
 def test_offset_in_a_gap_gives_the_batch_after_it(open_log: LogOpener) -> None:
     log = open_log(segment_bytes=100, cleanup_policy="compact")
     for base in (0, 10, 20):
-        log.append_as_follower(make_stored_batch(base, 0))
+        copy_at_once(log, make_stored_batch(base, 0))
     piece = log.read(11, 1000, 21)
     assert piece is not None
     assert header_of(piece.read()).base_offset == 20
@@ -333,7 +335,7 @@ def test_slice_outlives_its_log_and_its_segment(open_log: LogOpener) -> None:
     piece = log.read(0, 1 << 20, 3)
     assert piece is not None
     before = piece.read()
-    log.truncate_fully(100)
+    truncate_fully(log, 100)
     log.close()
     assert piece.read() == before
 
@@ -460,7 +462,7 @@ def test_a_look_up_by_time_leaves_unpacking_to_a_thread(open_log: LogOpener, cod
     with without_waiting():
         with pytest.raises(reader.DecodeFirst) as late:
             log.offset_for_timestamp(3, 4)
-        log.truncate_to(0)
+        truncate_to(log, 0)
         late.value.work()
         assert log.offset_for_timestamp(3, 4) is None
     append(log, 4, timestamps_ms=[7, 8, 9, 9], codec=codec)
@@ -508,8 +510,8 @@ def test_records_without_timestamps_are_found_by_no_time(open_log: LogOpener) ->
 def test_follower_keeps_offsets_and_epochs(open_log: LogOpener) -> None:
     log = open_log()
     batches = make_stored_batch(0, 0, 2) + make_stored_batch(2, 3, 2)
-    result = log.append_as_follower(batches)
-    assert (result.base_offset, result.last_offset) == (0, 3)
+    copy_at_once(log, batches)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 4)
     assert log.epochs.entries == [(0, 0), (3, 2)]
     piece = log.read(0, 1 << 20, 4)
     assert piece is not None
@@ -532,9 +534,9 @@ def test_follower_keeps_offsets_and_epochs(open_log: LogOpener) -> None:
 )
 def test_follower_writes_nothing_of_a_bad_answer(open_log: LogOpener, batches: bytes) -> None:
     log = open_log()
-    log.append_as_follower(make_stored_batch(0, 1, 5))
+    copy_at_once(log, make_stored_batch(0, 1, 5))
     with pytest.raises(CorruptMessage):
-        log.append_as_follower(batches)
+        copy_at_once(log, batches)
     assert log.log_end_offset == 5
 
 
@@ -542,7 +544,7 @@ def test_follower_knows_producers(open_log: LogOpener) -> None:
     log = open_log()
     batch = make_batch(2, producer_id=9, producer_epoch=0, base_sequence=0)
     kernel.stamp(batch, 0, 0, 0)
-    log.append_as_follower(batch)
+    copy_at_once(log, batch)
     assert append(log, 2, producer_id=9, producer_epoch=0, base_sequence=0).duplicate
 
 
@@ -653,7 +655,7 @@ def test_flush_that_a_truncation_overtook_says_nothing(open_log: LogOpener) -> N
     append(log, 5)
     job = log.start_flush()
     assert job is not None
-    log.truncate_to(0)
+    truncate_to(log, 0)
     append(log, 5)
     job.run()
     log.finish_flush(job)
@@ -704,7 +706,7 @@ def test_truncation_cuts_at_a_batch(
     if reopened:
         log.close()
         log = open_log(segment_bytes=8000, index_interval_bytes=500)
-    log.truncate_to(to)
+    truncate_to(log, to)
     assert log.log_end_offset == end
     assert append(log, 3, timestamp_ms=10**6).base_offset == end
     assert [offset for offset, _ in all_values(log)] == list(range(end + 3))
@@ -721,7 +723,7 @@ def test_truncation_takes_epochs_and_producers_back(open_log: LogOpener) -> None
     append(log, producer_id=9, producer_epoch=0, base_sequence=0)
     for number in range(1, 8):
         append(log, epoch=number, producer_id=9, producer_epoch=0, base_sequence=number)
-    log.truncate_to(3)
+    truncate_to(log, 3)
     assert log.epochs.entries == [(0, 0), (1, 1), (2, 2)]
     assert not append(log, epoch=9, producer_id=9, producer_epoch=0, base_sequence=3).duplicate
     assert append(log, epoch=9, producer_id=9, producer_epoch=0, base_sequence=2).duplicate
@@ -732,14 +734,14 @@ def test_truncation_takes_the_recovery_point_back(open_log: LogOpener) -> None:
     for _ in range(4):
         append(log)
     log.flush()
-    log.truncate_to(2)
+    truncate_to(log, 2)
     assert log.recovery_point == 2
 
 
 def test_full_truncation_goes_on_at_another_offset(open_log: LogOpener) -> None:
     log = open_log()
     append(log, 5)
-    log.truncate_fully(1000)
+    truncate_fully(log, 1000)
     assert (log.log_start_offset, log.log_end_offset, log.epochs.entries) == (1000, 1000, [])
     assert append(log).base_offset == 1000
     log.close()
@@ -750,7 +752,7 @@ def test_full_truncation_forgets_producers_for_good(open_log: LogOpener) -> None
     log = open_log(segment_bytes=100)
     for sequence in range(4):
         append(log, producer_id=9, producer_epoch=0, base_sequence=sequence)
-    log.truncate_fully(1000)
+    truncate_fully(log, 1000)
     append(log)
     log.flush()
     for again in (log, open_log(clean=False)):
@@ -851,7 +853,7 @@ def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpene
     for producer_id in range(30):
         append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     limits = ProducerIdLimits(max_ids=10)
-    host = LogHost(log._files, ManualClock(), log.disk, limits)
+    host = LogHost(log.host.files, ManualClock(), log.disk, limits)
     again = PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
     assert len(again.producers.state) <= 10
     with pytest.raises(UnknownProducerId):
@@ -942,11 +944,11 @@ class Sent:
 @pytest.mark.parametrize(
     ("truncate", "cut"),
     [
-        (lambda log: log.truncate_to(5), [False] * 5 + [True]),
-        (lambda log: log.truncate_to(3), [False] * 3 + [True] * 3),
-        (lambda log: log.truncate_to(1), [False] + [True] * 5),
-        (lambda log: log.truncate_to(6), [False] * 6),
-        (lambda log: log.truncate_fully(2), [True] * 6),
+        (lambda log: truncate_to(log, 5), [False] * 5 + [True]),
+        (lambda log: truncate_to(log, 3), [False] * 3 + [True] * 3),
+        (lambda log: truncate_to(log, 1), [False] + [True] * 5),
+        (lambda log: truncate_to(log, 6), [False] * 6),
+        (lambda log: truncate_fully(log, 2), [True] * 6),
         # What retention takes is sent to its end.
         (lambda log: (log.advance_log_start(6), log.roll(), log.drop_hidden(9)), [False] * 6),
     ],

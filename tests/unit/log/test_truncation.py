@@ -8,8 +8,10 @@ import pytest
 
 from spark_kafkalite.broker.network.outbox import FileEndedError, FileRange, Outbox
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import run_steps
+from spark_kafkalite.log.truncation import truncation_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from tests.unit.log.conftest import LogOpener
@@ -30,7 +32,7 @@ class ZeroWindow:
 def filled(open_log: LogOpener) -> PartitionLog:
     log = open_log(segment_bytes=300, index_interval_bytes=0)
     for number in range(12):
-        log.append_as_follower(make_stored_batch(number, number // 4))
+        copy_at_once(log, make_stored_batch(number, number // 4))
     log.flush()
     return log
 
@@ -51,7 +53,7 @@ def test_what_a_reader_does_not_take_is_called_off_before_any_file_changes(open_
     # Found before, and put into an answer only afterwards.
     late = FileRange(ANY_FILE, behind.position, behind.length, behind.sending)
     size_bytes = behind.file.size()
-    steps = log.truncation_to(5)
+    steps = truncation_to(log, 5)
     next(steps).run()
     piece = next(steps)
     assert behind.file.size() == size_bytes
@@ -67,36 +69,36 @@ def test_what_a_reader_does_not_take_is_called_off_before_any_file_changes(open_
 
 def test_nobody_else_works_on_the_log_meanwhile(open_log: LogOpener) -> None:
     log = filled(open_log)
-    steps = log.truncation_to(5)
+    steps = truncation_to(log, 5)
     for piece in steps:
         assert not log.local.is_usable
         assert log.start_flush() is None
         with pytest.raises(KafkaStorageError, match="is being truncated"):
-            log.append_as_follower(make_stored_batch(12, 3))
+            copy_at_once(log, make_stored_batch(12, 3))
         piece.run()
     assert log.local.is_usable
     assert (log.log_end_offset, log.recovery_point, log.epochs.entries) == (5, 5, [(0, 0), (1, 4)])
-    log.append_as_follower(make_stored_batch(5, 7))
+    copy_at_once(log, make_stored_batch(5, 7))
 
 
 def test_a_flush_that_has_begun_before_counts_for_nothing_after(open_log: LogOpener) -> None:
     log = filled(open_log)
-    log.append_as_follower(make_stored_batch(12, 3))
+    copy_at_once(log, make_stored_batch(12, 3))
     job = log.start_flush()
     assert job is not None
-    steps = log.truncation_to(5)
+    steps = truncation_to(log, 5)
     next(steps).run()
     job.run()
     log.finish_flush(job)
     run_steps(steps)
     assert (log.recovery_point, log.log_end_offset) == (5, 5)
-    log.append_as_follower(make_stored_batch(5, 7))
+    copy_at_once(log, make_stored_batch(5, 7))
     assert log.recovery_point == 5
 
 
 def test_a_failed_piece_ends_the_log(open_log: LogOpener) -> None:
     log = filled(open_log)
-    steps = log.truncation_to(5)
+    steps = truncation_to(log, 5)
     next(steps).run()
     piece = next(steps)
     piece.fail(OSError(5, "Input/output error"))
@@ -113,8 +115,8 @@ def test_producers_go_back_with_the_log(open_log: LogOpener) -> None:
         batch = make_batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence)
         kernel.stamp(batch, 0, sequence, 2)
         ends.append(bytes(batch))
-        log.append_as_follower(batch)
-    run_steps(log.truncation_to(5))
+        copy_at_once(log, batch)
+    run_steps(truncation_to(log, 5))
     # As the leader now, it takes what comes after what is left, and knows what is there.
     for sequence, is_duplicate in ((4, True), (5, False)):
         batch = make_batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -127,6 +129,6 @@ def test_the_hole_of_a_start_is_forgotten_when_it_is_cut_off(open_log: LogOpener
     log = filled(open_log)
     log._go_on_at_end(20, "the last segment has lost its end")
     assert log.hole_start_offset == 12
-    run_steps(log.truncation_to(15))
+    run_steps(truncation_to(log, 15))
     # The batch that spans it begins before.
     assert (log.log_end_offset, log.hole_start_offset) == (12, None)

@@ -66,6 +66,15 @@ def test_rows_of_each_partition_keep_their_order() -> None:
     assert sorted(seen) == sorted(values)
 
 
+def test_a_batch_without_crc_is_finished_with_its_producer_fields() -> None:
+    columns = columns_from_rows([b"12345"] * 6)
+    (bare,) = build_batches(columns, max_bytes=1_000, now_ms=1, with_crc=False)
+    assert read_header(bare.batch).crc == 0
+    restamp_producer(bare.batch, 9, 2, 7)
+    (whole,) = build_batches(columns, max_bytes=1_000, now_ms=1, producer_id=9, producer_epoch=2, base_sequence=7)
+    assert bare.batch == whole.batch
+
+
 def test_sequences_go_on_from_batch_to_batch_and_wrap() -> None:
     columns = columns_from_rows([b"12345"] * 6)
     numbers = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 2**31 - 2}

@@ -323,6 +323,11 @@ def test_an_ending_timestamp_of_a_stream_is_noted():
         ("minPartitions", str(2**31)),
         ("maxRecordsPerPartition", "0"),
         ("maxOffsetsPerTrigger", "-5"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "1.5g"),
+        ("maxBytesPerTrigger", "10 gib"),
+        ("maxBytesPerTrigger", "9000000000000000000k"),
+        ("maxBytesPerPartition", "-1"),
         ("failOnDataLoss", "maybe"),
         ("includeHeaders", "1"),
         ("startingTimestamp", "yesterday"),
@@ -354,6 +359,23 @@ def test_an_ending_timestamp_of_a_stream_is_noted():
 )
 def test_bad_values_name_the_option_and_the_value(name, value):
     assert refusal(read, **{name: value}).startswith(f"[KAFKALITE_INVALID_OPTION] {name}={value}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1", 1),
+        ("100b", 100),
+        ("64k", 64 << 10),
+        ("64KB", 64 << 10),
+        (" 3m ", 3 << 20),
+        ("10g", 10 << 30),
+        ("2T", 2 << 40),
+    ],
+)
+def test_sizes_are_written_as_spark_writes_them(text, size_bytes):
+    assert read(maxBytesPerTrigger=text).max_bytes_per_trigger == size_bytes
+    assert read(maxBytesPerPartition=text).max_bytes_per_partition == size_bytes
 
 
 def test_a_minimum_above_the_maximum_is_refused():

@@ -1,5 +1,6 @@
 """The package that Spark discovers must never raise: it would break every other Python source."""
 
+import socket
 import subprocess
 import sys
 
@@ -38,6 +39,26 @@ def test_a_broken_installation_says_so_when_it_is_used():
     assert said.startswith("[KAFKALITE_NOT_IMPORTABLE] spark-kafkalite is installed but cannot be imported")
 
 
+def test_missing_modules_are_named_in_one_line_that_says_where():
+    said = run(
+        "import sys; sys.modules['crc32c'] = sys.modules['pyarrow'] = None; import pyspark_kafkalite as p\n"
+        "try: p.DefaultSource({}).schema()\n"
+        "except RuntimeError as error: print(str(error).splitlines()[-1])"
+    )
+    assert said.startswith(f"[KAFKALITE_MODULES_MISSING] {sys.executable} (Python 3.")
+    assert f" on host {socket.gethostname()} has no crc32c, no pyarrow: install spark-kafkalite there " in said
+
+
+def test_a_task_names_what_its_python_lacks():
+    # What a worker does that is sent a reader whose modules it cannot import.
+    said = run(
+        "import sys; sys.modules['cramjam'] = None\n"
+        "try: import spark_kafkalite.spark.batch_reader\n"
+        "except ImportError as error: print(error)"
+    )
+    assert said.startswith("[KAFKALITE_MODULES_MISSING] ") and " has no cramjam: " in said
+
+
 def test_importing_the_package_does_not_import_pyspark():
     assert run("import sys, spark_kafkalite.spark; print('pyspark' in sys.modules)") == "False"
 
@@ -55,10 +76,13 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
         "print(*sys.modules)"
     ).split()
     heavy = {
+        "difflib",
+        "importlib.metadata",
         "pyarrow.compute",
         "spark_kafkalite.client.consume.range_fetcher",
         "spark_kafkalite.client.produce.producer",
         "spark_kafkalite.records.kernel",
+        "spark_kafkalite.security.sasl",
         "spark_kafkalite.spark.checkpoint_commits",
         "spark_kafkalite.spark.partition_reader",
         "spark_kafkalite.spark.writer",

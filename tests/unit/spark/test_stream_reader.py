@@ -5,10 +5,12 @@ import pickle
 import time
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from spark_kafkalite.client.consume.log_samples import LogSample
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark import stream_reader
 from spark_kafkalite.spark.cluster_offsets import Assigned
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
@@ -27,7 +29,7 @@ class DictionaryCluster:
         self.starts = dict(starts or {})
         self.topic_id = topic_id
         self.epochs = {}
-        self.asked = 0
+        self.asked = self.sampled = 0
 
     def assigned(self, known=()) -> Assigned:
         return Assigned(tuple(sorted(self.ends)), {tp.topic: self.topic_id for tp in self.ends})
@@ -41,6 +43,11 @@ class DictionaryCluster:
 
     def leader_epochs(self, partitions):
         return {tp: self.epochs[tp] for tp in partitions if tp in self.epochs}
+
+    def samples(self, places):
+        """Every record takes 100 bytes."""
+        self.sampled += 1
+        return {tp: LogSample(place, place + 1, 100) for tp, place in places.items()}
 
     def resolved(self, spec, partitions, *, starting):
         return self.earliest(partitions) if spec.positions == Positions(AT_EARLIEST) else self.latest(partitions)
@@ -142,6 +149,60 @@ def test_the_limit_and_its_default():
     # Trigger.Once overrules it.
     assert reader_over(DictionaryCluster({T0: 90})).getDefaultReadLimit() == ALL
     assert reader.latestOffset(first, ALL) == {"t": {"0": 90, "1": 10}}
+
+
+def test_the_limit_by_bytes():
+    cluster = DictionaryCluster({T0: 90, T1: 10})
+    reader = reader_over(cluster, maxBytesPerTrigger="5000")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(5_000)
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert first["t"] == {"0": 45, "1": 5}
+    # Trigger.Once overrules it, and then nothing is measured.
+    cluster.sampled = 0
+    assert reader.latestOffset(first, ALL) == {"t": {"0": 90, "1": 10}}
+    assert cluster.sampled == 0
+    # The last batch that an idle query looks for is not measured either.
+    last = through_the_log({"t": {"0": 90, "1": 10}})
+    assert reader.latestOffset(last, limit) is last
+    assert cluster.sampled == 0
+
+
+@pytest.mark.parametrize(("offsets", "size", "taken"), [("50", "1k", 10), ("5", "1k", 5)])
+def test_of_two_limits_the_one_that_is_reached_first_counts(offsets, size, taken):
+    reader = reader_over(DictionaryCluster({T0: 90}), maxOffsetsPerTrigger=offsets, maxBytesPerTrigger=size)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(int(offsets))
+    assert reader.latestOffset(reader.initialOffset(), limit)["t"] == {"0": taken}
+
+
+def test_a_batch_that_waited_for_enough_offsets_is_limited_by_bytes():
+    cluster = DictionaryCluster({T0: 3})
+    reader = reader_over(cluster, minOffsetsPerTrigger="50", maxBytesPerTrigger="1k")
+    limit = reader.getDefaultReadLimit()
+    first = through_the_log(reader.latestOffset(reader.initialOffset(), limit))
+    cluster.ends[T0] = 6
+    # The first trigger that is no first batch always fires.
+    second = reader.latestOffset(first, limit)
+    assert second == {"t": {"0": 6}}
+    cluster.ends[T0] = 50
+    assert reader.latestOffset(second, limit) is second
+    cluster.ends[T0] = 60
+    assert reader.latestOffset(second, limit) == {"t": {"0": 16}}
+
+
+def test_tasks_are_split_by_bytes():
+    reader = reader_over(DictionaryCluster({T0: 90, T1: 10}), maxBytesPerPartition="3000", maxRecordsPerPartition="20")
+    tasks = reader.partitions({"t": {"0": 0, "1": 0}}, {"t": {"0": 90, "1": 10}})
+    assert [str(each) for task in tasks for each in task.ranges] == [
+        "t-0[0, 15)",
+        "t-0[15, 30)",
+        "t-0[30, 45)",
+        "t-0[45, 60)",
+        "t-0[60, 75)",
+        "t-0[75, 90)",
+        "t-1[0, 10)",
+    ]
 
 
 def test_available_now_stops_where_it_was_frozen():
@@ -316,19 +377,33 @@ def test_across_a_restart_an_offset_that_went_backwards_means_a_new_topic():
     assert spans(restarted.partitions(start, restarted.latestOffset(start, ALL))) == {"t-0": (0, 4)}
 
 
-def test_an_idle_source_waits_longer_and_longer_and_keeps_looking():
+class SimulatedTime:
+    """Stands in for the module ``time``: it passes only in sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_an_idle_source_waits_longer_and_longer_and_keeps_looking(monkeypatch):
+    clock = SimulatedTime()
+    monkeypatch.setattr(stream_reader, "time", clock)
     reader, cluster, first = lose()
-    started = time.monotonic()
     calls = 0
-    while time.monotonic() - started < 1.0:
+    while clock.now_s < 1.0:
         assert reader.latestOffset(first, ALL) is first
         calls += 1
     assert calls <= 15
     assert cluster.asked > calls
     cluster.ends[T0] = 11
-    started = time.monotonic()
+    started_s = clock.now_s
     assert reader.latestOffset(first, ALL) == {"t": {"0": 11}}
-    assert time.monotonic() - started < 0.15
+    assert clock.now_s - started_s < 0.15
 
 
 def test_the_minimum_waits():

@@ -1,8 +1,9 @@
-"""When a broker leaves a partition's ISR by itself: it stops, its disk has failed, or its log is gone. Pure.
+"""When a broker leaves a partition's ISR by itself: it stops, its disk has failed or is full, or its log is gone. Pure.
 
 Whoever leads gives the partition back with the same write: nobody leads then, under the same epoch, and the controller
 elects. Nobody leaves who would leave nobody behind: the last live member has what is committed, and must lead next. But
-whose log is gone has nothing, and leaves it to the others whether they live or not.
+whose log is gone has nothing, and leaves it to the others whether they live or not. Who has no room for more records
+has all the others have: he leaves only where those that are left are enough to go on without him.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ def state_without(
     if not is_member and (keeps_log or me not in state.eligible):
         return None
     others = tuple(broker for broker in state.isr if broker != me)
-    if is_member and not any(
-        broker in live and live[broker].has_log_of(named.get(broker, UNKNOWN_INCARNATION)) for broker in others
-    ):
+    if is_member and not _live_others(state, me, live):
         return None
     mine = named.pop(me, UNKNOWN_INCARNATION)
     eligible = {broker: which for broker, which in state.eligible.items() if broker != me}
@@ -43,6 +42,26 @@ def state_without(
         eligible[me] = mine
     leader = NO_LEADER if state.leader == me else state.leader
     return replace(state, leader=leader, isr=others, incarnations=named, eligible=eligible)
+
+
+def state_without_full(
+    state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], required: int, eligible_below: int
+) -> PartitionState | None:
+    """Return the state after this broker, which has no room for more records, has left; None where fewer than
+    ``required`` live members would be left: nothing could be committed then, either."""
+    if me not in state.isr or _live_others(state, me, live) < required:
+        return None
+    return state_without(state, me, live, eligible_below, keeps_log=True)
+
+
+def _live_others(state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo]) -> int:
+    """Return how many other members of the ISR live and have the log that the state means."""
+    named = state.incarnations
+    return sum(
+        broker in live and live[broker].has_log_of(named.get(broker, UNKNOWN_INCARNATION))
+        for broker in state.isr
+        if broker != me
+    )
 
 
 def others_with_log(state: PartitionState, me: BrokerId) -> tuple[BrokerId, ...]:

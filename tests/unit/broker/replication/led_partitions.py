@@ -101,9 +101,13 @@ class Hosted:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.lost: set[TopicPartition] = set()
+        self.taken_up: list[TopicPartition] = []
 
     def has_lost(self, topic_partition: TopicPartition, _: bytes) -> bool:
         return topic_partition in self.lost
+
+    def take_up(self, topic_partition: TopicPartition) -> None:
+        self.taken_up.append(topic_partition)
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         return self.partitions.get(topic_partition)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
-from spark_kafkalite.errors import NotLeaderOrFollower
+from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
@@ -28,6 +30,7 @@ def leading() -> Iterator[Leading]:
         led = LedPartitions(count, *isr, min_insync_replicas=2)
         leaving = IsrLeaving(led.loop, led.view, led.hosted, 1, led.store, keeps_eligible=True)  # type: ignore[arg-type]
         led.harness.services.on_offline = leaving.partition_failed
+        led.harness.services.on_full = leaving.partition_full
         leaving.start()
         made.append((led, leaving))
         return led, leaving
@@ -171,6 +174,64 @@ def test_a_failed_disk_gives_its_partitions_back_within_a_second(leading: Leadin
     assert leaving is not None
 
 
+def be_refused(led: LedPartitions) -> None:
+    """Have a record refused because the disk is full."""
+    led.harness.fs.fail("pwrite", errno.ENOSPC)
+    with pytest.raises(KafkaStorageError):
+        led.harness.append(led.partition())
+
+
+def test_a_full_disk_gives_back_what_others_can_commit_without_it(leading: Leading) -> None:
+    led, _ = leading(1, 2, 3)
+    be_refused(led)
+    led.run()
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (-1, (2, 3), {})
+    assert not led.partition().is_leader and led.partition().storage_error is None
+    elect(led, 2)
+    assert isinstance(led.partition().role, Follower)
+
+
+def test_a_full_disk_keeps_what_others_could_not_commit(leading: Leading) -> None:
+    led, _ = leading(1, 2)
+    be_refused(led)
+    led.run()
+    assert led.registry.writes == 0
+    assert led.partition().is_leader
+
+
+def test_when_all_disks_are_full_the_leadership_does_not_go_round_and_round(leading: Leading) -> None:
+    led, _ = leading(1, 2, 3)
+    for round_ in range(2):
+        be_refused(led)
+        led.run()
+        assert led.node().leader == -1
+        led.set_node(partition_state(1, 2, 3, epoch=2 * round_ + 1))
+        led.publish()
+        # It has the leadership back, and its disk is full still.
+        be_refused(led)
+        led.run(9.0)
+        assert led.node().leader == 1
+        led.run(1.0)
+
+
+def test_what_could_not_be_given_back_after_all_is_led_on(leading: Leading) -> None:
+    led, _ = leading(1, 2, 3)
+    led.set_node(partition_state(1, 2))
+    be_refused(led)
+    led.run()
+    assert (led.node().leader, led.node().isr) == (1, (1, 2))
+    assert led.hosted.taken_up == [led.partition().topic_partition]
+
+
+def test_a_follower_whose_disk_is_full_leaves_at_once(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    led.set_node(partition_state(2, 1, 3, leader=2, epoch=1))
+    led.publish()
+    leaving.partition_full(led.partition())
+    led.run()
+    assert (led.node().leader, led.node().isr) == (2, (2, 3))
+
+
 def test_a_failed_partition_is_left_as_soon_as_somebody_is_there(leading: Leading) -> None:
     led, _ = leading(1, 2)
     gone = led.live.pop(2)
@@ -222,6 +283,28 @@ def test_a_log_that_is_gone_and_was_nobody_elses_is_not_left(leading: Leading) -
 def test_who_has_a_log_again_is_not_taken_out_for_the_one_that_was_gone(leading: Leading) -> None:
     led, leaving = leading(1, 2)
     leaving.log_lost(led.partition().topic_partition, led.partition().topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
+
+
+def test_a_log_that_cannot_be_served_is_left_to_those_who_live_and_have_it(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    partition = led.hosted.partitions.pop(led.partition().topic_partition)
+    others = {each: led.live.pop(each) for each in (2, 3)}
+    led.publish_brokers()
+    leaving.log_unopened(partition.topic_partition, partition.topic_id)
+    led.run(0.5)
+    assert led.registry.writes == 0
+    led.live |= others
+    led.publish_brokers()
+    leaving.log_unopened(partition.topic_partition, partition.topic_id)
+    led.run(0.5)
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (-1, (2, 3), {})
+
+
+def test_a_log_that_is_served_after_all_is_not_left(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    leaving.log_unopened(led.partition().topic_partition, led.partition().topic_id)
     led.run(0.5)
     assert led.registry.writes == 0
 

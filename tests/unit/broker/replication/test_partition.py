@@ -23,6 +23,7 @@ from spark_kafkalite.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
@@ -497,7 +498,7 @@ class TestQueue:
         # The thread has not gone on, and what the new leader has goes to its place.
         active = partition.log.segments.active
         assert active.file.size() == 0
-        partition.log.append_as_follower(make_stored_batch(0, 1))
+        copy_at_once(partition.log, make_stored_batch(0, 1))
         assert active.file.size() == active.size_bytes
 
     def test_a_large_batch_that_finds_the_disk_full_is_refused_alone(self, harness: Harness) -> None:

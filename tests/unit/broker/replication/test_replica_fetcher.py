@@ -17,10 +17,12 @@ from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError
 from spark_kafkalite.log import copied_batches
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
@@ -324,9 +326,9 @@ def test_cuts_back_what_the_leader_does_not_have(
     caplog.set_level(logging.INFO)
     world = make_world()
     for log in (world.leader.logs[0], world.partitions[0].log):
-        log.append_as_follower(make_stored_batch(0, 1, 3))
+        copy_at_once(log, make_stored_batch(0, 1, 3))
     # As the leader of epoch 3 it wrote what nobody has got.
-    world.partitions[0].log.append_as_follower(make_stored_batch(3, 3, 4))
+    copy_at_once(world.partitions[0].log, make_stored_batch(3, 3, 4))
     world.leader.logs[0].assign_leader_epoch(5)
     world.leader.append(0, 3)
     world.leader.high_watermarks[0] = 9
@@ -342,7 +344,7 @@ def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_worl
     partition = world.partitions[0]
     settled: list[Partition] = []
     world.services.on_settled = settled.append
-    partition.log.append_as_follower(make_stored_batch(0, 3, 4))
+    copy_at_once(partition.log, make_stored_batch(0, 3, 4))
     world.io.held = True
     world.follow()
     world.run()
@@ -368,7 +370,7 @@ def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_worl
 def test_begins_anew_where_the_leaders_log_begins(make_world: Callable[..., World]) -> None:
     world = make_world()
     world.leader.append(0, 3)
-    world.leader.logs[0].truncate_fully(100)
+    truncate_fully(world.leader.logs[0], 100)
     world.leader.logs[0].assign_leader_epoch(5)
     world.leader.append(0, 2)
     world.follow()
@@ -529,14 +531,14 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
     world = make_world()
     world.leader.append(0, 2)
     log = world.partitions[0].log
-    append, problems = log.copying, [KafkaStorageError("no room")] * 2
+    append, problems = log.local.append_run, [KafkaStorageError("no room")] * 2
 
     def failing(*arguments: Any) -> Any:
         if problems:
             raise problems.pop()
         return append(*arguments)
 
-    log.copying = failing  # type: ignore[method-assign]
+    log.local.append_run = failing  # type: ignore[method-assign]
     world.follow()
     world.run(0.4)
     assert world.is_same()
@@ -546,7 +548,7 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
         log.local.fail("bad disk")
         raise KafkaStorageError("bad disk")
 
-    log.copying = broken  # type: ignore[method-assign]
+    log.local.append_run = broken  # type: ignore[method-assign]
     world.leader.append(0)
     world.run(0.4)
     assert world.failed == world.partitions
@@ -574,7 +576,7 @@ def test_what_a_start_has_lost_is_copied_again(make_world: Callable[..., World])
     world = make_world()
     world.leader.append(0, 4)
     log = world.partitions[0].log
-    log.append_as_follower(contents(world.leader.logs[0])[: len(contents(world.leader.logs[0])) // 4])
+    copy_at_once(log, contents(world.leader.logs[0])[: len(contents(world.leader.logs[0])) // 4])
     log._go_on_at_end(8, "the last segment has lost its end")
     assert (log.log_end_offset, log.hole_start_offset) == (8, 2)
     world.follow()
@@ -640,7 +642,7 @@ def test_random_schedules(make_world: Callable[..., World], seed: int) -> None:
             leader.epoch += 1
             version += 1
             for log in leader.logs:
-                log.truncate_to(max(log.log_end_offset - chance.randrange(6), log.log_start_offset))
+                truncate_to(log, max(log.log_end_offset - chance.randrange(6), log.log_start_offset))
                 log.assign_leader_epoch(leader.epoch)
             leader.high_watermarks = [
                 min(each, log.log_end_offset) for each, log in zip(leader.high_watermarks, leader.logs, strict=True)

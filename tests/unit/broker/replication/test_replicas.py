@@ -16,6 +16,7 @@ from spark_kafkalite.broker.replication.partition import Partition, PartitionSer
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
@@ -254,7 +255,7 @@ def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_othe
     world: World, caplog: pytest.LogCaptureFixture, replicas: tuple[int, ...]
 ) -> None:
     log = world.logs.create(A, None)
-    log.append_as_follower(make_stored_batch(0, 0, 3))
+    copy_at_once(log, make_stored_batch(0, 0, 3))
     world.register()
     world.publish({"a": TopicState(b"a" * 16, {0: world.state(replicas=replicas)}, {})})
     world.settle()
@@ -271,13 +272,13 @@ def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, ca
     world.services.on_log_lost = lambda *lost: left.append(lost)
     if gone != "no log":
         log = world.logs.create(A, None if gone == "no id" else b"o" * 16)
-        log.append_as_follower(make_stored_batch(0, 0, 3))
+        copy_at_once(log, make_stored_batch(0, 0, 3))
     named = world.state(replicas=(ME, OTHER))
     world.publish({"a": TopicState(b"a" * 16, {0: named}, {})})
     world.loop.run_until_complete(world.replicas.compare_logs())
     world.register()
     world.settle()
-    assert left == [(A, b"a" * 16)]
+    assert set(left) == {(A, b"a" * 16)}
     with pytest.raises(KafkaStorageError, match="no log here any more: it is left to brokers 2"):
         world.replicas.get(A)
     assert world.logs.get(A) is None
@@ -317,6 +318,42 @@ def test_a_log_ahead_of_the_registry_is_not_led(world: World, caplog: pytest.Log
     world.settle()
     assert world.replicas.get(A).is_leader
     assert not world.replicas.has_failed
+
+
+def test_a_log_ahead_of_the_registry_is_left_to_others_that_have_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    left: list[tuple[TopicPartition, bytes]] = []
+    world.services.on_log_unopened = lambda *what: left.append(what)
+    world.logs.create(A, b"a" * 16).assign_leader_epoch(5, sync=False)
+    world.create("a")
+    world.change(A, world.state(version=1, replicas=(ME, OTHER)))
+    world.register()
+    world.settle()
+    assert set(left) == {(A, b"a" * 16)}
+    assert "remove the log's directory /d" in caplog.text
+
+
+@pytest.mark.parametrize("leader", [ME, OTHER])
+def test_a_leader_epoch_that_goes_back_changes_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, leader: BrokerId
+) -> None:
+    """Written by hand, it once had followers ask under an epoch that the leader refused, for ever."""
+    world.register()
+    world.create("a")
+    world.change(A, world.state(leader, epoch=5, version=1, replicas=(ME, OTHER)))
+    world.settle()
+    role = world.replicas.get(A).role
+    world.change(A, world.state(leader, epoch=2, version=2, replicas=(ME, OTHER)))
+    world.settle()
+    partition = world.replicas.get(A)
+    assert (partition.role, partition.leader_epoch) == (role, 5)
+    assert "/brokers/topics/a/partitions/0/state has only 2" in caplog.text
+    assert "set its leader_epoch to 6" in caplog.text
+    world.change(A, world.state(leader, epoch=6, version=3, replicas=(ME, OTHER)))
+    world.settle()
+    assert partition.leader_epoch == 6
+    assert partition.role is not role
 
 
 def test_a_log_that_could_not_be_made_is_made_when_it_is_tried_again(world: World) -> None:

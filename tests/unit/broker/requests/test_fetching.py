@@ -22,6 +22,7 @@ from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSess
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
 from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
 from spark_kafkalite.slices import Slices, run_whole
@@ -296,7 +297,7 @@ class TestFollowers:
         assert connection.answers == []
         # The broker stops leading and comes back with a log that has been cut meanwhile.
         partition.resign(3, 5, 2)
-        partition.log.truncate_to(1)
+        truncate_to(partition.log, 1)
         partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=3))
         ((_, (one,)),) = connection.receive().topics
         assert (one.error_code, one.diverging_epoch) == (0, (4, 1))

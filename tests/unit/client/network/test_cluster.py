@@ -178,5 +178,5 @@ def test_the_end_of_a_client_ends_connections_that_a_silent_broker_keeps_half_op
         began_s = time.monotonic()
         client.close()
         asking.join(20)
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 10
     assert isinstance(raised[0], ClosedError)

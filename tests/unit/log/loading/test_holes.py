@@ -16,6 +16,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import check_crc
 from spark_kafkalite.records.layout import MAX_INT32
@@ -495,7 +496,7 @@ def test_truncation_into_a_hole_takes_all_of_it(start: Callable[..., LogManager]
     log = start().logs[KEY]
     append(log)
     assert offsets(log) == [*range(8), 10]
-    log.truncate_to(9)
+    truncate_to(log, 9)
     assert (log.log_end_offset, offsets(log)) == (8, list(range(8)))
     append(log)
     assert offsets(log) == list(range(9))

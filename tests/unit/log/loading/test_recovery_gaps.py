@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import MAX_INT32
@@ -51,14 +52,14 @@ def rolled_behind_unflushed(log: PartitionLog, fs: MemoryFs, *, later: int = 0) 
 
 def test_gap_is_damage_unless_the_topic_is_compacted(open_log: LogOpener) -> None:
     log = open_log()
-    log.append_as_follower(make_stored_batch(0, 0) + make_stored_batch(5, 0))
+    copy_at_once(log, make_stored_batch(0, 0) + make_stored_batch(5, 0))
     assert open_log(clean=False, cleanup_policy="compact").log_end_offset == 6
     assert open_log(clean=False).log_end_offset == 1
 
 
 def test_gap_is_allowed_where_the_cleaner_has_been(open_log: LogOpener) -> None:
     log = open_log(segment_bytes=100)
-    log.append_as_follower(make_stored_batch(0, 0) + make_stored_batch(5, 0) + make_stored_batch(7, 0))
+    copy_at_once(log, make_stored_batch(0, 0) + make_stored_batch(5, 0) + make_stored_batch(7, 0))
     assert len(log.segments) == 3
     assert offsets(open_log(clean=False, cleaned_until_offset=8, segment_bytes=100)) == [0, 5, 7]
     assert offsets(open_log(clean=False, cleaned_until_offset=5, segment_bytes=100)) == [0, 5]
@@ -132,13 +133,13 @@ def test_cleaned_end_stays_the_end(
 def test_followers_gaps_lie_within_segments(open_log: LogOpener) -> None:
     settings = {"segment_bytes": 100, "cleanup_policy": "compact"}
     log = open_log(**settings)
-    log.append_as_follower(make_stored_batch(0, 0))
+    copy_at_once(log, make_stored_batch(0, 0))
     log.flush()
-    log.append_as_follower(make_stored_batch(5, 0) + make_stored_batch(9, 0))
+    copy_at_once(log, make_stored_batch(5, 0) + make_stored_batch(9, 0))
     assert [segment.base_offset for segment in log.segments] == [0, 1, 6]
     assert offsets(open_log(clean=False, recovery_point=1, **settings)) == [0, 5, 9]
     far = 10 + MAX_INT32
-    log.append_as_follower(make_stored_batch(far, 0))
+    copy_at_once(log, make_stored_batch(far, 0))
     assert log.segments.active.base_offset == 10
-    log.append_as_follower(make_stored_batch(2 * far, 0))
+    copy_at_once(log, make_stored_batch(2 * far, 0))
     assert log.segments.active.base_offset == 2 * far

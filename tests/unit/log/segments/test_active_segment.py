@@ -13,6 +13,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments import active_segment, index_walk
 from spark_kafkalite.log.segments.segment import IndexesDamaged
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
@@ -145,7 +146,7 @@ def test_walk_over_what_is_truncated_does_not_count(stopped: MemoryFs) -> None:
     with without_waiting(), pytest.raises(IndexesDamaged) as raised:
         log.read(1000, 1, BATCHES)
     load(raised.value)
-    log.truncate_to(500)
+    truncate_to(log, 500)
     append(log, 700, size=77)
     check(log)
 

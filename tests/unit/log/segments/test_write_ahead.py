@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber, RecordListTooLarge
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -147,7 +149,7 @@ def _append_another(log: PartitionLog) -> None:
 
 
 def _follow(log: PartitionLog) -> None:
-    log.append_as_follower(make_stored_batch(int(log.log_end_offset), 3, SMALL))
+    copy_at_once(log, make_stored_batch(int(log.log_end_offset), 3, SMALL))
 
 
 def _begin_another(log: PartitionLog) -> None:
@@ -162,8 +164,8 @@ def _fail(log: PartitionLog) -> None:
 CHANGES: list[Callable[[PartitionLog], None]] = [
     PartitionLog.roll,
     PartitionLog.write_small_files,
-    lambda log: log.truncate_to(1),
-    lambda log: log.truncate_fully(7),
+    lambda log: truncate_to(log, 1),
+    lambda log: truncate_fully(log, 7),
     _append_another,
     _follow,
     _begin_another,

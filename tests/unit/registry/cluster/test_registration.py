@@ -2,13 +2,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_kafkalite.errors import InconsistentClusterId, RegistryError
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
@@ -101,6 +102,25 @@ def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: Embe
     first = asyncio.run(registration.register_broker(old, a_broker()))
     second = asyncio.run(registration.register_broker(new, a_broker(), {old.session_id, new.session_id}))
     assert second > first
+    assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
+
+
+def test_the_holder_of_an_id_has_as_long_as_its_own_session_lasts(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
+    old, new = EmbeddedStore(registry, session_timeout_ms=60_000), EmbeddedStore(registry, session_timeout_ms=50)
+    other = replace(a_broker("h2"), incarnation=Incarnation(2))
+
+    async def come_back() -> None:
+        await registration.register_broker(old, replace(a_broker(), incarnation=Incarnation(1)))
+        waiting = asyncio.ensure_future(registration.register_broker(new, other))
+        done, _ = await asyncio.wait([waiting], timeout=0.5)
+        assert not done
+        registry.expire(old.session_id)
+        await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(come_back())
     assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
 
 
@@ -201,6 +221,43 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
     assert len(set(first + second)) == 3000
     assert second[0] == 2000
+
+
+def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedRegistry) -> None:
+    async def work() -> list[int]:
+        store = SilentStore(registry, session_timeout_ms=1000)
+        supply = ProducerIdManager(store, BrokerId(1))
+        supply.take_ahead()
+        await taken_ahead(supply)
+        given = [await supply.next_id() for _ in range(950)]
+        # From a tenth before its end on the next block is there, too.
+        await taken_ahead(supply)
+        store.is_silent = True
+        given += [await asyncio.wait_for(supply.next_id(), 10) for _ in range(1050)]
+        supply.close()
+        return given
+
+    async def taken_ahead(supply: ProducerIdManager) -> None:
+        async with asyncio.timeout(10):
+            while supply._taking_ahead is not None:
+                await asyncio.sleep(0.001)
+
+    assert asyncio.run(work()) == list(range(2000))
+
+
+def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: EmbeddedRegistry) -> None:
+    async def work() -> list[int]:
+        store = EmbeddedStore(registry)
+        supply = ProducerIdManager(store, BrokerId(1))
+        await asyncio.wrap_future(store.create(znodes.PRODUCER_ID_BLOCK, b"no block"))
+        supply.take_ahead()
+        await asyncio.sleep(0)
+        assert supply._taking_ahead is not None
+        await asyncio.wait([supply._taking_ahead])
+        await asyncio.wrap_future(store.delete(znodes.PRODUCER_ID_BLOCK))
+        return [await supply.next_id() for _ in range(3)]
+
+    assert asyncio.run(work()) == [0, 1, 2]
 
 
 def test_a_new_registry_is_refused_by_who_has_logs(registry: EmbeddedRegistry) -> None:

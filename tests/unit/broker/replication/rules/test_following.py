@@ -15,10 +15,12 @@ from spark_kafkalite.broker.replication.rules.following import (
     StartAnew,
     Truncate,
 )
+from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
@@ -43,7 +45,7 @@ def log_with(*epochs: tuple[int, int]) -> PartitionLog:
     log = new_log("follower")
     for epoch, count in epochs:
         for _ in range(count):
-            log.append_as_follower(make_stored_batch(log.log_end_offset, epoch))
+            copy_at_once(log, make_stored_batch(log.log_end_offset, epoch))
     return log
 
 
@@ -68,15 +70,15 @@ def take(following: Following, asked: Asked, answer: LeaderAnswer, records: byte
     """What the follower's shell does, at once."""
     match following.answered(asked, answer, log, 0.0):
         case Append():
-            log.append_as_follower(records)
+            copy_at_once(log, records)
             following.appended()
         case Truncate(offset, is_below_start):
             assert offset < log.log_end_offset
             assert is_below_start == (offset < log.log_start_offset)
-            log.truncate_to(offset)
+            truncate_to(log, offset)
             following.cut()
         case StartAnew(offset):
-            log.truncate_fully(offset)
+            truncate_fully(log, offset)
             following.cut()
 
 
@@ -110,8 +112,8 @@ def test_asks_for_what_comes_after_its_own_end_under_the_epoch_of_its_last_recor
 def test_appends_after_an_epoch_in_which_it_wrote_nothing_what_is_of_an_older_one() -> None:
     log = log_with((0, 2), (3, 1))
     log.assign_leader_epoch(5)
-    log.append_as_follower(make_stored_batch(3, 3))
-    log.append_as_follower(make_stored_batch(4, 6))
+    copy_at_once(log, make_stored_batch(3, 3))
+    copy_at_once(log, make_stored_batch(4, 6))
     assert log.epochs.entries == [(0, 0), (3, 2), (6, 4)]
     log.flush()
     assert log.end_offset_for_epoch(5) == (3, 4)
@@ -124,7 +126,7 @@ def test_records_count_only_behind_the_own_end() -> None:
     # Nothing is asked while the append is under way, and another answer to the same brings nothing.
     assert following.ask(log, 0.0, flushed_only=False) is None
     assert following.answered(asked, LeaderAnswer(0, 9, 0, has_records=True), log, 0.0) is None
-    log.append_as_follower(make_stored_batch(3, 0))
+    copy_at_once(log, make_stored_batch(3, 0))
     following.appended()
     assert following.answered(asked, LeaderAnswer(0, 9, 0, has_records=True), log, 0.0) is None
     assert ask(following, log).fetch_offset == 4
@@ -143,7 +145,7 @@ def test_the_high_watermark_follows_the_truncation() -> None:
     asked = ask(following, log)
     assert following.answered(asked, LeaderAnswer(0, 5, 0, diverging=(0, 3)), log, 0.0) == Truncate(2)
     assert following.high_watermark(log) == 0
-    log.truncate_to(2)
+    truncate_to(log, 2)
     following.cut()
     assert following.high_watermark(log) == 0
     # What was asked before the truncation says nothing about what is left.
@@ -183,7 +185,7 @@ def test_begins_anew_where_the_leaders_log_begins() -> None:
     log, following = log_with((0, 5)), Following(1.0)
     asked = ask(following, log)
     assert following.answered(asked, LeaderAnswer(OUT_OF_RANGE, log_start_offset=40), log, 0.0) == StartAnew(40)
-    log.truncate_fully(40)
+    truncate_fully(log, 40)
     following.cut()
     # Empty, and beyond the end of another leader's log.
     asked = ask(following, log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafkalite.broker.replication.rules.leaving import state_without
+from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
@@ -53,3 +53,15 @@ def test_nobody_leaves_who_would_leave_nobody_behind() -> None:
 def test_who_is_no_member_has_nothing_to_leave() -> None:
     assert without_me(partition_state(2, 3, leader=2)) is None
     assert without_me(partition_state(2, leader=2, eligible=incarnations_of(1))) is None
+
+
+def test_who_is_full_leaves_only_where_others_are_enough_to_commit() -> None:
+    after = state_without_full(partition_state(1, 2, 3, epoch=4), ME, LIVE, 2, 2)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr, after.eligible) == (-1, 4, (2, 3), {})
+    after = state_without_full(partition_state(2, 1, 3, leader=2), ME, LIVE, 2, 2)
+    assert after is not None and (after.leader, after.isr) == (2, (2, 3))
+    assert state_without_full(partition_state(1, 2), ME, LIVE, 2, 2) is None
+    # Broker 4 is dead; broker 1 is no member.
+    assert state_without_full(partition_state(1, 2, 4, replicas=(1, 2, 4)), ME, LIVE, 2, 2) is None
+    assert state_without_full(partition_state(2, 3, leader=2), ME, LIVE, 1, 1) is None

@@ -1,0 +1,87 @@
+"""Cutting the end of a log, or all of it: what a follower does whose leader's log is another.
+
+Answers that are being sent of what is cut are called off. The two that go in steps leave the log to a thread in
+between: it is not usable then, and is not read by anybody. KafkaStorageError (56) comes out when the disk fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.steps import Piece, Steps, run_steps
+from spark_kafkalite.model import Offset
+
+
+def truncate_to(log: PartitionLog, offset: int) -> None:
+    """Remove everything from ``offset`` on; from the start of its batch when it lies inside one."""
+    run_steps(truncation_to(log, offset))
+
+
+def truncate_fully(log: PartitionLog, start_offset: int) -> None:
+    """Remove everything, producers and leader epochs too, and go on at ``start_offset``, which may lie below the log
+    start. On the disk when this returns."""
+    run_steps(full_truncation(log, start_offset))
+
+
+def truncation_to(log: PartitionLog, offset: int) -> Steps[None]:
+    """Do what :func:`truncate_to` does in steps."""
+    yield from log.readying()
+    if offset >= log.log_end_offset:
+        log.forget_hole()
+        return
+    if offset < log.segments.first.base_offset:
+        yield from full_truncation(log, offset)
+        return
+    with _truncating(log):
+        yield (look := Piece(lambda: log.segments.floor(offset).find(offset)))
+        found = look.result()
+        end = offset if found is None else min(offset, found.header.base_offset)
+        log.cleaned_until_offset = min(log.cleaned_until_offset, end)
+        yield from log.local.truncate(found, end)
+        yield (rest := Piece(lambda: _truncate_rest(log, end)))
+        rest.result()
+        log.log_start_offset = Offset(min(log.log_start_offset, end))
+        yield from _end_truncation(log)
+
+
+def full_truncation(log: PartitionLog, start_offset: int) -> Steps[None]:
+    """Do what :func:`truncate_fully` does in steps."""
+    yield from log.readying()
+    with _truncating(log):
+        log.cleaned_until_offset = 0
+        yield from log.local.truncate_fully(start_offset)
+        yield (rest := Piece(lambda: _forget_rest(log, start_offset)))
+        rest.result()
+        log.log_start_offset = Offset(start_offset)
+        yield from _end_truncation(log)
+
+
+@contextmanager
+def _truncating(log: PartitionLog) -> Iterator[None]:
+    log.local.truncating = True
+    try:
+        if log.swap is not None:
+            log.swap.settle()
+        yield
+    except OSError as error:
+        raise log.local.fatal_error("truncate", error) from error
+    finally:
+        log.local.truncating = False
+
+
+def _truncate_rest(log: PartitionLog, end_offset: int) -> None:
+    log.producers.truncate_to(end_offset)
+    log.epochs.truncate_from_end(end_offset)
+
+
+def _forget_rest(log: PartitionLog, start_offset: int) -> None:
+    log.epochs.clear()
+    log.producers.truncate_fully(start_offset)
+
+
+def _end_truncation(log: PartitionLog) -> Steps[None]:
+    log.forget_hole()
+    yield (start := Piece(log.host.note_truncated(log)))
+    start.result()

@@ -1,0 +1,201 @@
+"""Changes to a stopped query's checkpoint: another position, a planned batch dropped, offsets for Spark's own source.
+
+A query that starts reads on where the last finished batch N ends, or first repeats a batch N+1 that was planned. Sinks
+know batches by their number and pass over one that they have had: so a number that a sink may have seen is never given
+to other records. To move a query, two files change:
+
+1. ``offsets/N+1`` becomes a batch that ends at the new position. It is made exclusively: a query that is still running
+   cannot plan its own batch N+1 any more and fails, rather than going on elsewhere than its checkpoint says.
+2. ``offsets/N`` says that batch N ended there, so that batch N+1 begins where it ends and reads nothing.
+
+The query runs the empty batch N+1 when it starts, and reads on in batch N+2. It is not marked as finished here, because
+its sink has to see it: Spark's file sink keeps a log of every batch, and neither it nor readers of its files get over a
+number that is missing (BATCH_METADATA_NOT_FOUND). A planned batch is dropped likewise, by making it empty: its sink may
+have had it, whole or in part, before the query stopped.
+
+Interrupted between the two, batch N+1 ends before it begins: the query then says so (KAFKA_DATA_LOSS) and ends, and
+another rewind that drops the planned batch repairs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from spark_kafkalite.spark.checkpoint_files import (
+    LoggedBatch,
+    QueryCheckpoint,
+    QueryCheckpointError,
+    SourceOffset,
+    commit_path,
+    offsets_path,
+)
+from spark_kafkalite.spark.jobs.files import FileExists
+from spark_kafkalite.spark.offset_ranges import Offsets
+
+# A query that wrote its checkpoint so recently counts as running.
+QUIET_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChange:
+    """Batches to write. ``added`` is one that must not be there yet; ``replaced`` are made in this order, after it."""
+
+    added: Mapping[int, LoggedBatch]
+    replaced: Mapping[int, LoggedBatch]
+
+
+def standing(checkpoint: QueryCheckpoint) -> tuple[SourceOffset, ...]:
+    """Return where each source stands behind the last finished batch; before any, where the query began.
+
+    Raises QueryCheckpointError when no batch was finished and a source does not say where it began, as Spark's own.
+    """
+    if checkpoint.committed is not None:
+        return checkpoint.batch(checkpoint.committed).sources
+    planned = checkpoint.batch(0)
+    for number, each in enumerate(planned.sources):
+        if each.initial is None:
+            raise QueryCheckpointError(
+                f"{checkpoint.files.root}/{offsets_path(0)}: no batch was ever finished, and the offset of source "
+                f"{number} does not say where the query began; remove the checkpoint and start the query anew"
+            )
+    return tuple(SourceOffset.of(each.initial, each.initial) for each in planned.sources if each.initial is not None)
+
+
+def moved(checkpoint: QueryCheckpoint, positions: Mapping[int, Offsets], *, drop_planned: bool) -> CheckpointChange:
+    """Return what moves partitions of sources (by their number in the query) to other offsets.
+
+    Raises QueryCheckpointError for a query with state, and for a planned batch that is not to be dropped. One without
+    records, as a move before has left it, needs no such leave.
+    """
+    root = checkpoint.files.root
+    if checkpoint.has_state:
+        raise QueryCheckpointError(
+            f"{root}/state: the query keeps state (an aggregation, a join, dropped duplicates) of what it has read, "
+            "which would count the records again; start it with a new checkpointLocation, from the position that you "
+            "want"
+        )
+    stand = standing(checkpoint)
+    if checkpoint.planned is not None and not drop_planned and checkpoint.batch(checkpoint.planned).sources != stand:
+        raise QueryCheckpointError(
+            f"{root}/{offsets_path(checkpoint.planned)}: batch {checkpoint.planned} is planned and not finished, and "
+            "its sink may have had a part of it; run the query until it is, or give --drop-planned to have its records "
+            "read again, in another batch"
+        )
+    committed, planned = checkpoint.committed, checkpoint.planned
+    sources = tuple(
+        _moved(each, positions[number], is_first=committed is None) if number in positions else each
+        for number, each in enumerate(stand)
+    )
+    if planned is not None:
+        dropped = checkpoint.batch(planned)
+        _check_count(checkpoint, planned, dropped, sources)
+        replaced = {planned: LoggedBatch(dropped.metadata, sources)}
+        if committed is not None and positions:
+            replaced[committed] = LoggedBatch(checkpoint.batch(committed).metadata, sources)
+        return CheckpointChange({}, replaced)
+    assert committed is not None
+    last = checkpoint.batch(committed)
+    metadata = _with_watermark(last.metadata, checkpoint.next_watermark_ms(committed))
+    return CheckpointChange(
+        {committed + 1: LoggedBatch(metadata, sources)}, {committed: LoggedBatch(last.metadata, sources)}
+    )
+
+
+def _moved(source: SourceOffset, offsets: Offsets, *, is_first: bool) -> SourceOffset:
+    merged = {**(source.offsets or {}), **offsets}
+    # Batch 0 begins where its own end says, see .stream_reader.
+    return SourceOffset.of(merged, merged if is_first else None)
+
+
+def _check_count(
+    checkpoint: QueryCheckpoint, planned: int, batch: LoggedBatch, sources: tuple[SourceOffset, ...]
+) -> None:
+    if len(batch.sources) != len(sources):
+        raise QueryCheckpointError(
+            f"{checkpoint.files.root}/{offsets_path(planned)}: it has {len(batch.sources)} sources, where batch "
+            f"{planned - 1} has {len(sources)}: damaged; restore both from a copy"
+        )
+
+
+def _with_watermark(metadata: str, watermark_ms: int) -> str:
+    fields = json.loads(metadata)
+    fields["batchWatermarkMs"] = max(watermark_ms, fields.get("batchWatermarkMs", 0))
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def without_initial(checkpoint: QueryCheckpoint) -> CheckpointChange:
+    """Return what takes ``$initial`` out of the last finished batch, so that Spark's own source can read its offsets.
+
+    The batch is finished, and nobody asks again where it began. Nothing to change where there is none. Raises
+    QueryCheckpointError while a batch is planned and not finished.
+    """
+    planned, committed = checkpoint.planned, checkpoint.committed
+    if planned is not None:
+        raise QueryCheckpointError(
+            f"{checkpoint.files.root}/{offsets_path(planned)}: batch {planned} is planned and not finished; run "
+            "the query with format(\"kafkalite\") until it is; 'kafkalite offsets rewind --drop-planned' empties it "
+            "before that"
+        )
+    assert committed is not None  # one of the two is there
+    last = checkpoint.batch(committed)
+    if all(each.initial is None for each in last.sources):
+        return CheckpointChange({}, {})
+    sources = tuple(
+        SourceOffset.of(each.offsets) if each.initial is not None and each.offsets is not None else each
+        for each in last.sources
+    )
+    return CheckpointChange({}, {committed: LoggedBatch(last.metadata, sources)})
+
+
+def recently_changed(checkpoint: QueryCheckpoint, now_ms: int) -> str | None:
+    """Return why the query counts as running, None when it does not."""
+    age_ms = now_ms - checkpoint.last_changed_ms()
+    if age_ms >= QUIET_MS:
+        return None
+    when = f"{age_ms / 1000:.0f} s ago" if age_ms >= 0 else f"{-age_ms / 1000:.0f} s ahead of this host's clock"
+    return (
+        f"{checkpoint.files.root}: written {when}, so its query may be running; stop the query, and try again when "
+        f"nothing has changed for {QUIET_MS // 1000} s"
+    )
+
+
+def carry_out(checkpoint: QueryCheckpoint, change: CheckpointChange, now_ms: int) -> str:
+    """Make a change and return the directory beside the checkpoint that has copies of the files that it replaced.
+
+    Raises QueryCheckpointError when the checkpoint was written in the last minute, or is while this runs.
+    """
+    if (reason := recently_changed(checkpoint, now_ms)) is not None:
+        raise QueryCheckpointError(reason)
+    files = checkpoint.files
+    # HDFS takes no colons.
+    taken_at = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S")
+    copy = files.beside(f".copy-{taken_at}.{now_ms % 1000:03}Z")
+    for batch_id in change.replaced:
+        copy.write_new(offsets_path(batch_id), files.read(offsets_path(batch_id)))
+    for batch_id, batch in change.added.items():
+        _forget_checksum(checkpoint, batch_id)
+        try:
+            files.write_new(offsets_path(batch_id), batch.to_text())
+        except FileExists:
+            raise _running(checkpoint, offsets_path(batch_id)) from None
+    for batch_id, batch in change.replaced.items():
+        _forget_checksum(checkpoint, batch_id)
+        files.replace(offsets_path(batch_id), batch.to_text())
+    if checkpoint.planned is not None and files.exists(commit_path(checkpoint.planned)):
+        raise _running(checkpoint, commit_path(checkpoint.planned))
+    return copy.root
+
+
+def _forget_checksum(checkpoint: QueryCheckpoint, batch_id: int) -> None:
+    # Hadoop's local file system refuses a file that does not fit, and takes one without.
+    checkpoint.files.delete(f"offsets/.{batch_id}.crc")
+
+
+def _running(checkpoint: QueryCheckpoint, path: str) -> QueryCheckpointError:
+    return QueryCheckpointError(
+        f"{checkpoint.files.root}/{path}: written by the query meanwhile: it is running; stop it and try again"
+    )

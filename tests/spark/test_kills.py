@@ -1,0 +1,116 @@
+"""A driver that is killed between any two steps of a batch, and an executor that is lost in one: the files of Spark's
+own file sink have every record once.
+
+``KAFKALITE_SOAK=1`` kills the driver at every step, five times each; ``KAFKALITE_KILL_SEED`` repeats a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+
+from .killed_app import STEPS
+from .test_submitted import spark_home
+from .topics import Topics
+
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000 if _SOAK else 300)]
+
+APP = Path(__file__).with_name("killed_app.py")
+RECORDS, PARTITIONS = 400, 2
+
+
+class Application:
+    """The application, run again and again over the same directories."""
+
+    def __init__(self, directory: Path, topics: Topics, master: str = "local[2]") -> None:
+        self.directory = directory
+        self.topic = topics.new(PARTITIONS)
+        for partition in range(PARTITIONS):
+            topics.fill(self.topic, range(partition, RECORDS, PARTITIONS), partition=partition)
+        self.home = spark_home(directory)
+        options = " ".join(SHORT_LIVED_OPTIONS)
+        self.config: dict[str, Any] = {
+            "bootstrap": topics.bootstrap,
+            "topic": self.topic,
+            "out": str(directory / "out"),
+            "checkpoint": str(directory / "checkpoint"),
+            "batch": RECORDS // 10,
+            "conf": {
+                "spark.master": master,
+                "spark.executor.memory": "512m",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.extraJavaOptions": options,
+                "spark.executor.extraJavaOptions": options,
+                "spark.local.dir": str(directory / "local"),
+                "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            },
+        }
+
+    def run(self, **more: object) -> tuple[int, str]:
+        """Run it in a process group of its own; return its exit code and its last line. Nothing of it is left."""
+        path = self.directory / "config.json"
+        path.write_text(json.dumps({**self.config, **more}))
+        log = self.directory / "log.txt"
+        environment = {**os.environ, "SPARK_HOME": str(self.home), "PYSPARK_PYTHON": sys.executable}
+        with (
+            log.open("wb") as errors,
+            subprocess.Popen(
+                [sys.executable, str(APP), str(path)],
+                stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True, text=True,
+            ) as process,
+        ):  # fmt: skip
+            try:
+                output, _ = process.communicate(timeout=240)
+            finally:
+                # The application, if it hangs.
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode in (0, -signal.SIGKILL), log.read_text(errors="replace")[-4000:]
+        return process.returncode, output
+
+    def finish(self, **more: object) -> list[list[Any]]:
+        """Run it to its end; return what is in the files."""
+        code, output = self.run(**more)
+        assert code == 0
+        found: list[list[Any]] = json.loads(output.splitlines()[-1])
+        return found
+
+    def everything(self) -> list[list[Any]]:
+        return sorted([number % PARTITIONS, number // PARTITIONS, str(number)] for number in range(RECORDS))
+
+
+def test_a_driver_is_killed_between_the_steps_of_a_batch(topics: Topics, tmp_path: Path) -> None:
+    seed = int(os.environ.get("KAFKALITE_KILL_SEED") or random.randrange(1 << 32))
+    print(f"KAFKALITE_KILL_SEED={seed}")
+    chance = random.Random(seed)
+    steps = list(STEPS) if _SOAK else [chance.choice(STEPS)]
+    for turn in range(5 if _SOAK else 1):
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        application = Application(directory, topics)
+        for step in steps:
+            code, _ = application.run(step=step, after_s=chance.choice((0, chance.uniform(0, 0.3))))
+            assert code == -signal.SIGKILL, f"it has ended before batch 2 came to {step}"
+        assert application.finish() == application.everything()
+
+
+@pytest.mark.skipif(not _SOAK, reason="a cluster of executors takes long to start: KAFKALITE_SOAK=1")
+def test_an_executor_is_lost_in_a_batch(topics: Topics, tmp_path: Path) -> None:
+    application = Application(tmp_path, topics, "local-cluster[2,1,512]")
+    marker = tmp_path / "lost"
+    assert application.finish(lose_executor=str(marker)) == application.everything()
+    assert marker.exists()

@@ -1,0 +1,89 @@
+"""A topic is created when its leaders are registered; that one of them does not answer delays the answer, no more."""
+
+from __future__ import annotations
+
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from spark_kafkalite.broker.requests.topics import TopicAdmin
+from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.errors import BrokerUnreachable, RequestTimedOut
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState, TopicState, diff
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.controller.controller import TopicSpec
+from spark_kafkalite.registry.znodes import TopicAssignment
+from spark_kafkalite.slices import Slices
+from spark_kafkalite.testing.manual_clock import ManualClock
+from spark_kafkalite.testing.manual_loop import ManualLoop
+from spark_kafkalite.testing.partition_states import live_broker
+
+TOPIC_ID = b"n" * 16
+
+
+class FrozenPeers:
+    """Other brokers that are registered, and say nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def ask(self, broker: Any, message: object, version: int, *, timeout_s: float) -> None:
+        self.asked.append(broker.broker_id)
+        raise BrokerUnreachable("no answer")
+
+
+def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
+    """Create a topic that broker 2 is to lead; return the outcome, the seconds that it took, and who was asked."""
+    loop = ManualLoop(ManualClock())
+    view, peers = ClusterView(), FrozenPeers()
+
+    class Controller:
+        async def create_topics(self, topics: list[TopicSpec], validate_only: bool) -> dict[str, TopicAssignment]:
+            state = PartitionState((BrokerId(2),), leader=BrokerId(2), leader_epoch=0)
+            live = {number: live_broker(number) for number in ((1, 2) if is_registered else (1,))}
+            new = ClusterState("id", live, MappingProxyType({"new": TopicState(TOPIC_ID, {0: state}, {})}))
+            view.publish(new, diff(view.state, new))
+            return {"new": TopicAssignment(TOPIC_ID, {0: (BrokerId(2),)})}
+
+    class Hosted:
+        def check_room(self) -> None: ...
+
+        def serves(self, topic_partition: Any, topic_id: bytes) -> bool:
+            return is_registered
+
+        async def wait_until(self, condition: Any, timeout_s: float) -> bool:
+            return bool(condition())
+
+    membership: Any = SimpleNamespace(session=SimpleNamespace(controller=Controller()))
+    anything: Any = SimpleNamespace(check_new_partitions=lambda *_: None)
+    topics = TopicAdmin(
+        DynamicConfig(BrokerConfig.from_properties({"broker.id": 1})),
+        anything,
+        membership,
+        view,
+        Hosted(),  # type: ignore[arg-type]
+        Slices(loop),
+        anything,
+        peers,  # type: ignore[arg-type]
+        connections=lambda: 0,
+    )
+    try:
+        began_s = loop.time()
+        found = loop.run_until_complete(topics.create([TopicSpec("new")], timeout_s=30.0))
+        return found["new"], loop.time() - began_s, peers.asked
+    finally:
+        loop.close()
+
+
+def test_a_leader_that_does_not_answer_delays_a_creation_by_seconds_and_not_by_its_whole_time() -> None:
+    outcome, seconds, asked = outcome_of(is_registered=True)
+    assert isinstance(outcome, TopicAssignment)
+    assert 3.0 < seconds <= 5.0
+    assert set(asked) == {2}
+
+
+def test_a_topic_whose_leader_is_not_registered_is_not_ready_in_time() -> None:
+    outcome, _, asked = outcome_of(is_registered=False)
+    assert isinstance(outcome, RequestTimedOut)
+    assert not asked
