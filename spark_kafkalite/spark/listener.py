@@ -168,7 +168,8 @@ class KafkaliteListener(StreamingQueryListener):
             box.close()
 
     def _into_sparks_log(self, warning: PostedWarning) -> None:
-        log = self._session._jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{warning.speaker}")
+        jvm: Any = self._session._jvm
+        log = jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{warning.speaker}")
         queries = " ".join(f"query {each}:" for each in self._reading(warning.subject))
         text = " ".join(part for part in (queries, f"[{warning.subject}]", warning.text) if part)
         if warning.level == "ERROR":
@@ -313,7 +314,8 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
         listener = _INSTALLED[spark] = KafkaliteListener(spark)
         spark.streams.addListener(listener)
         try:
-            listener.pass_warnings_on(PostBox(spark._jvm.java.lang.ProcessHandle.current().pid()))
+            jvm: Any = spark._jvm
+            listener.pass_warnings_on(PostBox(jvm.java.lang.ProcessHandle.current().pid()))
         except (Py4JError, OSError) as error:
             _LOG.info("warnings of the source stand on standard error alone: %s", error)
     return listener

@@ -46,7 +46,7 @@ def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_override
     overridden = (
         "startingOffsets=earliest, newPartitionStart=latest: without effect on the partitions of the checkpoint, in "
         f"which the query goes on at {topic}-0 offset 4, {topic}-1 offset 0; for another start give it a new "
-        "checkpointLocation"
+        "checkpointLocation, or move this one with kafkalite offsets rewind --checkpoint"
     )
     eventually(lambda: len(warned(topic)) >= 2, timeout_s=120)
     # The same text is not shown again within a minute.
