@@ -90,16 +90,20 @@ def client_settings(
     return settings
 
 
-def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> Admin:
+def reachable_admin(
+    settings: Mapping[str, object], *, shared: bool = False, by_bootstrap_server: bool = False
+) -> Admin:
     """Return an administrator whose cluster has answered. Raises BrokerUnreachable after a few seconds.
 
     It warns of settings that no client knows, unless they are ``shared`` with a producer or consumer, which does.
+    ``by_bootstrap_server``: an answer from there is enough, whether or not the advertised addresses can be reached.
 
     Clients are patient: a program should outlive the restart of a broker. A person at a terminal who has mistyped the
     address should not wait for that.
     """
     from spark_kafkalite.client.admin.admin import Admin
     from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
+    from spark_kafkalite.client.network.retry import Deadline
 
     # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
     left_out = {
@@ -109,7 +113,10 @@ def reachable_admin(settings: Mapping[str, object], *, shared: bool = False) -> 
     }
     admin = Admin({name: value for name, value in settings.items() if name not in left_out})
     try:
-        admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
+        if by_bootstrap_server:
+            admin.cluster.refresh([], Deadline.after_ms(_REACHABLE_WITHIN_MS))
+        else:
+            admin.describe_cluster(timeout_ms=_REACHABLE_WITHIN_MS)
     except BrokerUnreachable as error:
         admin.close()
         if isinstance(error.__cause__, HandshakeFailed):

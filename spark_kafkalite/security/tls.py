@@ -225,6 +225,11 @@ class TlsStream:
             raise self._failure(error) from None
         return True
 
+    def peer_certificate_expires(self) -> str | None:
+        """Return the end of the peer's certificate in OpenSSL's words, None where it was not verified."""
+        expires = (self._object.getpeercert() or {}).get("notAfter")
+        return expires if isinstance(expires, str) else None
+
     def read_into(self, view: memoryview) -> int | None:
         """Decrypt into ``view`` (not empty); return how many bytes, 0 at the stream's end, None when more must come.
 

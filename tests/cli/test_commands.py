@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.model_broker import ModelBroker
 
 pytestmark = pytest.mark.slow
 
@@ -397,3 +399,29 @@ def test_a_broker_that_cannot_start_says_why_in_one_line(broker: BrokerProcess, 
     )
     assert same_data.returncode == 1
     assert str(broker.data_dir) in same_data.stderr
+
+
+def test_the_doctor_finds_nothing_wrong(run: Commands) -> None:
+    done = run("doctor")
+    assert done.stdout.splitlines()[-1] == "Nothing to do."
+    assert " 1 of 1 " in done.stdout
+    assert json.loads(run("doctor", "--json").stdout)["problems"] == []
+    refused = run("doctor", "--master", "local", code=2)
+    assert "--master and --conf are for --spark" in refused.stderr
+
+
+def test_the_doctor_names_an_address_that_nobody_reaches() -> None:
+    broker = ModelBroker({})
+    try:
+        bootstrap = broker.listen()
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            broker.address = held.getsockname()
+            done = kafkalite("doctor", "--bootstrap-server", bootstrap)
+    finally:
+        broker.close()
+    assert done.returncode == 1
+    assert (
+        f"To do: driver: the advertised address 127.0.0.1:{broker.address[1]} cannot be used: "
+        f"127.0.0.1:{broker.address[1]}: connection refused; only the broker's own host" in done.stdout
+    ), done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -113,6 +114,16 @@ def etc(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> 
     assert STORE_PASSWORD == "store-password"
     assert KEY_PASSWORD == "key-password"
     return directory
+
+
+def test_the_doctor_comes_in_and_sees_the_certificate(secure_kafka: SecureKafka, command_config) -> None:
+    config = command_config(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512) | {"acks": "all"})
+    at = secure_kafka.address(SecuredListener.SASL_SSL.listener_name)
+    done = kafkalite("doctor", "--bootstrap-server", at, "--command-config", config, "--json")
+    assert (done.code, done.err) == (0, ""), done.out + done.err
+    [address] = json.loads(done.out)["driver"]["addresses"]
+    assert address["problem"] is None
+    assert address["certificate_expires_s"] > time.time()
 
 
 @pytest.mark.parametrize("block", blocks(), ids=range(len(blocks())))

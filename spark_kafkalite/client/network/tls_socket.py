@@ -70,6 +70,10 @@ class TlsSocket:
             limit_receiving(self, deadline)
             self._receive()
 
+    def peer_certificate_expires(self) -> str | None:
+        """Return when the peer's certificate expires, as ``ssl.cert_time_to_seconds`` takes it; after the handshake."""
+        return self._stream.peer_certificate_expires()
+
     # Bytes ----------------------------------------------------------------------------------------------------------
 
     def recv_into(self, buffer: memoryview) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 import pytest
@@ -21,6 +22,15 @@ def authority() -> trustme.CA:
 
 def pair(version: str | None = None, host: str = HOST, step: int = 1_000_000) -> Pair:
     return Pair(trusting(authority()), server_context(authority(), version=version), host, step)
+
+
+def test_the_end_of_the_peers_certificate() -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=9)
+    both = Pair(trusting(authority()), server_context(authority(), not_after=ends))
+    both.handshake()
+    expires = both.client.peer_certificate_expires()
+    assert expires is not None
+    assert ssl.cert_time_to_seconds(expires) == ends.timestamp()
 
 
 # Bytes --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""``kafkalite doctor``: checks that a host, and Spark's executors, can work with a cluster."""

@@ -1,0 +1,93 @@
+"""Runs the probe once on every executor of a Spark session.
+
+As plain Python functions over an RDD: that needs nothing on the executors but what Spark itself brings. A task cannot
+be sent to a given executor; as many tasks as there are executors spread over them when those have nothing else to do,
+and further rounds, of more tasks, look for those that were missed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.cli.doctor import probe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROUNDS: Final = 4
+# Tasks that end at once would all run on the executor that is first.
+_DWELL_S: Final = 0.5
+_REGISTERED_WITHIN_S: Final = 60
+
+
+def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """Return the session of ``spark-submit`` or of this environment. Raises ClickException where it cannot be used."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise click.ClickException("--spark needs PySpark here: pip install 'spark-kafkalite[spark]'") from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("kafkalite doctor")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    if not hasattr(spark, "_jsc"):
+        raise click.ClickException("--spark needs classic Spark, not Spark Connect: run it on the server's host")
+    return spark
+
+
+def look_on_executors(
+    spark: SparkSession, settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return what was found, one entry for each executor that was met, and how many executors there are.
+
+    ``not_before_s`` and ``not_after_s`` of an entry bound the time at which the driver's clock says it was made.
+    """
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+    try:
+        context = spark.sparkContext
+        count = _executors(spark)
+        # Nothing of this package: it may be missing there.
+        given, places, look, dwell_s = dict(settings), list(addresses), probe.look, _DWELL_S
+
+        def task(_: Iterable[int]) -> Iterator[dict[str, Any]]:
+            time.sleep(dwell_s)
+            yield look(given, places, True)
+
+        met: dict[tuple[str, int], dict[str, Any]] = {}
+        for attempt in range(_ROUNDS):
+            tasks = count * (1 if attempt == 0 else 4 * attempt)
+            before_s = time.time()
+            for each in context.parallelize(range(tasks), tasks).mapPartitions(task).collect():
+                each["not_before_s"], each["not_after_s"] = before_s, time.time()
+                met.setdefault((each["host"], each["process"]), each)
+            if len(met) >= count:
+                break
+        return [met[key] for key in sorted(met)], count
+    finally:
+        cloudpickle.unregister_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+
+
+def _executors(spark: SparkSession) -> int:
+    """Return how many executors there are, once those that were asked for are there, or have had their time."""
+    context = spark.sparkContext
+    if context._jsc.sc().isLocal():
+        return 1
+    wanted = int(context.getConf().get("spark.executor.instances", "1"))
+    until = time.monotonic() + _REGISTERED_WITHIN_S
+    while True:
+        # The driver is among them.
+        there = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
+        if there >= max(1, wanted) or time.monotonic() > until:
+            return max(1, there)
+        time.sleep(0.2)
