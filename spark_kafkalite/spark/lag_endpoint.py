@@ -56,7 +56,7 @@ class _LagServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], pages: Mapping[str, tuple[str, Callable[[], str]]]) -> None:
         self.pages = pages
         self._free = threading.BoundedSemaphore(_MOST_REQUESTS)
-        super().__init__(address, _Request)
+        super().__init__(address, _LagRequest)
 
     def server_bind(self) -> None:
         # Not HTTPServer's, which asks for the host's name.
@@ -78,7 +78,7 @@ class _LagServer(ThreadingHTTPServer):
         """A client that went away is nobody's concern."""
 
 
-class _Request(BaseHTTPRequestHandler):
+class _LagRequest(BaseHTTPRequestHandler):
     server: _LagServer
     timeout = _REQUEST_TIMEOUT_S
 

@@ -63,6 +63,6 @@ def test_few_requests_are_served_at_once_and_silent_ones_are_ended(
     for each in held:
         assert each.makefile("rb").read().endswith(b"served")
         each.close()
-    monkeypatch.setattr(lag_endpoint._Request, "timeout", 0.2)
+    monkeypatch.setattr(lag_endpoint._LagRequest, "timeout", 0.2)
     with socket.create_connection(endpoint.address, timeout=60) as silent:
         assert silent.recv(1) == b""
