@@ -35,6 +35,7 @@ from spark_kafkalite.spark.offset_ranges import Offsets, from_json
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes, as_json, as_prometheus
 from spark_kafkalite.spark.source import FORMAT_NAME
+from spark_kafkalite.spark.warning_post import PostBox, PostedWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
+_LOOK_S: Final = 0.5
 # Ended queries whose last figures are kept.
 _MOST_ENDED: Final = 100
 _EXPECTED: Final = (KafkaliteError, OSError, Py4JError, ValueError)
@@ -146,6 +148,49 @@ class KafkaliteListener(StreamingQueryListener):
     def _has_ended(self) -> bool:
         # PySpark forgets the context when it stops.
         return self._session.sparkContext._jsc is None
+
+    # What Spark's Python processes say ------------------------------------------------------------------------------
+
+    def pass_warnings_on(self, box: PostBox) -> None:
+        """Put warnings of this host's Python processes into Spark's log, until the session ends. Closes the box."""
+        threading.Thread(target=self._pass_on, args=(box,), name="kafkalite-warnings", daemon=True).start()
+
+    def _pass_on(self, box: PostBox) -> None:
+        try:
+            while not self._has_ended():
+                warning = box.next(_LOOK_S)
+                if warning is not None:
+                    self._into_sparks_log(warning)
+        except (Py4JError, OSError, AttributeError):
+            # The JVM has ended, and PySpark has forgotten it.
+            return
+        finally:
+            box.close()
+
+    def _into_sparks_log(self, warning: PostedWarning) -> None:
+        jvm: Any = self._session._jvm
+        log = jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{warning.speaker}")
+        queries = " ".join(f"query {each}:" for each in self._reading(warning.subject))
+        text = " ".join(part for part in (queries, f"[{warning.subject}]", warning.text) if part)
+        if warning.level == "ERROR":
+            log.error(text)
+        else:
+            log.warn(text)
+
+    def _reading(self, subject: str) -> list[str]:
+        """Return the running queries that read this; a sink's are not known."""
+        with self._lock:
+            running = list(self._running.values())
+        found = []
+        for query in running:
+            try:
+                sources = query.sources if query.sources is not None else _sources_of(query.execution)
+            except _EXPECTED:
+                # Its plan is not made yet, and nobody but its own thread may make it.
+                continue
+            if any(source.options.subject == subject for source in sources.values()):
+                found.append(query.query_id if query.name is None else f"{query.query_id} ({query.name})")
+        return found
 
     # What Spark reports ---------------------------------------------------------------------------------------------
 
@@ -268,4 +313,9 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
     if listener is None:
         listener = _INSTALLED[spark] = KafkaliteListener(spark)
         spark.streams.addListener(listener)
+        try:
+            jvm: Any = spark._jvm
+            listener.pass_warnings_on(PostBox(jvm.java.lang.ProcessHandle.current().pid()))
+        except (Py4JError, OSError) as error:
+            _LOG.info("warnings of the source stand on standard error alone: %s", error)
     return listener

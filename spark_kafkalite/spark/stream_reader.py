@@ -128,7 +128,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             overridden.append(f"{new.option}={new.text}")
         _LOG.warning(
             "%s: without effect on the partitions of the checkpoint, in which the query goes on at %s; for another "
-            "start give it a new checkpointLocation",
+            "start give it a new checkpointLocation, or move this one with kafkalite offsets rewind --checkpoint",
             ", ".join(overridden),
             listed([f"{tp} offset {offset}" for tp, offset in sorted(checkpoint.items())]),
         )

@@ -10,6 +10,7 @@ A text is said at most once a minute, and then with how often it was held back. 
 said is kept in files in Spark's directory of the application on this host, which Spark deletes with it. Where that
 cannot be used, each process counts for itself.
 
+An application that watches its queries (:mod:`.listener`) gets what is said on its host, see :mod:`.warning_post`.
 Only Spark's own processes are touched: the application's logging is the application's.
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.spark.conditions import one_line
+from spark_kafkalite.spark.warning_post import PostedWarning, post
 
 SOURCE: Final = "KafkaliteSource"
 SINK: Final = "KafkaliteSink"
@@ -91,12 +93,21 @@ class SaidBefore:
 
 
 class WorkerLog(logging.Handler):
-    """Writes what the process says as lines like those of Spark's log. ``write`` takes a whole line."""
+    """Writes what the process says as lines like those of Spark's log.
 
-    def __init__(self, said: SaidBefore, write: Callable[[str], None]) -> None:
+    ``write`` takes a whole line; ``hand_on`` takes what it says.
+    """
+
+    def __init__(
+        self,
+        said: SaidBefore,
+        write: Callable[[str], None],
+        hand_on: Callable[[PostedWarning], None] = lambda warning: None,
+    ) -> None:
         super().__init__(logging.WARNING)
         self._said = said
         self._write = write
+        self._hand_on = hand_on
         self.speaker = SOURCE
         self.subject = ""
 
@@ -106,20 +117,22 @@ class WorkerLog(logging.Handler):
             text = f"{self.speaker} {self.subject} {_told_apart(record)}"
             held = self._said.held_back(text, once=getattr(record, "once", False))
             if held is not None:
-                self._write(self.line(record, held))
+                warning = self.warning(record, held)
+                moment = time.strftime("%y/%m/%d %H:%M:%S", time.localtime(record.created))
+                about = f"[{warning.subject}] " if warning.subject else ""
+                self._write(f"{moment} {warning.level} {warning.speaker}: {about}{warning.text}\n")
+                self._hand_on(warning)
         except Exception:
             self.handleError(record)
 
-    def line(self, record: logging.LogRecord, held: int = 0) -> str:
-        """Return the record's line; ``held`` is how often it was not written before."""
-        moment = time.strftime("%y/%m/%d %H:%M:%S", time.localtime(record.created))
+    def warning(self, record: logging.LogRecord, held: int) -> PostedWarning:
+        """Return what the record says; ``held`` is how often it was not written before."""
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {record.exc_info[1]!r}"
-        about = f"[{self.subject}] " if self.subject else ""
         more = f" (and {held} times more since it was last shown)" if held else ""
         level = _LEVELS.get(record.levelname, record.levelname)
-        return f"{moment} {level} {self.speaker}: {about}{one_line(text)}{more}\n"
+        return PostedWarning(self.speaker, self.subject, level, f"{one_line(text)}{more}")
 
 
 def speak_of(speaker: str, subject: str) -> None:
@@ -160,7 +173,8 @@ def _handler() -> WorkerLog:
         if isinstance(handler, WorkerLog):
             return handler
     directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    handler = WorkerLog(SaidBefore(Path(directory, "kafkalite-said") if directory else None), _to_stderr)
+    said = SaidBefore(Path(directory, "kafkalite-said") if directory else None)
+    handler = WorkerLog(said, _to_stderr, post)
     logger.addHandler(handler)
     return handler
 

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import queue
 import socket
+import tempfile
 import threading
 import time
 import urllib.request
@@ -15,6 +17,7 @@ from spark_kafkalite.spark import listener as listener_module
 from spark_kafkalite.spark.listener import KafkaliteListener, _Source, install_listener
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes
+from spark_kafkalite.spark.warning_post import PostBox, PostedWarning, post
 
 DESCRIPTION = "PythonMicroBatchStream@1"
 
@@ -146,6 +149,47 @@ def test_the_lag_is_served_until_the_session_ends(watching, session):
     assert not thread.is_alive()
     with pytest.raises(OSError):
         socket.create_connection((host, port), timeout=60).close()
+
+
+@pytest.fixture
+def sparks_log(session):
+    """What is put into the log of the session's JVM: logger, level and text."""
+    lines: queue.Queue[tuple[str, str, str]] = queue.Queue()
+
+    def logger(name):
+        return SimpleNamespace(
+            warn=lambda text: lines.put((name, "WARN", text)), error=lambda text: lines.put((name, "ERROR", text))
+        )
+
+    factory = SimpleNamespace(getLogger=logger)
+    session._jvm = SimpleNamespace(org=SimpleNamespace(slf4j=SimpleNamespace(LoggerFactory=factory)))
+    return lines
+
+
+def test_warnings_of_the_source_come_into_sparks_log_with_the_query(
+    watching, session, sparks_log, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    box = PostBox(2**31)
+    watching.pass_warnings_on(box)
+    (thread,) = [each for each in threading.enumerate() if each.name == "kafkalite-warnings"]
+    reading = 'subscribe=t, groupId=g"1'
+    post(PostedWarning("KafkaliteSource", reading, "WARN", "before any query"), (2**31,))
+    assert sparks_log.get(timeout=60)[2] == f"[{reading}] before any query"
+    watching.onQueryStarted(started(1, name="hourly"))
+    watching.onQueryStarted(started(2))
+    post(PostedWarning("KafkaliteSource", reading, "WARN", "text"), (2**31,))
+    assert sparks_log.get(timeout=60) == (
+        "spark_kafkalite.KafkaliteSource",
+        "WARN",
+        f"query query-1 (hourly): query query-2: [{reading}] text",
+    )
+    post(PostedWarning("KafkaliteSink", "topic=out", "ERROR", "text"), (2**31,))
+    assert sparks_log.get(timeout=60) == ("spark_kafkalite.KafkaliteSink", "ERROR", "[topic=out] text")
+    session.sparkContext._jsc = None
+    thread.join(60)
+    assert not thread.is_alive()
+    assert list(next(tmp_path.iterdir()).iterdir()) == []
 
 
 def test_the_last_report_is_committed_when_the_query_ends(watching, committed):

@@ -430,3 +430,22 @@ def test_offsets_of_another_source_are_refused():
 def test_the_progress_offset_is_plain():
     reader, _, _ = lose()
     assert reader.reportLatestOffset() == {"t": {"0": 10}}
+
+
+def test_a_checkpoint_that_overrides_where_to_start_is_told_once_with_both(caplog):
+    reader = reader_over(DictionaryCluster({T0: 9}), newPartitionStart="latest")
+    at = {"t": {"0": 4}}
+    reader.partitions(at, reader.latestOffset(at, ALL))
+    reader.latestOffset({"t": {"0": 9}}, ALL)
+    (told,) = caplog.messages
+    assert told.startswith(
+        "startingOffsets=earliest, newPartitionStart=latest: without effect on the partitions of the checkpoint, in "
+        "which the query goes on at t-0 offset 4; "
+    )
+
+
+def test_a_new_query_is_told_nothing_of_a_checkpoint(caplog):
+    reader = reader_over(DictionaryCluster({T0: 9}))
+    initial = reader.initialOffset()
+    reader.partitions(initial, reader.latestOffset(initial, ALL))
+    assert caplog.messages == []

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafkalite.spark import worker_log
+from spark_kafkalite.spark.warning_post import PostedWarning
 from spark_kafkalite.spark.worker_log import SINK, SaidBefore, WorkerLog, say, speak_of
 
 LOGGER = "spark_kafkalite.spark"
@@ -116,6 +117,16 @@ def test_a_file_that_is_no_use_or_a_directory_that_is_gone_is_no_reason_to_be_si
     gone = SaidBefore(tmp_path / "not" / "there", clock)
     assert gone.held_back("text") == 0
     assert gone.held_back("text") is None
+
+
+def test_what_is_shown_is_handed_on(tmp_path, clock):
+    handed: list[PostedWarning] = []
+    handler = WorkerLog(SaidBefore(None, clock), lambda line: None, handed.append)
+    handler.subject = "subscribe=t"
+    record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, "text %s", ("x",), None)
+    for _ in range(2):
+        handler.handle(record)
+    assert handed == [PostedWarning("KafkaliteSource", "subscribe=t", "WARN", "text x")]
 
 
 def test_the_applications_logging_is_left_alone():
