@@ -80,8 +80,6 @@ class IsrLeaving:
         self._led_on_until_s: dict[TopicPartition, float] = {}
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
-        # Whose log the registry does not match, so that it is not opened, with the topic's id.
-        self._unopened: dict[TopicPartition, bytes] = {}
         self._leaving: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -125,37 +123,25 @@ class IsrLeaving:
         self._lost[topic_partition] = topic_id
         self._loop.call_soon(self._begin_leaving)
 
-    def log_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        """Leave a partition whose log this broker has and cannot serve to those who live and have it, too."""
-        self._unopened[topic_partition] = topic_id
-        self._loop.call_soon(self._begin_leaving)
-
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if self._failed and (change.new_brokers or change.bounced_brokers or change.changed_partitions):
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        is_asked = self._failed or self._full or self._lost or self._unopened
-        if is_asked and self._leaving is None and not self._stopped:
+        if (self._failed or self._full or self._lost) and self._leaving is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
             full, self._full = self._full, {}
             lost, self._lost = self._lost, {}
-            unopened, self._unopened = self._unopened, {}
-            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost, unopened))
+            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost))
             self._leaving.add_done_callback(self._left)
 
     async def _leave_these(
-        self,
-        failed: Iterable[Partition],
-        full: Iterable[Partition],
-        lost: Mapping[TopicPartition, bytes],
-        unopened: Mapping[TopicPartition, bytes],
+        self, failed: Iterable[Partition], full: Iterable[Partition], lost: Mapping[TopicPartition, bytes]
     ) -> None:
         await self._leave_all(failed, _Why.FAILED)
         await self._leave_all(full, _Why.FULL)
         await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
-        await _do_all([partial(self._leave_unopened, *each) for each in unopened.items()], _LEFT_AT_ONCE)
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving = None
@@ -163,7 +149,7 @@ class IsrLeaving:
             logger.critical(
                 "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
             )
-        if self._lost or self._full or self._unopened:
+        if self._lost or self._full:
             self._begin_leaving()
 
     # A stop ---------------------------------------------------------------------------------------------------------
@@ -260,15 +246,6 @@ class IsrLeaving:
             return state_without_lost(state, self._me) if is_lost else None
 
         await self._write(topic_partition, topic_id, without_me, in_this_session=False)
-
-    async def _leave_unopened(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        def without_me(state: PartitionState) -> PartitionState | None:
-            if self._replicas.find(topic_partition) is not None:
-                # It is served by now.
-                return None
-            return state_without(state, self._me, self._view.state.brokers, 0, keeps_log=False)
-
-        await self._write(topic_partition, topic_id, without_me, in_this_session=True)
 
     async def _write(
         self,

@@ -59,7 +59,6 @@ class PartitionServices:
         "on_following",
         "on_leader_log_start",
         "on_log_lost",
-        "on_log_unopened",
         "on_role_change",
         "on_settled",
         "on_storage_failure",
@@ -91,8 +90,6 @@ class PartitionServices:
         self.on_full: Callable[[Partition], None] = lambda partition: None
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
         self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
-        # Told the same of one whose log is there and is not served, because the registry does not match it.
-        self.on_log_unopened: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
         self.on_role_change: Callable[[Partition], None] = lambda partition: None
         # Told when a partition has another role; with a Follower it is to be copied from its leader.

@@ -367,7 +367,7 @@ class Replicas:
             return None
         if partition is None:
             log = self._open_log(topic_partition, topic.topic_id, state)
-            if log is None or self._is_ahead(log, topic.topic_id, state):
+            if log is None or self._is_ahead(log, state):
                 return None
             self._failed.pop(topic_partition, None)
             checkpointed = self._logs.high_watermark(topic_partition)
@@ -481,11 +481,11 @@ class Replicas:
         """Return whether the log of a partition is gone, and no other has been made yet."""
         return self._lost.get(topic_partition) == topic_id
 
-    def _is_ahead(self, log: PartitionLog, topic_id: bytes, state: PartitionState) -> bool:
+    def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
         """Return whether the log has a leader epoch that the registry has not given yet; then it is not served.
 
-        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery. Others that are in
-        sync may lead.
+        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery. Nor is it left to
+        others: where the registry is an older copy, they may be those that had dropped out of the ISR since.
         """
         if log.epochs.latest <= state.leader_epoch:
             return False
@@ -502,7 +502,6 @@ class Replicas:
         if log.topic_partition not in self._failed:
             logger.error("%s", problem)
         self._failed[log.topic_partition] = KafkaStorageError(problem)
-        self._services.on_log_unopened(log.topic_partition, topic_id)
         return True
 
     def _tell_of_lower_epoch(self, partition: Partition, state: PartitionState) -> None:

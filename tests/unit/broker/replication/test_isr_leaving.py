@@ -287,28 +287,6 @@ def test_who_has_a_log_again_is_not_taken_out_for_the_one_that_was_gone(leading:
     assert led.registry.writes == 0
 
 
-def test_a_log_that_cannot_be_served_is_left_to_those_who_live_and_have_it(leading: Leading) -> None:
-    led, leaving = leading(1, 2, 3)
-    partition = led.hosted.partitions.pop(led.partition().topic_partition)
-    others = {each: led.live.pop(each) for each in (2, 3)}
-    led.publish_brokers()
-    leaving.log_unopened(partition.topic_partition, partition.topic_id)
-    led.run(0.5)
-    assert led.registry.writes == 0
-    led.live |= others
-    led.publish_brokers()
-    leaving.log_unopened(partition.topic_partition, partition.topic_id)
-    led.run(0.5)
-    assert (led.node().leader, led.node().isr, led.node().eligible) == (-1, (2, 3), {})
-
-
-def test_a_log_that_is_served_after_all_is_not_left(leading: Leading) -> None:
-    led, leaving = leading(1, 2, 3)
-    leaving.log_unopened(led.partition().topic_partition, led.partition().topic_id)
-    led.run(0.5)
-    assert led.registry.writes == 0
-
-
 def test_a_node_that_cannot_be_read_is_left_alone(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:
     led, leaving = leading(1, 2)
     led.registry.write(SetData(znodes.state_path("t", 0), b"{"))

@@ -320,17 +320,13 @@ def test_a_log_ahead_of_the_registry_is_not_led(world: World, caplog: pytest.Log
     assert not world.replicas.has_failed
 
 
-def test_a_log_ahead_of_the_registry_is_left_to_others_that_have_it(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    left: list[tuple[TopicPartition, bytes]] = []
-    world.services.on_log_unopened = lambda *what: left.append(what)
+def test_a_log_ahead_of_the_registry_is_kept_and_not_served(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.logs.create(A, b"a" * 16).assign_leader_epoch(5, sync=False)
     world.create("a")
     world.change(A, world.state(version=1, replicas=(ME, OTHER)))
     world.register()
     world.settle()
-    assert set(left) == {(A, b"a" * 16)}
+    assert world.replicas.find(A) is None
     assert "remove the log's directory /d" in caplog.text
 
 
