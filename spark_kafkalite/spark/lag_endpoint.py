@@ -39,7 +39,8 @@ class LagEndpoint:
             ) from error
         self._ended = ended
         self.address: tuple[str, int] = (host, self._server.server_address[1])
-        threading.Thread(target=self._serve, name="kafkalite-lag-endpoint", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="kafkalite-lag-endpoint", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         with self._server:

@@ -143,7 +143,7 @@ def test_the_lag_is_served_until_the_session_ends(watching, session):
         assert answer.read().decode() == watching.prometheus()
     with urllib.request.urlopen(f"http://{host}:{port}/lag", timeout=60) as answer:
         assert json.load(answer) == json.loads(watching.json())
-    (thread,) = [each for each in threading.enumerate() if each.name == "kafkalite-lag-endpoint"]
+    thread = watching._endpoint._thread
     session.sparkContext._jsc = None
     thread.join(60)
     assert not thread.is_alive()
