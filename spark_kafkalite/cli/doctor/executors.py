@@ -79,7 +79,8 @@ def look_on_executors(
 
 
 def _executors(spark: SparkSession) -> int:
-    """Return how many executors there are, once those that were asked for are there, or have had their time."""
+    """Return how many executors there are, once those that were asked for are there, or have had their time. Raises
+    ClickException when none is."""
     context = spark.sparkContext
     if context._jsc.sc().isLocal():
         return 1
@@ -88,6 +89,12 @@ def _executors(spark: SparkSession) -> int:
     while True:
         # The driver is among them.
         there = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
-        if there >= max(1, wanted) or time.monotonic() > until:
-            return max(1, there)
+        is_over = time.monotonic() > until
+        if there >= max(1, wanted) or (is_over and there):
+            return there
+        if is_over:
+            raise click.ClickException(
+                f"--spark: no executor of master {context.master} has come within {_REGISTERED_WITHIN_S} s, so none "
+                "can be looked at; see what the cluster manager says of this application, or ask for less by --conf"
+            )
         time.sleep(0.2)
