@@ -85,7 +85,7 @@ class Authority:
             *(hosts or ("client.example",)),
             common_name=common_name,
             not_before=now - 30 * day,
-            not_after=now - day if expired else now + 30 * day,
+            not_after=now - day if expired else now + 90 * day,
             key_type=trustme.KeyType.RSA if rsa_key else trustme.KeyType.ECDSA,
         )
         return Certificate(self._directory, f"{self.name}-{common_name}-{next(_numbers)}", issued)

@@ -30,7 +30,8 @@ MOST_BYTES = 256 * MEBIBYTE
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
-    overrides = {"max.decompressed.batch.bytes": str(100 * MEBIBYTE)}
+    # What is produced here is of long ago; retention would take it in the middle of a test.
+    overrides = {"max.decompressed.batch.bytes": str(100 * MEBIBYTE), "log.retention.ms": "-1"}
     with MeteredBroker(tmp_path_factory.mktemp("worst") / "data", overrides=overrides) as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("wide", WIDE, 1)
