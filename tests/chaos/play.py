@@ -31,6 +31,8 @@ from tests.network import hosts
 logger = logging.getLogger(__name__)
 
 _STEADY_S = 2.0
+_REST_WITHIN_S = 30.0
+_LOOK_S = 0.1
 
 
 @dataclass
@@ -94,13 +96,24 @@ def _play(cluster: ChaosCluster, place: Place, row: Row, directory: Path, class_
         cluster.note_health(place.history, "before")
         row.play(Stage(cluster, place, random.Random(f"{place.seed} {row.number}")))
         logger.info("row %d: healed", row.number)
-        time.sleep(_STEADY_S)
+        _come_to_rest(cluster, place)
         workload.finish()
     finally:
         workload.stop()
     cluster.note_health(place.history, "after")
     cluster.note_states(place)
     cluster.note_registrations(place.history)
+
+
+def _come_to_rest(cluster: ChaosCluster, place: Place) -> None:
+    """Wait until every ISR has been full for some seconds. After a silence TCP sends again ever more seldom: a follower
+    may leave the ISR when its line has long been mended. That they do not come back is for the judge to say."""
+    until = time.monotonic() + _REST_WITHIN_S
+    steady_since = time.monotonic()
+    while (now := time.monotonic()) < steady_since + _STEADY_S and now < until:
+        if any(len(cluster.cluster.in_sync(place.topic, at)) < len(cluster.brokers) for at in range(place.partitions)):
+            steady_since = time.monotonic()
+        time.sleep(_LOOK_S)
 
 
 def _mend(cluster: ChaosCluster) -> None:
