@@ -24,7 +24,7 @@ from .test_submitted import spark_home
 from .topics import Topics
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(6000 if _SOAK else 400)]
+pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000 if _SOAK else 400)]
 
 APP = Path(__file__).with_name("killed_app.py")
 RECORDS, PARTITIONS = 400, 2
