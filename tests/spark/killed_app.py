@@ -18,11 +18,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 # In the order in which a batch leaves traces: its plan, a task's file, the sink's list of files, its end.
 STEPS = ("offsets", "data", "manifest", "commits")
@@ -44,7 +45,8 @@ def main(config_path: str) -> None:
     )
     frame = rows.load().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
     if "lose_executor" in config:
-        frame = frame.mapInArrow(losing_executor(config["lose_executor"]), frame.schema)
+        passed_on = udf(losing_executor(config["lose_executor"]), "string")
+        frame = frame.withColumn("value", passed_on("value"))
     query = (
         frame.writeStream.format("json")
         .option("path", config["out"])
@@ -99,19 +101,19 @@ def kill_after(seen: Callable[[], bool], after_s: float) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def losing_executor(marker: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the work of a task which, once, kills its executor after its first rows."""
+def losing_executor(marker: str) -> Callable[[str], str]:
+    """Return what passes values on and, once, at one in the middle of a batch, kills the executor that runs it."""
 
-    def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
+    def pass_on(value: str) -> str:
+        if int(value) % 10 == 7:
             try:
                 os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
-                continue
+                return value
             daemon = os.getppid()
             executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(executor, signal.SIGKILL)
+        return value
 
     return pass_on
 
