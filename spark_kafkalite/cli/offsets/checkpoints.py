@@ -60,6 +60,11 @@ source_option = click.option(
 )
 
 
+def batch_option(name: str, what: str) -> Callable[[Function], Function]:
+    """Add an option that names a batch of the query; ``what`` says what for."""
+    return click.option(name, type=click.IntRange(min=0), metavar="N", help=f"With --checkpoint: {what}")
+
+
 def only_with_checkpoint(given: Mapping[str, bool]) -> None:
     """Raise UsageError for options that make no sense with a group."""
     for option, is_given in given.items():

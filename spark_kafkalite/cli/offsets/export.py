@@ -17,6 +17,7 @@ from spark_kafkalite.cli.groups.options import (
 )
 from spark_kafkalite.cli.groups.reset_scenarios import check_execute, execute_options, said_dry_run
 from spark_kafkalite.cli.offsets.checkpoints import (
+    batch_option,
     kafka_offsets,
     only_with_checkpoint,
     opened,
@@ -34,12 +35,7 @@ from spark_kafkalite.model import TopicPartition
 @owner_options
 @topic_option
 @source_option
-@click.option(
-    "--batch",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="With --checkpoint: the end of this batch; the last finished one without it.",
-)
+@batch_option("--batch", "the end of this batch; the last finished one without it.")
 @click.option(
     "--to-kafka",
     is_flag=True,

@@ -16,6 +16,7 @@ from spark_kafkalite.cli.groups.options import (
     topic_option,
 )
 from spark_kafkalite.cli.offsets.checkpoints import (
+    batch_option,
     diff_checkpoint,
     only_with_checkpoint,
     owner_options,
@@ -101,18 +102,8 @@ def show(
     metavar="NAME",
     help="Compare with this group, instead of between the two storages, or two batches of a query.",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="With --checkpoint: the end of this batch; the last one, planned or finished, without it.",
-)
-@click.option(
-    "--with-batch",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="With --checkpoint: compare with the end of this batch; the one before without it.",
-)
+@batch_option("--batch", "the end of this batch; the last one, planned or finished, without it.")
+@batch_option("--with-batch", "compare with the end of this batch; the one before without it.")
 @topic_option
 @place_options
 def diff(

@@ -113,7 +113,7 @@ class _Asking:
                     if sample is not None:
                         self.found[tp] = sample
         if not has_records:
-            # Whoever comes first has no limit: so there is nothing at any of these.
+            # The first partition has no limit: so there is nothing at any of these.
             self.leave_out(empty)
         return error, outside
 
@@ -183,7 +183,7 @@ def _sample(place: int, asked: int, records: Buffer) -> LogSample | None:
     try:
         headers = scan_headers(records)
     except (CorruptMessage, InvalidRecord):
-        # Of an old format, or damaged: whoever reads it says so.
+        # Of an old format, or damaged: the task that reads it says so.
         return None
     end_offset, size_bytes = asked, 0
     for header in headers:

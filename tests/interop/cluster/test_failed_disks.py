@@ -110,16 +110,21 @@ def values_of(cluster: KafkaliteCluster, topic: str, partition: int, count: int)
         return found
 
 
+def victim_of(cluster: KafkaliteCluster, topic: str, role: str) -> tuple[int, Path, list[int]]:
+    """Return the leader of partition 0, or a follower, its directory of that, and which partitions lie there."""
+    cluster.wait_in_sync(topic)
+    leader = cluster.wait_for_leader(topic)
+    victim = leader if role == "leader" else min(cluster.brokers.keys() - {leader})
+    directory = directory_of(cluster, victim, topic, 0)
+    return victim, directory, [each for each in range(PARTITIONS) if (directory / f"{topic}-{each}").exists()]
+
+
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_what_lay_on_a_disk_that_failed_is_led_by_others(two_disks_each: KafkaliteCluster, role: str) -> None:
     cluster, topic = two_disks_each, f"disks-{role}"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS)
-        cluster.wait_in_sync(topic)
-        leader = cluster.wait_for_leader(topic)
-        victim = leader if role == "leader" else min(cluster.brokers.keys() - {leader})
-        broken = directory_of(cluster, victim, topic, 0)
-        lost = [number for number in range(PARTITIONS) if (broken / f"{topic}-{number}").exists()]
+        victim, broken, lost = victim_of(cluster, topic, role)
         kept = [number for number in range(PARTITIONS) if number not in lost]
         assert kept, "all partitions lie in one directory"
         led_before = {number: cluster.leader_of(topic, number) for number in kept}
@@ -162,11 +167,7 @@ def test_what_lies_on_a_full_disk_goes_on_without_it(two_disks_each: KafkaliteCl
     cluster, topic = two_disks_each, f"full-{role}"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS)
-    cluster.wait_in_sync(topic)
-    leader = cluster.wait_for_leader(topic)
-    victim = leader if role == "leader" else min(cluster.brokers.keys() - {leader})
-    full = directory_of(cluster, victim, topic, 0)
-    there = [number for number in range(PARTITIONS) if (full / f"{topic}-{number}").exists()]
+    victim, full, there = victim_of(cluster, topic, role)
     with Numbers(cluster.bootstrap, topic) as numbers:
         numbers.wait_for_more()
         filled_by(full).touch()
