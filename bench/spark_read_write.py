@@ -13,18 +13,21 @@ import argparse
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.empty_source import EmptySource
 from bench.measurement import Row, warm_page_cache
+from bench.raw_sink import RawSink
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
@@ -36,6 +39,7 @@ _NAMES = itertools.count()
 JVM = "Spark's JVM connector 4.2.0"
 EMPTY_SOURCE = "an empty Arrow source"
 EMPTY_SINK = "an empty Arrow sink"
+RAW_SINK = "a sink that sends values to a process that writes them"
 # One round of writing stays in the page cache, and is removed before the kernel writes it out: with more, both brokers
 # wait for the disk, which is not the question here.
 WRITTEN_BYTES = 256 << 20
@@ -71,7 +75,7 @@ class Bench:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         connector = jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         kafka = ApacheKafka(
@@ -95,6 +99,8 @@ class Bench:
         self._stack.callback(self.spark.stop)
         self.spark.sparkContext.setLogLevel("ERROR")
         self.spark.dataSource.register(EmptySource)
+        self.spark.dataSource.register(RawSink)
+        self._raw_port = self._stack.enter_context(_raw_receiver(self.directory))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,10 +162,15 @@ class Bench:
             lambda: self.write("kafkalite", self.ours, frame, codec),
             lambda: self.write("kafka", self.theirs, frame, codec),
             lambda: self._write_nowhere(frame),
+            lambda: self._write_raw(frame),
         )
         frame.unpersist()
         of_empty = _of_empty(value_bytes, codec)
-        yield from _beside(f"Spark batch write, {what}", count, seconds, (target, of_empty), EMPTY_SINK)
+        yield from _beside(f"Spark batch write, {what}", count, seconds[:3], (target, of_empty), EMPTY_SINK)
+        if codec == "none":
+            yield Row(
+                f"Spark batch write, {what}", "rows/s", _rate(count, seconds[0]), _rate(count, seconds[3]), RAW_SINK
+            )
 
     def in_turn(self, *measured: Callable[[], float]) -> list[list[float]]:
         """Return each one's seconds in every round but the first."""
@@ -212,6 +223,11 @@ class Bench:
         frame.write.format("empty_arrow").mode("append").save()
         return time.monotonic() - started
 
+    def _write_raw(self, frame: DataFrame) -> float:
+        started = time.monotonic()
+        frame.write.format("raw_socket").option("port", self._raw_port).mode("append").save()
+        return time.monotonic() - started
+
     def values(self, count: int, value_bytes: int, codec: str) -> DataFrame:
         """Return rows to write: the cheapest that Spark can make or, for a codec, such as compress like those read."""
         value = f"repeat('x', {value_bytes})"
@@ -219,6 +235,19 @@ class Bench:
             hashes = ", ".join(f"hex(xxhash64(id, {number}))" for number in range(value_bytes // 32))
             value = f"rpad(concat({hashes}), {value_bytes}, 'x')"
         return self.spark.range(0, count, 1, PARTITIONS).selectExpr(f"cast({value} AS binary) AS value")
+
+
+@contextmanager
+def _raw_receiver(directory: Path) -> Iterator[int]:
+    """Run the receiver of :mod:`bench.raw_sink`; give its port."""
+    command = [sys.executable, "-m", "bench.raw_sink", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+            process.wait(10)
 
 
 def _of_empty(value_bytes: int, codec: str) -> float | None:
