@@ -11,6 +11,7 @@ outside of all loops.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -101,6 +102,9 @@ class Wire:
         self.stalled_until_s = 0.0
         # When what was sent last arrives, in each direction.
         self._there_s = self._back_s = 0.0
+        # What is under way to the server, and back. Whatever arrives is the first of these: what waits for the end of a
+        # cut is not overtaken by what comes just after that.
+        self._under_way: dict[bool, deque[Callable[[], None]]] = {True: deque(), False: deque()}
 
     def open(self) -> None:
         """Reach the other side, or hear that nobody is there."""
@@ -171,14 +175,15 @@ class Wire:
             self._there_s = due_s = max(self._there_s, self._world.now_s + way_s)
         else:
             self._back_s = due_s = max(self._back_s, self._world.now_s + way_s)
-        self._world.later(due_s - self._world.now_s, lambda: self._deliver(there, arrive))
+        self._under_way[there].append(arrive)
+        self._world.later(due_s - self._world.now_s, lambda: self._deliver(there))
 
-    def _deliver(self, there: bool, arrive: Callable[[], None]) -> None:
+    def _deliver(self, there: bool) -> None:
         if not self.is_open:
             return
         ends = (self.from_, self.to) if there else (self.to, self.from_)
         if there and self._world.now_s < self.stalled_until_s:
-            self._world.later(self.stalled_until_s - self._world.now_s, lambda: self._deliver(there, arrive))
+            self._world.later(self.stalled_until_s - self._world.now_s, lambda: self._deliver(there))
             return
         if not there and self._is_left:
             return
@@ -189,9 +194,9 @@ class Wire:
                 self._there_s = max(self._there_s, until_s)
             else:
                 self._back_s = max(self._back_s, until_s)
-            self._world.later(_AGAIN_S, lambda: self._deliver(there, arrive))
+            self._world.later(_AGAIN_S, lambda: self._deliver(there))
             return
-        arrive()
+        self._under_way[there].popleft()()
 
     def _on(self, loop: ProcessLoop | None, do: Callable[[], object]) -> None:
         """Do something at an end, if it is still there."""

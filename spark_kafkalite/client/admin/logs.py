@@ -5,22 +5,23 @@ The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
-from spark_kafkalite.client.network.retry import Backoff, Deadline, needs_refresh
-from spark_kafkalite.errors import BrokerUnreachable, ConfigError, KafkaError, KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.client.network.leader_questions import Asked, Failures, LeaderQuestion, ask_leaders
+from spark_kafkalite.client.network.retry import Deadline, is_retriable
+from spark_kafkalite.errors import ConfigError, KafkaError, UnknownTopicOrPartition
 from spark_kafkalite.model import HIGH_WATERMARK, IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -69,70 +70,12 @@ class LogAdmin(AdminRequests):
         deadline = self._deadline(timeout_ms)
         for topic in {each.topic for each in left}:
             self._cluster.topic(topic, deadline)
-        starts: dict[TopicPartition, int] = {}
-        failed: dict[TopicPartition, KafkaliteError] = {}
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
-        while left:
-            passing = self._delete_round(left, starts, failed, deadline)
-            pause_s = backoff.next_s()
-            if passing and deadline.left_s() <= pause_s:
-                failed.update(passing)
-                break
-            left = {each: left[each] for each in passing}
-            if left:
-                self._cluster.pause(pause_s)
-                if any(needs_refresh(error) for error in passing.values()):
-                    self._cluster.refresh({each.topic for each in left}, deadline)
-        if failed:
-            first, *others = failed.values()
+        question = _DeletionQuestion(left, self._broker_timeout_ms)
+        ask_leaders(self._cluster, question, deadline)
+        if question.failed:
+            first, *others = dict.fromkeys(question.failed.values())
             raise type(first)("; ".join(str(error) for error in (first, *others))) if others else first
-        return starts
-
-    def _delete_round(
-        self,
-        left: Mapping[TopicPartition, int],
-        starts: dict[TopicPartition, int],
-        failed: dict[TopicPartition, KafkaliteError],
-        deadline: Deadline,
-    ) -> dict[TopicPartition, KafkaliteError]:
-        """Ask each leader once; fill ``starts`` and ``failed`` and return the errors that may pass."""
-        passing: dict[TopicPartition, KafkaliteError] = {}
-        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-
-        def note(topic_partition: TopicPartition, error: KafkaliteError) -> None:
-            may_pass = isinstance(error, BrokerUnreachable) or (
-                isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartition)
-            )
-            (passing if may_pass else failed)[topic_partition] = error
-
-        for topic_partition in left:
-            try:
-                by_leader[self._cluster.leading(topic_partition).leader].append(topic_partition)
-            except KafkaliteError as error:
-                note(topic_partition, error)
-        for leader, partitions in by_leader.items():
-            topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
-            for topic, partition in partitions:
-                asked = DeleteRecordsPartition(partition_index=partition, offset=left[TopicPartition(topic, partition)])
-                topics[topic].append(asked)
-            request = DeleteRecordsRequest(
-                topics=[DeleteRecordsTopic(name=name, partitions=each) for name, each in topics.items()],
-                timeout_ms=self._broker_timeout_ms(deadline),
-            )
-            try:
-                answer = self._cluster.request_to(leader, ApiKey.DELETE_RECORDS, request, deadline)
-            except BrokerUnreachable as error:
-                passing.update(dict.fromkeys(partitions, error))
-                continue
-            for result in answer.topics:
-                for item in result.partitions:
-                    topic_partition = TopicPartition(result.name, item.partition_index)
-                    if item.error_code:
-                        text = f"{topic_partition}: records before {left.get(topic_partition)} cannot be deleted"
-                        note(topic_partition, refusal(ApiKey.DELETE_RECORDS, item.error_code, text))
-                    else:
-                        starts[topic_partition] = item.low_watermark
-        return passing
+        return question.starts
 
     def list_offsets(
         self,
@@ -184,6 +127,57 @@ class LogAdmin(AdminRequests):
                 f"the log directories of broker {broker_id} cannot be described",
             )
         return answer
+
+
+class _DeletionQuestion(LeaderQuestion):
+    """DeleteRecords; what is left has the offsets to delete before."""
+
+    api_key = ApiKey.DELETE_RECORDS
+
+    def __init__(self, before: Mapping[TopicPartition, int], broker_timeout_ms: Callable[[Deadline], int]) -> None:
+        super().__init__(before)
+        self.starts: dict[TopicPartition, int] = {}
+        self.failed: Failures = {}
+        self._broker_timeout_ms = broker_timeout_ms
+
+    def request(self, asked: Asked, deadline: Deadline) -> DeleteRecordsRequest:
+        return DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsPartition(
+                            partition_index=info.partition, offset=self.left[TopicPartition(topic, info.partition)]
+                        )
+                        for info in infos
+                    ],
+                )
+                for topic, infos in asked.items()
+            ],
+            timeout_ms=self._broker_timeout_ms(deadline),
+        )
+
+    def take(self, answer: DeleteRecordsResponse) -> Failures:
+        failures: Failures = {}
+        for topic in answer.topics:
+            for item in topic.partitions:
+                topic_partition = TopicPartition(topic.name, item.partition_index)
+                if topic_partition not in self.left:
+                    continue
+                if item.error_code:
+                    text = f"{topic_partition}: records before {self.left[topic_partition]} cannot be deleted"
+                    failures[topic_partition] = refusal(ApiKey.DELETE_RECORDS, item.error_code, text)
+                else:
+                    self.starts[topic_partition] = item.low_watermark
+                    del self.left[topic_partition]
+        return failures
+
+    def judge(self, failures: Failures, rounds: int, *, may_go_on: bool) -> None:
+        """Give up single partitions; the others' records are deleted all the same."""
+        for topic_partition, error in failures.items():
+            if not may_go_on or not is_retriable(error) or isinstance(error, UnknownTopicOrPartition):
+                self.failed[topic_partition] = error
+                del self.left[topic_partition]
 
 
 def _log_dir(received: Any) -> LogDirInfo:

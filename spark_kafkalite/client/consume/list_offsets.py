@@ -13,22 +13,21 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.metadata import PartitionInfo
-from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
-from spark_kafkalite.errors import (
-    BrokerUnreachable,
-    KafkaliteError,
-    LeaderNotAvailable,
-    OffsetNotAvailable,
-    UnknownTopicOrPartition,
-)
+from spark_kafkalite.client.network.leader_questions import Asked, Failures, LeaderQuestion, ask_leaders
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.errors import LeaderNotAvailable, OffsetNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from spark_kafkalite.wire.rights import refusal
 
-# Metadata may lag behind a partition that was just added, for about as long as these attempts take.
-_UNKNOWN_ATTEMPTS: Final = 4
+# Metadata may lag behind a partition that was just added, for about as long as these rounds take.
+_UNKNOWN_ROUNDS: Final = 4
 _NO_NEWS: Final = frozenset({OffsetNotAvailable.code, LeaderNotAvailable.code})
 
 
@@ -57,49 +56,33 @@ def offsets_for(
     Timestamps are ms, or ``model.LATEST_TIMESTAMP`` and its like. Each partition's leader is asked; moves of
     leaders are followed until the deadline. Raises the last error then, or at once one that does not pass.
     """
-    left = dict(timestamps)
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-    backoff = Backoff(cluster.config.retry_backoff_ms, cluster.config.retry_backoff_max_ms)
-    for topic in {each.topic for each in left}:
+    for topic in {each.topic for each in timestamps}:
         cluster.topic(topic, deadline, allow_auto_create=allow_auto_create)
-    while left:
-        error = _round(cluster, left, found, isolation, deadline, last_known or {})
-        if error is None:
-            continue
-        pause_s = backoff.next_s()
-        # A partition that fresh metadata does not know either is not about to appear.
-        unknown = isinstance(error, UnknownTopicOrPartition) and backoff.attempts > _UNKNOWN_ATTEMPTS
-        if unknown or not is_retriable(error) or deadline.left_s() <= pause_s:
-            raise error
-        cluster.pause(pause_s)
-        if needs_refresh(error):
-            cluster.refresh({each.topic for each in left}, deadline)
-    return found
+    question = _OffsetsQuestion(timestamps, isolation, last_known or {})
+    ask_leaders(cluster, question, deadline)
+    return question.found
 
 
-def _round(
-    cluster: ClusterClient,
-    left: dict[TopicPartition, int],
-    found: dict[TopicPartition, OffsetAndTimestamp | None],
-    isolation: IsolationLevel,
-    deadline: Deadline,
-    last_known: Mapping[TopicPartition, int],
-) -> KafkaliteError | None:
-    """Ask each leader once; move answers from ``left`` to ``found`` and return an error that was met, if any."""
-    error: KafkaliteError | None = None
-    by_leader: dict[int, dict[str, list[tuple[PartitionInfo, int]]]] = {}
-    for topic_partition, timestamp in left.items():
-        try:
-            info = cluster.leading(topic_partition)
-        except KafkaliteError as failure:
-            error = failure
-        else:
-            topics = by_leader.setdefault(info.leader, {})
-            topics.setdefault(topic_partition.topic, []).append((info, timestamp))
-    for leader, topics in by_leader.items():
-        request = ListOffsetsRequest(
+class _OffsetsQuestion(LeaderQuestion):
+    """ListOffsets; what is left has the timestamps."""
+
+    api_key = ApiKey.LIST_OFFSETS
+
+    def __init__(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        last_known: Mapping[TopicPartition, int],
+    ) -> None:
+        super().__init__(timestamps)
+        self.found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        self._isolation = isolation
+        self._last_known = last_known
+
+    def request(self, asked: Asked, deadline: Deadline) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=int(isolation),
+            isolation_level=int(self._isolation),
             topics=[
                 ListOffsetsTopic(
                     name=topic,
@@ -107,37 +90,39 @@ def _round(
                         ListOffsetsPartition(
                             partition_index=info.partition,
                             current_leader_epoch=info.leader_epoch,
-                            timestamp=timestamp,
+                            timestamp=self.left[TopicPartition(topic, info.partition)],
                         )
-                        for info, timestamp in partitions
+                        for info in infos
                     ],
                 )
-                for topic, partitions in topics.items()
+                for topic, infos in asked.items()
             ],
         )
-        try:
-            answer = cluster.request_to(
-                leader, ApiKey.LIST_OFFSETS, request, deadline.earlier_of(cluster.config.request_timeout_ms)
-            )
-        except BrokerUnreachable as failure:
-            error = failure
-            continue
-        for topic_answer in answer.topics:
-            for item in topic_answer.partitions:
-                topic_partition = TopicPartition(topic_answer.name, item.partition_index)
-                if topic_partition not in left:
+
+    def take(self, answer: ListOffsetsResponse) -> Failures:
+        failures: Failures = {}
+        for topic in answer.topics:
+            for item in topic.partitions:
+                topic_partition = TopicPartition(topic.name, item.partition_index)
+                if topic_partition not in self.left:
                     continue
-                if item.error_code in _NO_NEWS and topic_partition in last_known:
-                    found[topic_partition] = OffsetAndTimestamp(last_known[topic_partition], -1, NO_LEADER_EPOCH)
-                    del left[topic_partition]
+                if item.error_code in _NO_NEWS and topic_partition in self._last_known:
+                    end = self._last_known[topic_partition]
+                    self.found[topic_partition] = OffsetAndTimestamp(end, -1, NO_LEADER_EPOCH)
+                elif item.error_code:
+                    text = f"{topic_partition}: its offsets cannot be looked up now"
+                    failures[topic_partition] = refusal(ApiKey.LIST_OFFSETS, item.error_code, text)
                     continue
-                if item.error_code:
-                    error = refusal(
-                        ApiKey.LIST_OFFSETS, item.error_code, f"{topic_partition}: its offsets cannot be looked up now"
+                else:
+                    self.found[topic_partition] = (
+                        None if item.offset < 0 else OffsetAndTimestamp(item.offset, item.timestamp, item.leader_epoch)
                     )
-                    continue
-                del left[topic_partition]
-                found[topic_partition] = (
-                    None if item.offset < 0 else OffsetAndTimestamp(item.offset, item.timestamp, item.leader_epoch)
-                )
-    return error
+                del self.left[topic_partition]
+        return failures
+
+    def judge(self, failures: Failures, rounds: int, *, may_go_on: bool) -> None:
+        for error in failures.values():
+            # A partition that fresh metadata does not know either is not about to appear.
+            if isinstance(error, UnknownTopicOrPartition) and rounds > _UNKNOWN_ROUNDS:
+                raise error
+        super().judge(failures, rounds, may_go_on=may_go_on)
