@@ -1,5 +1,5 @@
 """What Spark's Python processes take while a topic is read and written whole, without a limit set: no more than 400 MB
-each, whatever the size of records and topic.
+each, whatever the size of the topic.
 
 Only with ``KAFKALITE_SOAK=1`` (see conftest.py): a topic has 1 GB, or as many as ``KAFKALITE_MEMORY_GB`` says.
 """
@@ -125,8 +125,9 @@ def test_reading_takes_no_more_than_it_may(topics: Topics, checkpoint: str, size
     processes.check(f"a stream of records of {size} bytes")
 
 
-@pytest.mark.parametrize("size", [1_000, 1_000_000], ids=["1 KB", "1 MB"])
-def test_writing_takes_no_more_than_it_may(topics: Topics, size: int) -> None:
+def test_writing_takes_no_more_than_it_may(topics: Topics) -> None:
+    # Of larger rows, how many come to the worker at once is a setting of Spark's (arrow.maxRecordsPerBatch).
+    size = 1_000
     count = int(_GB * 1e9) // size
     topic = topics.new(4, retention_ms="-1")
     text = f"repeat(sha2(cast(id AS string), 256), {-(-size // 64)})"
