@@ -48,9 +48,9 @@ $(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
 $(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
 	$(make_environment)
 
-$(VENV)/.stamp-pandas: requirements-pandas.txt | $(VENV)/.stamp-requirements
+%/.stamp-pandas: requirements-pandas.txt | %/.stamp-requirements
 	@rm -rf $(@D)/pandas
-	@$(PY) $(PIP_INSTALL) --target $(@D)/pandas -r $<
+	@$(@D)/bin/python $(PIP_INSTALL) --target $(@D)/pandas -r $<
 	@touch $@
 
 # The kernel is built into the source tree, which both environments use.
@@ -95,8 +95,8 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	done; \
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
-SUITE ?= simulator contract crash interop cluster chaos
-soak: setup setup-spark42 setup-pandas setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
+SUITE ?= simulator contract crash interop cluster chaos applications applications42
+soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector

@@ -75,6 +75,13 @@ SUITES = (
         environment=".venv-spark42",
         select="not hdfs and not kafka and not any_spark",
     ),
+    # What the soak does more of with Spark.
+    Suite(
+        "applications",
+        ("tests/spark/test_kills.py", "tests/spark/test_memory.py", "tests/spark/test_programs.py"),
+        only_by_name=True,
+    ),
+    Suite("applications42", ("tests/spark/test_programs.py",), environment=".venv-spark42", only_by_name=True),
     Suite("packaging", ("tests/packaging",)),
 )
 

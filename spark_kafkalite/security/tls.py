@@ -46,10 +46,14 @@ _FIRST_BYTES: Final = 5
 
 
 class ClientContext(ssl.SSLContext):
-    """The context of a client, which knows where its certificates are from, for the texts of errors."""
+    """The context of a client, which knows where its certificates are from, for the texts of errors.
+
+    ``chain`` are those that it shows to brokers (DER), its own first.
+    """
 
     trusted_from: str | None = None
     key_from: str | None = None
+    chain: tuple[bytes, ...] = ()
 
 
 def client_context(values: Mapping[str, Any]) -> ClientContext:
@@ -74,7 +78,7 @@ def client_context(values: Mapping[str, Any]) -> ClientContext:
     key = client_key(values)
     if key is not None:
         _load_key(context, key)
-        context.key_from = key.source
+        context.key_from, context.chain = key.source, key.chain
     return context
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
+from spark_kafkalite.security.certificate_end import ends_s
 from spark_kafkalite.security.tls_records import is_tls
 
 # Codes of OpenSSL's certificate verification (x509_vfy.h).
@@ -103,12 +104,21 @@ def _refusal_text(error: ssl.SSLError, connection: ssl.SSLObject) -> str:
     if connection.server_side:
         text = "the client refuses our certificate"
     elif key_from is not None:
-        text = f"the broker refuses our certificate, which is from {key_from}"
+        text = f"the broker refuses our certificate, which is from {key_from}{_ended(connection.context)}"
     else:
         text = "the broker wants a client certificate; set ssl.keystore.location"
     if alert == "handshake_failure" and not connection.server_side:
         text += "; or it has no cipher suite in common with us (ssl.cipher.suites)"
     return f"{text} (its alert: {alert})"
+
+
+def _ended(context: ssl.SSLContext) -> str:
+    # Not every alert tells it: Java's is certificate_unknown.
+    chain: tuple[bytes, ...] = getattr(context, "chain", ())
+    seconds = min((ends_s(each) for each in chain), default=None)
+    if seconds is None or seconds > time.time():
+        return ""
+    return f" and ended on {_day(seconds)}; it must be renewed"
 
 
 # Our refusals -------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ its sink has to see it: Spark's file sink keeps a log of every batch, and neithe
 number that is missing (BATCH_METADATA_NOT_FOUND). A planned batch is dropped likewise, by making it empty: its sink may
 have had it, whole or in part, before the query stopped.
 
-Interrupted between the two, batch N+1 ends before it begins: the query then says so (KAFKA_DATA_LOSS) and ends, and
-another rewind that drops the planned batch repairs it.
+Interrupted between the two, batch N+1 of a move back ends before it begins: the query then says so (KAFKA_DATA_LOSS)
+and ends. That of a move forward is a batch like any other, of what was to be skipped. In both, the same move says that
+it has to drop the planned batch, and then ends as it should have.
 """
 
 from __future__ import annotations
@@ -79,12 +80,8 @@ def moved(checkpoint: QueryCheckpoint, positions: Mapping[int, Offsets], *, drop
             "want"
         )
     stand = standing(checkpoint)
-    if checkpoint.planned is not None and not drop_planned and checkpoint.batch(checkpoint.planned).sources != stand:
-        raise QueryCheckpointError(
-            f"{root}/{offsets_path(checkpoint.planned)}: batch {checkpoint.planned} is planned and not finished, and "
-            "its sink may have had a part of it; run the query until it is, or give --drop-planned to have its records "
-            "read again, in another batch"
-        )
+    if checkpoint.planned is not None and not drop_planned:
+        _check_empty(root, checkpoint.planned, checkpoint.batch(checkpoint.planned).sources, stand)
     committed, planned = checkpoint.committed, checkpoint.planned
     sources = tuple(
         _moved(each, positions[number], is_first=committed is None) if number in positions else each
@@ -109,6 +106,22 @@ def _moved(source: SourceOffset, offsets: Offsets, *, is_first: bool) -> SourceO
     merged = {**(source.offsets or {}), **offsets}
     # Batch 0 begins where its own end says, see .stream_reader.
     return SourceOffset.of(merged, merged if is_first else None)
+
+
+def _check_empty(root: str, planned: int, ends: tuple[SourceOffset, ...], begins: tuple[SourceOffset, ...]) -> None:
+    if ends == begins:
+        return
+    where = f"{root}/{offsets_path(planned)}"
+    for begin, end in zip(begins, ends, strict=False):
+        if begin.offsets and end.offsets and any(end.offsets.get(tp, at) < at for tp, at in begin.offsets.items()):
+            raise QueryCheckpointError(
+                f"{where}: batch {planned} ends before it begins, as a rewind that was interrupted leaves it; repeat "
+                "that rewind with --drop-planned"
+            )
+    raise QueryCheckpointError(
+        f"{where}: batch {planned} is planned and not finished, and its sink may have had a part of it; run the query "
+        "until it is, or give --drop-planned to have its records read again, in another batch"
+    )
 
 
 def _check_count(

@@ -73,10 +73,12 @@ class Authority:
         rsa_key: bool = False,
         expired: bool = False,
         intermediate: bool = False,
+        days: int = 90,
     ) -> Certificate:
         """Issue a certificate for ``hosts`` (names or addresses; for a client any), with an EC key unless RSA is asked.
 
-        With ``intermediate``, an authority below this one signs it, and its chain has two certificates.
+        It lives for ``days`` from now. With ``intermediate``, an authority below this one signs it, and its chain has
+        two certificates.
         """
         now = datetime.datetime.now(datetime.UTC)
         day = datetime.timedelta(days=1)
@@ -85,7 +87,7 @@ class Authority:
             *(hosts or ("client.example",)),
             common_name=common_name,
             not_before=now - 30 * day,
-            not_after=now - day if expired else now + 90 * day,
+            not_after=now - day if expired else now + days * day,
             key_type=trustme.KeyType.RSA if rsa_key else trustme.KeyType.ECDSA,
         )
         return Certificate(self._directory, f"{self.name}-{common_name}-{next(_numbers)}", issued)

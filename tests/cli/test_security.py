@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
+from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
 from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests import canary
 from tests.paths import PROJECT
@@ -126,6 +126,26 @@ def test_the_doctor_comes_in_and_sees_the_certificate(secure_kafka: SecureKafka,
     assert address["certificate_expires_s"] > time.time()
 
 
+def test_the_doctor_sees_the_end_of_its_own_certificate(secure_kafka: SecureKafka, command_config) -> None:
+    at, settings = split(secure_kafka.client_settings(SecuredListener.MTLS))
+
+    def doctor(certificate: Certificate) -> Done:
+        settings["ssl.keystore.location"] = str(certificate.pem_file())
+        certificate.pem_file().chmod(0o600)
+        return kafkalite("doctor", "--bootstrap-server", at, "--command-config", command_config(settings))
+
+    done = doctor(secure_kafka.authority.issue(ALICE.name))
+    assert (done.code, done.out.splitlines()[-1]) == (0, "Nothing to do."), done.out + done.err
+    done = doctor(secure_kafka.authority.issue(ALICE.name, days=9))
+    [told] = [line for line in done.out.splitlines() if line.startswith("To do: ")]
+    assert (done.code, done.err) == (1, "")
+    assert f"our own certificate, from ssl.keystore.location={settings['ssl.keystore.location']}, expires on " in told
+    done = doctor(secure_kafka.authority.issue(ALICE.name, expired=True))
+    assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
+    assert "the broker refuses our certificate" in done.err
+    assert "it must be renewed" in done.err
+
+
 @pytest.mark.parametrize("block", blocks(), ids=range(len(blocks())))
 def test_the_files_of_the_documentation_work(secure_kafka: SecureKafka, etc: Path, tmp_path: Path, block: str) -> None:
     listener = (
@@ -230,6 +250,10 @@ OTHER_COMMANDS = ("produce --topic t", "consume --topic t", "consume --topic t -
     [
         *((door, "topics list") for door in DOORS),
         *((door, command) for door in ("wrong password", "no credentials") for command in OTHER_COMMANDS),
+        *(
+            (door, "doctor")
+            for door in ("wrong password", "untrusted authority", "plaintext at TLS", "TLS at plaintext")
+        ),
     ],
 )
 def test_a_refusal_is_one_line(

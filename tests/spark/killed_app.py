@@ -1,11 +1,12 @@
-"""A Spark application that loads a topic into files and is killed on the way, or has an executor of its killed.
+"""A Spark application that loads a topic into files or another topic and is killed on the way, or loses an executor.
 
-Run with one JSON file: ``conf`` of Spark, the ``topic`` at ``bootstrap``, the ``out`` and ``checkpoint`` directories,
-and one of
+Run with one JSON file: ``conf`` of Spark, the ``topic`` at ``bootstrap``, the ``checkpoint`` directory, an ``out``
+directory or a ``target`` topic with as many partitions, and one of
 
 - ``step`` and ``after_s``: kill this whole process group so long after that step of the second batch of this run can be
-  seen in the file system;
-- ``lose_executor``: a file; the first task that does not find it makes it, and kills the executor that runs it.
+  seen in the file system, or in the topic;
+- ``lose_executor``: a file; the first task that comes to value ``lose_at`` and does not find it makes it, and kills the
+  executor that runs it, with a ``target`` once records of the same partition are in that.
 
 An application that lives to the end prints what it reads back from the files, as one line of JSON.
 """
@@ -25,8 +26,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
+from spark_kafkalite import Consumer, TopicPartition
+
 # In the order in which a batch leaves traces: its plan, a task's file, the sink's list of files, its end.
 STEPS = ("offsets", "data", "manifest", "commits")
+TOPIC_STEPS = ("offsets", "data", "commits")
 
 
 def main(config_path: str) -> None:
@@ -45,17 +49,14 @@ def main(config_path: str) -> None:
     )
     frame = rows.load().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
     if "lose_executor" in config:
-        passed_on = udf(losing_executor(config["lose_executor"]), "string")
-        frame = frame.withColumn("value", passed_on("value"))
-    query = (
-        frame.writeStream.format("json")
-        .option("path", config["out"])
-        .option("checkpointLocation", config["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    print(json.dumps(read_back(spark.read.json(config["out"]))))
+        frame = frame.withColumn("value", udf(losing_executor(config), "string")("value"))
+    if "target" in config:
+        writer = frame.select("value", "partition").writeStream.format("kafkalite").option("stampHeaders", "true")
+        writer = writer.option("kafka.bootstrap.servers", config["bootstrap"]).option("topic", config["target"])
+    else:
+        writer = frame.writeStream.format("json").option("path", config["out"])
+    writer.option("checkpointLocation", config["checkpoint"]).trigger(availableNow=True).start().awaitTermination()
+    print(json.dumps(read_back(spark.read.json(config["out"])) if "out" in config else []))
     spark.stop()
 
 
@@ -65,28 +66,33 @@ def read_back(frame: DataFrame) -> list[list[Any]]:
 
 def step_seen(config: dict[str, Any]) -> Callable[[], bool]:
     """Return what says whether the second batch from here on has come to a step."""
-    out, checkpoint = Path(config["out"]), Path(config["checkpoint"])
+    checkpoint = Path(config["checkpoint"])
     # The batch that was planned last may be repeated; the one after it is new.
     batch = sum(entry.name.isdigit() for entry in (checkpoint / "offsets").glob("*")) + 1
     if config["step"] == "data":
         planned = checkpoint / "offsets" / str(batch)
-        files = out.glob
+        count = counted(config)
         before: list[int] = []
 
-        def has_new_file() -> bool:
+        def has_more() -> bool:
             if not planned.exists():
                 return False
-            count = sum(1 for _ in files("part-*"))
-            before.append(count)
-            return count > before[0]
+            before.append(count())
+            return before[-1] > before[0]
 
-        return has_new_file
-    path = {
-        "offsets": checkpoint / "offsets" / str(batch),
-        "manifest": out / "_spark_metadata" / str(batch),
-        "commits": checkpoint / "commits" / str(batch),
-    }[config["step"]]
-    return path.exists
+        return has_more
+    if config["step"] == "manifest":
+        return (Path(config["out"]) / "_spark_metadata" / str(batch)).exists
+    return (checkpoint / config["step"] / str(batch)).exists
+
+
+def counted(config: dict[str, Any]) -> Callable[[], int]:
+    """Return what counts the files that are there, or the records in the target."""
+    if "out" in config:
+        return lambda: sum(1 for _ in Path(config["out"]).glob("part-*"))
+    consumer = Consumer({"bootstrap.servers": config["bootstrap"]})
+    partitions = consumer.partitions_for(config["target"])
+    return lambda: sum(consumer.end_offsets(partitions).values())
 
 
 def kill_after(seen: Callable[[], bool], after_s: float) -> None:
@@ -101,15 +107,20 @@ def kill_after(seen: Callable[[], bool], after_s: float) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def losing_executor(marker: str) -> Callable[[str], str]:
+def losing_executor(config: dict[str, Any]) -> Callable[[str], str]:
     """Return what passes values on and, once, at one in the middle of a batch, kills the executor that runs it."""
 
     def pass_on(value: str) -> str:
-        if int(value) % 10 == 7:
+        if int(value) >= config["lose_at"]:
             try:
-                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                os.close(os.open(config["lose_executor"], os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return value
+            if "target" in config:
+                consumer = Consumer({"bootstrap.servers": config["bootstrap"]})
+                own = TopicPartition(config["target"], int(value) % 2)
+                while not consumer.end_offsets([own])[own]:
+                    time.sleep(0.01)
             daemon = os.getppid()
             executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(executor, signal.SIGKILL)

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.spark.jobs.files import files_for
+from spark_kafkalite.spark.jobs.files import LocalFiles, files_for
 
 from .topics import Topics, let_look_quiet
 
 pytestmark = pytest.mark.spark
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+
+
+class Killed(BaseException):
+    """Nothing catches this."""
 
 
 @pytest.fixture
@@ -130,6 +134,32 @@ def test_a_planned_batch_is_dropped_and_its_rows_come_in_another(kafkalite, topi
     query, _ = topics.collect(topics.stream(topic), checkpoint, each=remember)
     assert query.awaitTermination(60)
     assert batches == {1: [], 2: ["2", "3"]}
+
+
+@pytest.mark.any_spark
+def test_a_query_does_not_pass_a_rewind_that_was_interrupted(kafkalite, topics, checkpoint, monkeypatch):
+    topic = topics.new()
+    topics.fill(topic, range(3))
+    assert topics.run(topics.stream(topic), checkpoint) == ["0", "1", "2"]
+
+    def interrupt(files, path, text):
+        raise Killed
+
+    back = ("--all-topics", "--to-offset", "1")
+    with monkeypatch.context() as patch:
+        # The second of its two writes; tests/unit/spark/test_interrupted_moves.py stops it everywhere.
+        patch.setattr(LocalFiles, "replace", interrupt)
+        with pytest.raises(Killed):
+            rewind(kafkalite, checkpoint, *back)
+    query, values = topics.collect(topics.stream(topic), checkpoint)
+    with pytest.raises(Exception, match="KAFKA_DATA_LOSS"):
+        query.awaitTermination(60)
+    assert values == []
+    let_look_quiet(checkpoint)
+    _, err = kafkalite("rewind", "--checkpoint", checkpoint, *back, "--execute", code=1)
+    assert "repeat that rewind with --drop-planned" in err
+    rewind(kafkalite, checkpoint, *back, "--drop-planned")
+    assert topics.run(topics.stream(topic), checkpoint) == ["1", "2"]
 
 
 @pytest.mark.any_spark

@@ -1,5 +1,5 @@
 """A driver that is killed between any two steps of a batch, and an executor that is lost in one: the files of Spark's
-own file sink have every record once.
+own file sink have every record once. A topic has every record, some more than once, but each stamp stands for one.
 
 ``KAFKALITE_SOAK=1`` kills the driver at every step, five times each; ``KAFKALITE_KILL_SEED`` repeats a run.
 """
@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 
-from .killed_app import STEPS
+from .killed_app import STEPS, TOPIC_STEPS
+from .test_stamps import STAMPS, stamped
 from .test_submitted import spark_home
 from .topics import Topics
 
@@ -43,7 +45,6 @@ class Application:
         self.config: dict[str, Any] = {
             "bootstrap": topics.bootstrap,
             "topic": self.topic,
-            "out": str(directory / "out"),
             "checkpoint": str(directory / "checkpoint"),
             "batch": RECORDS // 10,
             "conf": {
@@ -74,7 +75,7 @@ class Application:
             ) as process,
         ):  # fmt: skip
             try:
-                output, _ = process.communicate(timeout=300)
+                output, _ = process.communicate(timeout=900 if _SOAK else 300)
             finally:
                 # The application, if it hangs.
                 if process.poll() is None:
@@ -89,29 +90,80 @@ class Application:
         found: list[list[Any]] = json.loads(output.splitlines()[-1])
         return found
 
+    def kill(self, step: str, chance: random.Random, **more: object) -> None:
+        """Run it until it is killed at a step, or up to 0.3 s after it."""
+        code, _ = self.run(step=step, after_s=chance.choice((0, chance.uniform(0, 0.3))), **more)
+        assert code == -signal.SIGKILL, f"it has ended before batch 2 came to {step}"
+
     def everything(self) -> list[list[Any]]:
         return sorted([number % PARTITIONS, number // PARTITIONS, str(number)] for number in range(RECORDS))
 
 
-def test_a_driver_is_killed_between_the_steps_of_a_batch(topics: Topics, tmp_path: Path) -> None:
+@pytest.fixture
+def chance() -> random.Random:
     seed = int(os.environ.get("KAFKALITE_KILL_SEED") or random.randrange(1 << 32))
     print(f"KAFKALITE_KILL_SEED={seed}")
-    chance = random.Random(seed)
-    steps = list(STEPS) if _SOAK else [chance.choice(STEPS)]
+    return random.Random(seed)
+
+
+def turns(directory: Path) -> Iterator[Path]:
     for turn in range(5 if _SOAK else 1):
-        directory = tmp_path / str(turn)
-        directory.mkdir()
+        (directory / str(turn)).mkdir()
+        yield directory / str(turn)
+
+
+def test_a_driver_is_killed_between_the_steps_of_a_batch(topics: Topics, tmp_path: Path, chance: random.Random) -> None:
+    for directory in turns(tmp_path):
         application = Application(directory, topics)
-        for step in steps:
-            code, _ = application.run(step=step, after_s=chance.choice((0, chance.uniform(0, 0.3))))
-            assert code == -signal.SIGKILL, f"it has ended before batch 2 came to {step}"
-        assert application.finish() == application.everything()
+        out = str(directory / "out")
+        for step in STEPS if _SOAK else [chance.choice(STEPS)]:
+            application.kill(step, chance, out=out)
+        assert application.finish(out=out) == application.everything()
+
+
+def check_target(application: Application, topics: Topics, target: str) -> int:
+    """Check what is in a topic that killed applications have written; return how often a record is there again."""
+    found = stamped(topics, target)
+    by_stamp: dict[tuple[str, ...], set[str]] = {}
+    for headers, value in found:
+        by_stamp.setdefault(tuple(headers[name] for name in STAMPS), set()).add(value.decode())
+    assert {len(values) for values in by_stamp.values()} == {1}, "a stamp stands for several records"
+    once = sorted(value for values in by_stamp.values() for value in values)
+    # With a record lost, or one that came again under another stamp, this would be something else.
+    assert once == sorted(value for _, _, value in application.everything())
+    return len(found) - len(once)
+
+
+def test_a_driver_is_killed_that_writes_into_a_topic(topics: Topics, tmp_path: Path, chance: random.Random) -> None:
+    again = 0
+    for directory in turns(tmp_path):
+        application, target = Application(directory, topics), topics.new(2, "target")
+        for step in TOPIC_STEPS if _SOAK else [chance.choice(TOPIC_STEPS)]:
+            application.kill(step, chance, target=target)
+        application.finish(target=target)
+        again += check_target(application, topics, target)
+    print(f"{again} records came again")
+    # Records were there, and the end of their batch was not.
+    assert again or not _SOAK
 
 
 if _SOAK:  # A cluster of executors takes long to start; a skip would say that something is missing here.
 
     def test_an_executor_is_lost_in_a_batch(topics: Topics, tmp_path: Path) -> None:
         application = Application(tmp_path, topics, "local-cluster[2,1,512]")
-        marker = tmp_path / "lost"
-        assert application.finish(lose_executor=str(marker)) == application.everything()
+        marker, out = tmp_path / "lost", str(tmp_path / "out")
+        assert application.finish(out=out, lose_executor=str(marker), lose_at=47) == application.everything()
         assert marker.exists()
+
+    def test_an_executor_is_lost_that_writes_into_a_topic(topics: Topics, tmp_path: Path) -> None:
+        application, target = Application(tmp_path, topics, "local-cluster[2,1,512]"), topics.new(2, "target")
+        marker = tmp_path / "lost"
+        # One batch, which goes through Spark's function by a hundred rows and to the sink by twenty: the first hundred
+        # of a partition are written before the function comes to what kills.
+        application.config["batch"] = RECORDS
+        application.config["conf"]["spark.sql.execution.arrow.maxRecordsPerBatch"] = "20"
+        application.finish(target=target, lose_executor=str(marker), lose_at=RECORDS * 3 // 4)
+        assert marker.exists()
+        again = check_target(application, topics, target)
+        print(f"{again} records came again")
+        assert again

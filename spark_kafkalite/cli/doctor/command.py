@@ -38,8 +38,8 @@ def command(
 ) -> int:
     """Check this host, and with --spark every executor, against a cluster.
 
-    Looks at Python, packages, the address that each broker advertises, its certificate, and executors' clocks beside
-    the driver's. Ends with 1 and a list of what to do when something is wrong. It writes nothing.
+    Looks at Python, packages, the address that each broker advertises, its certificate and our own, and executors'
+    clocks beside the driver's. Ends with 1 and a list of what to do when something is wrong. It writes nothing.
     """
     if (master is not None or conf) and not with_spark:
         raise click.UsageError("--master and --conf are for --spark")

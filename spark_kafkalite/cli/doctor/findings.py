@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 # A month is enough to renew a certificate in; those of a day or a week are renewed by programs.
@@ -40,6 +40,9 @@ def _of_one(where: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"{where}: {found['executable']} has no native kernel, so records are read and written much more slowly: "
             "install a wheel that has it (--py-files cannot carry it)"
         )
+    own = found["own_certificate"]
+    if own is not None and _ends_soon(own["expires_s"], found):
+        yield f"{where}: our own certificate, from {own['source']}, expires on {_day(own['expires_s'])}: renew it"
     for each in found["addresses"]:
         if each["problem"]:
             hint = ""
@@ -48,9 +51,16 @@ def _of_one(where: str, found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}: the advertised address {each['address']} cannot be used: {each['problem']}{hint}"
         expires_s = each["certificate_expires_s"]
         # Those that have expired are refused, and are a problem of the address.
-        if expires_s is not None and expires_s - found["time_s"] < _EXPIRES_SOON_S:
-            day = datetime.fromtimestamp(expires_s, UTC).date()
-            yield f"{where}: the certificate of the broker at {each['address']} expires on {day}: renew it"
+        if expires_s is not None and _ends_soon(expires_s, found):
+            yield f"{where}: the certificate of the broker at {each['address']} expires on {_day(expires_s)}: renew it"
+
+
+def _ends_soon(expires_s: float, found: Mapping[str, Any]) -> bool:
+    return bool(expires_s - found["time_s"] < _EXPIRES_SOON_S)
+
+
+def _day(at_s: float) -> date:
+    return datetime.fromtimestamp(at_s, UTC).date()
 
 
 def _against_driver(where: str, found: Mapping[str, Any], driver: Mapping[str, Any]) -> Iterator[str]:

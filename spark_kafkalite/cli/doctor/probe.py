@@ -52,9 +52,11 @@ def look(settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]], on_e
     except Exception as error:
         found["native_kernel"] = None
         found["client_problem"] = f"{type(error).__name__}: {error}"
+        found["own_certificate"] = None
         found["addresses"] = [_reach_by_tcp(host, port) for host, port in addresses]
         return found
     found["client_problem"] = None
+    found["own_certificate"] = _own_certificate(config)
     found["addresses"] = [_reach(host, port, config) for host, port in addresses]
     return found
 
@@ -80,6 +82,16 @@ def _client_config(settings: Mapping[str, Any], on_executor: bool) -> Any:
         return admin_config(admin_settings(settings), {})
     # One file of settings serves all clients.
     return admin_config({name: value for name, value in settings.items() if name in ADMIN_SETTINGS}, {})
+
+
+def _own_certificate(config: Any) -> dict[str, Any] | None:
+    """Return where the certificates are from that this client shows to brokers, and when the first of them ends."""
+    context = config.security.tls_context
+    if context is None or not context.chain:
+        return None
+    from spark_kafkalite.security.certificate_end import ends_s
+
+    return {"source": context.key_from, "expires_s": min(ends_s(each) for each in context.chain)}
 
 
 def _reach(host: str, port: int, config: Any) -> dict[str, Any]:

@@ -4,12 +4,14 @@ import socket
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_kafkalite.cli.doctor import probe
 from spark_kafkalite.cli.doctor.findings import clock_offset_s, problems
+from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
 
 NOW_S = 1_800_000_000.0
 VERSIONS = {
@@ -28,14 +30,16 @@ def found(**given: Any) -> dict[str, Any]:
     packages = VERSIONS | given.pop("packages", {})
     return {
         "host": "h", "process": 7, "executable": "/opt/python", "python": "3.11.2", "packages": packages,
-        "native_kernel": True, "client_problem": None, "addresses": [address | given.pop("address", {})],
+        "native_kernel": True, "client_problem": None, "own_certificate": None,
+        "addresses": [address | given.pop("address", {})],
         "time_s": NOW_S, "not_before_s": NOW_S - 1, "not_after_s": NOW_S + 1, **given,
     }  # fmt: skip
 
 
 def test_nothing_is_wrong() -> None:
     expires_s = NOW_S + 31 * 86_400
-    well = found(address={"certificate_expires_s": expires_s}, packages={"pyspark": None})
+    own = {"source": "ssl.keystore.location=k", "expires_s": expires_s}
+    well = found(address={"certificate_expires_s": expires_s}, own_certificate=own, packages={"pyspark": None})
     assert problems(found(), [well, found(process=8, packages={"pyarrow": "?"})], 2) == []
 
 
@@ -60,6 +64,11 @@ def test_nothing_is_wrong() -> None:
         (
             {"address": {"certificate_expires_s": NOW_S + 86_400}},
             f"the certificate of the broker at broker:9092 expires on "
+            f"{datetime.fromtimestamp(NOW_S + 86_400, UTC).date()}: renew it",
+        ),
+        (
+            {"own_certificate": {"source": "ssl.keystore.location=k", "expires_s": NOW_S + 86_400}},
+            f"our own certificate, from ssl.keystore.location=k, expires on "
             f"{datetime.fromtimestamp(NOW_S + 86_400, UTC).date()}: renew it",
         ),
         ({"packages": {"pyarrow": "19"}}, "pyarrow is 19, and 20 on the driver: install the same version"),
@@ -96,6 +105,24 @@ def test_the_probe_tells_what_is_here_and_what_it_cannot_reach() -> None:
     assert abs(seen["time_s"] - time.time()) < 3600
     [address] = seen["addresses"]
     assert "refused" in address["problem"]
+
+
+@pytest.mark.parametrize("form", ["pem", "pkcs12"])
+def test_the_probe_tells_when_its_own_certificate_ends(tmp_path: Path, form: str) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate = authority.issue("alice", intermediate=True, days=9)
+    store = certificate.pem_file() if form == "pem" else certificate.pkcs12_file()
+    settings = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(authority.pem_file()),
+        "ssl.keystore.location": str(store),
+    } | ({} if form == "pem" else {"ssl.keystore.password": STORE_PASSWORD})
+    own = probe.look(settings, [], False)["own_certificate"]
+    assert own["source"] == f"ssl.keystore.location={store}"
+    assert 0 <= time.time() + 9 * 86_400 - own["expires_s"] < 3600
+    del settings["ssl.keystore.location"]
+    assert probe.look(settings, [], False)["own_certificate"] is None
 
 
 def test_the_probe_works_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

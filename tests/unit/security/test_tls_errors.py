@@ -186,8 +186,19 @@ def test_the_client_certificate_is_not_trusted(version: str) -> None:
     assert "the broker refuses our certificate, which is from ssl.keystore.key (its alert: unknown_ca)" in text
 
 
-def with_certificate(issuer: trustme.CA) -> ssl.SSLContext:
-    issued = issuer.issue_cert("client")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_client_certificate_has_ended(version: str) -> None:
+    server = server_context(authority(), client_authority=authority(), version=version)
+    began, ended = (datetime.datetime(2020, 1, day, tzinfo=datetime.UTC) for day in (1, 2))
+    text = refusal(with_certificate(authority(), not_before=began, not_after=ended), server)
+    assert (
+        "the broker refuses our certificate, which is from ssl.keystore.key and ended on 2020-01-02 00:00 UTC; it must "
+        "be renewed (its alert: certificate_expired)" in text
+    )
+
+
+def with_certificate(issuer: trustme.CA, **issuing: datetime.datetime) -> ssl.SSLContext:
+    issued = issuer.issue_cert("client", **issuing)
     return trusting(
         authority(),
         ssl_keystore_key=issued.private_key_pem.bytes().decode(),
