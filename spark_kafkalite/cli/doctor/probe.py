@@ -70,7 +70,7 @@ def _version(distribution: str, module: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return getattr(sys.modules.get(module), "__version__", "?")
+        return str(getattr(sys.modules.get(module), "__version__", "?"))
 
 
 def _client_config(settings: Mapping[str, Any], on_executor: bool) -> Any:
