@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-pandas setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,8 @@ setup: $(VENV)/.stamp-project ## Check the prerequisites, make .venv, install ev
 setup-spark42: $(VENV42)/.stamp-project ## The same in .venv-spark42, with PySpark 4.2.0
 
 setup-pandas: $(VENV)/.stamp-pandas ## Install what one test of Spark needs, apart from everything else
+
+setup-recipes: $(VENV)/.stamp-recipes ## Install what the recipes of docs/spark.md need, apart from everything else
 
 setup-debian: ## Install the Debian packages that some tests use (needs root)
 	@scripts/install_debian_packages.sh
@@ -48,7 +50,12 @@ $(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
 $(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
 	$(make_environment)
 
-%/.stamp-pandas: requirements-pandas.txt | %/.stamp-requirements
+$(VENV)/.stamp-pandas $(VENV)/.stamp-recipes: $(VENV)/.stamp-%: requirements-%.txt | $(VENV)/.stamp-requirements
+	@rm -rf $(@D)/$*
+	@$(@D)/bin/python $(PIP_INSTALL) --target $(@D)/$* -r $<
+	@touch $@
+
+$(VENV42)/.stamp-pandas: requirements-pandas.txt | $(VENV42)/.stamp-requirements
 	@rm -rf $(@D)/pandas
 	@$(@D)/bin/python $(PIP_INSTALL) --target $(@D)/pandas -r $<
 	@touch $@
@@ -96,7 +103,7 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
 SUITE ?= simulator contract crash interop cluster chaos applications applications42
-soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
+soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-recipes setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector

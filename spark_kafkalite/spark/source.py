@@ -28,6 +28,7 @@ from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.options import ReaderOptions, WriterOptions, reader_options, writer_options
 from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.refused_stream import RefusedStreamReader
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.spark.worker_log import SINK, SOURCE, say, speak_of
 
@@ -68,10 +69,13 @@ class KafkaliteDataSource(DataSource):
         return KafkaliteBatchReader(self._reading(), projected_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return the stream reader. Raises SparkConditionError for what a stream must not ask."""
-        options = self._reading()
-        options.check_streaming()
-        return KafkaliteStreamReader(options, projected_schema(schema))
+        """Return the stream reader; for what a stream must not ask, one that raises SparkConditionError when used."""
+        try:
+            options = self._reading()
+            options.check_streaming()
+            return KafkaliteStreamReader(options, projected_schema(schema))
+        except SparkConditionError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises SparkConditionError for wrong options and columns, and for overwriting."""

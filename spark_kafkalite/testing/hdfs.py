@@ -33,7 +33,7 @@ def available() -> str | None:
     """Say why HDFS cannot run here, or return None."""
     if (problem := java_problem()) is not None:
         return problem
-    pyspark_jars = _pyspark_jars()
+    pyspark_jars = hadoop_client_jars()
     if pyspark_jars is None:
         return "PySpark is not installed; its jars hold the Hadoop client that HDFS needs"
     hadoop = next((jar.name for jar in pyspark_jars if jar.name.startswith("hadoop-client-api-")), "none")
@@ -67,7 +67,7 @@ class MiniHdfs:
         mini_cluster = jars.fetch(jars.HDFS_MINI_CLUSTER)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port, http_port = free_ports(2)
-        class_path = os.pathsep.join([jars.class_path(mini_cluster), *(str(jar) for jar in _pyspark_jars() or [])])
+        class_path = os.pathsep.join([jars.class_path(mini_cluster), *(str(jar) for jar in hadoop_client_jars() or [])])
         command = java_arguments(
             class_path, _MAIN_CLASS,
             "-format", "-datanodes", "1", "-nnport", str(self._port), "-httpport", str(http_port),
@@ -110,7 +110,7 @@ class MiniHdfs:
         self.stop()
 
 
-def _pyspark_jars() -> list[Path] | None:
+def hadoop_client_jars() -> list[Path] | None:
     """Return those of PySpark's jars that the mini cluster needs, or None without PySpark (which is not imported)."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:

@@ -112,7 +112,25 @@ HDFS_MINI_CLUSTER: Final = JarSet(
     transitive=False,
 )
 
-ALL_SETS: Final = (APACHE_KAFKA, APACHE_KAFKA_PROGRAMS, APACHE_KAFKA_1, SPARK_KAFKA_CONNECTOR, HDFS_MINI_CLUSTER)
+# Its resource manager refers to Bouncy Castle without bringing it.
+YARN_ADDITIONS: Final = JarSet(
+    f"yarn-additions-{HADOOP_VERSION}",
+    (
+        "org.bouncycastle:bcprov-jdk18on:1.80",
+        "org.bouncycastle:bcpkix-jdk18on:1.80",
+        "org.bouncycastle:bcutil-jdk18on:1.80",
+    ),
+    transitive=False,
+)
+
+ALL_SETS: Final = (
+    APACHE_KAFKA,
+    APACHE_KAFKA_PROGRAMS,
+    APACHE_KAFKA_1,
+    SPARK_KAFKA_CONNECTOR,
+    HDFS_MINI_CLUSTER,
+    YARN_ADDITIONS,
+)
 
 
 def cache_directory() -> Path:

@@ -62,14 +62,17 @@ def look(settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]], on_e
 
 
 def _version(distribution: str, module: str) -> str | None:
-    """Return the version of a package, "?" where it has none (it came with --py-files), None where it is missing."""
+    """Return the version of a package, "?" where it has none (it came with --py-files), None where it is missing.
+
+    PySpark comes to executors as a zip file of Spark's, without metadata, and tells its version itself.
+    """
     with contextlib.suppress(ImportError, ValueError):
         if find_spec(module) is None:
             return None
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return "?"
+        return str(getattr(sys.modules.get(module), "__version__", "?"))
 
 
 def _client_config(settings: Mapping[str, Any], on_executor: bool) -> Any:
