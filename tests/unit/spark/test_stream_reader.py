@@ -460,6 +460,34 @@ def test_the_minimum_waits():
     assert reader.latestOffset(first, ALL) == {"t": {"0": 15}}
 
 
+def test_the_longest_delay_ends_the_wait_for_the_minimum(monkeypatch):
+    clock = SimulatedTime()
+    monkeypatch.setattr(stream_reader, "time", clock)
+    reader, cluster, first = lose(minOffsetsPerTrigger="100", maxTriggerDelay="90s")
+    cluster.ends[T0] = 14
+    # The first trigger of a run fires; from it on the delay counts.
+    second = reader.latestOffset(first, ALL)
+    assert second == {"t": {"0": 14}}
+    fired_s = clock.now_s
+    cluster.ends[T0] = 15
+    while reader.latestOffset(second, ALL) is second:
+        assert clock.now_s < fired_s + 100
+    assert 90 <= clock.now_s - fired_s < 91
+    # And so does the first one after a restart.
+    restarted = reader_over(DictionaryCluster({T0: 15}), minOffsetsPerTrigger="100")
+    assert restarted.latestOffset(through_the_log(second), ALL) == {"t": {"0": 15}}
+
+
+def test_a_batch_that_waited_for_enough_offsets_is_limited_by_offsets():
+    reader, cluster, first = lose(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7")
+    cluster.ends[T0] = 11
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    cluster.ends[T0] = 15
+    assert reader.latestOffset(second, reader.getDefaultReadLimit()) is second
+    cluster.ends[T0] = 30
+    assert reader.latestOffset(second, reader.getDefaultReadLimit()) == {"t": {"0": 18}}
+
+
 def test_a_reader_is_pickled_without_its_connections():
     reader = reader_over(DictionaryCluster({T0: 1}))
     reader._lookup_made = object()  # cannot be used, and is not taken along
