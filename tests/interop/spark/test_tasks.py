@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark import connections
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.offset_ranges import OffsetRange
@@ -105,6 +106,15 @@ def test_a_task_that_spark_ends_early_reads_no_further(bootstrap: str, topic: st
     assert fetching()
     batches.close()  # type: ignore[attr-defined]
     assert not fetching()
+
+
+def test_the_tasks_of_a_worker_share_connections(bootstrap: str) -> None:
+    settings = {"bootstrap.servers": bootstrap, "client.id": "shared"}
+    shared = connections.cluster_for(connections.reading_config(settings).client, settings)
+    again = dict(settings)
+    assert connections.cluster_for(connections.reading_config(again).client, again) is shared
+    other = {**settings, "client.id": "other"}
+    assert connections.cluster_for(connections.reading_config(other).client, other) is not shared
 
 
 def test_a_start_that_is_resolved_behind_its_end(bootstrap: str, topic: str) -> None:
