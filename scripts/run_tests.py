@@ -34,7 +34,7 @@ class Suite:
     workers: int = 1
     environment: str = ".venv"
     select: str = ""
-    # Part of another one.
+    # Part of another one, or of ``make soak`` alone.
     only_by_name: bool = False
 
 
@@ -74,6 +74,14 @@ SUITES = (
         workers=2,
         environment=".venv-spark42",
         select="not hdfs and not kafka and not any_spark",
+    ),
+    # Spark's own connector on Apache Kafka; on our broker it is in spark42, which starts no other one.
+    Suite(
+        "jvm",
+        ("tests/spark/test_jvm_connector.py",),
+        environment=".venv-spark42",
+        select="kafka",
+        only_by_name=True,
     ),
     Suite("packaging", ("tests/packaging",)),
 )
