@@ -34,7 +34,7 @@ class Suite:
     workers: int = 1
     environment: str = ".venv"
     select: str = ""
-    # Part of another one.
+    # Part of another one, or of ``make soak`` alone.
     only_by_name: bool = False
 
 
@@ -78,10 +78,23 @@ SUITES = (
     # What the soak does more of with Spark.
     Suite(
         "applications",
-        ("tests/spark/test_kills.py", "tests/spark/test_memory.py", "tests/spark/test_programs.py"),
+        (
+            "tests/spark/test_kills.py",
+            "tests/spark/test_memory.py",
+            "tests/spark/test_programs.py",
+            "tests/spark/test_recipes.py",
+        ),
         only_by_name=True,
     ),
     Suite("applications42", ("tests/spark/test_programs.py",), environment=".venv-spark42", only_by_name=True),
+    # Spark's own connector on Apache Kafka; on our broker it is in spark42, which starts no other one.
+    Suite(
+        "jvm",
+        ("tests/spark/test_jvm_connector.py",),
+        environment=".venv-spark42",
+        select="kafka",
+        only_by_name=True,
+    ),
     Suite("packaging", ("tests/packaging",)),
 )
 

@@ -227,16 +227,30 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._frozen
 
     def _look_at_frozen(self, frozen: Offsets, start_offsets: Offsets) -> None:
-        """Take out of the end of an AvailableNow run what was deleted since.
+        """Bring the end of an AvailableNow run up to date with the logs; it moves only where a topic or a log changed.
 
-        And take in what it lacks of the start, which nobody knew when the run began: it may be there all the same.
+        What was deleted since is taken out. What it lacks of the start, which nobody knew when the run began, is taken
+        in: it may be there all the same. A topic that was created again is read up to its new end, and a log that ends
+        below the run's end up to there: a task would wait for records that nobody may ever send.
         """
         known = {tp.topic for tp in {**start_offsets, **frozen}}
-        there = set(self._lookup.assigned(known).partitions)
+        assigned = self._lookup.assigned(known)
+        self._note(assigned)
+        there = set(assigned.partitions)
         for tp in [tp for tp in frozen if tp not in there]:
             del frozen[tp]
         if missed := [tp for tp in start_offsets if tp in there and tp not in frozen]:
             frozen.update(self._lookup.latest(missed, start_offsets))
+        latest = self._lookup.latest(
+            frozen, {tp: offset for tp, offset in frozen.items() if tp.topic not in self._recreated}
+        )
+        lower = {tp: end for tp, end in latest.items() if tp.topic not in self._recreated and end < frozen[tp]}
+        # Below the batch's start it is found when the batch is planned.
+        if cut := sorted(tp for tp, end in lower.items() if end >= start_offsets.get(tp, 0)):
+            shown = listed([f"{tp} went from {frozen[tp]} to {lower[tp]}" for tp in cut])
+            text = f"logs end below the end of this AvailableNow run: {shown}"
+            self._options.losses.meet(DataLoss(LOSS_OFFSET_CHANGED, LossCause.END_WENT_BACK, text), " to the new ends")
+        frozen.update({tp: end for tp, end in latest.items() if tp.topic in self._recreated or tp in lower})
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
         assigned = self._lookup.assigned({tp.topic for tp in start_offsets})

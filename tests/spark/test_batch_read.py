@@ -152,6 +152,8 @@ def test_a_new_load_sees_newer_records(topics):
     assert first.count() == 1
     topics.fill(topic, ["2"])
     assert topics.read(topic).count() == 2
+    # Spark keeps what it planned for the first action.
+    assert first.count() == 1
 
 
 def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):
@@ -168,6 +170,10 @@ def test_sql_views_and_why_no_tables(topics, spark):
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW a_view USING kafkalite {options}")
     spark.sql(f"INSERT INTO a_view SELECT null, X'01', '{topic}', 0, 0L, current_timestamp(), 0")
     assert spark.sql("SELECT count(*) FROM a_view").first()[0] == 1
+    row = spark.sql(f"SELECT null AS key, X'02' AS value, '{topic}' AS topic, 0 AS partition, 0L AS offset, "
+                    "current_timestamp() AS timestamp, 0 AS timestampType")  # fmt: skip
+    row.writeTo("a_view").append()
+    assert topics.values(topic) == ["\x01", "\x02"]
     # The catalog would forget the options, and every use of the table would fail.
     with pytest.raises(Exception, match=r"\[KAFKALITE_UNSUPPORTED_OPTION\] provider=kafkalite: .*TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE a_table USING kafkalite {options}")

@@ -105,3 +105,24 @@ def test_a_schema_with_a_column_that_is_not_there(topics, spark):
     with pytest.raises(Exception, match="KAFKALITE_INVALID_SCHEMA") as caught:
         frame.count()
     assert last_line(caught.value).startswith("[KAFKALITE_INVALID_SCHEMA] schema=value string: the column is binary")
+
+
+@pytest.mark.any_spark
+def test_what_spark_itself_refuses_of_a_source_in_python(topics, spark, checkpoint):
+    """The engine's own limits, which README and docs/spark_parity.md tell of."""
+    topic = topics.new()
+    rows = spark.sql("SELECT 'v' AS value")
+
+    def sink():
+        return rows.write.format("kafkalite").options(**topics.options({"topic": topic}))
+
+    # The first is what a writer does that says nothing of a mode.
+    for mode in ("errorifexists", "ignore"):
+        with pytest.raises(Exception, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*\"kafkalite\""):
+            sink().mode(mode).save()
+    with pytest.raises(Exception, match=r"The provided partitioning .* columns do not match"):
+        sink().partitionBy("value").mode("append").save()
+    continuous = topics.stream(topic).writeStream.format("noop").option("checkpointLocation", checkpoint)
+    with pytest.raises(Exception, match="kafkalite does not support continuous processing"):
+        continuous.trigger(continuous="1 second").start().awaitTermination(60)
+    assert topics.values(topic) == []

@@ -1,26 +1,18 @@
-"""Side by side with Spark's own JVM connector: the same columns, and checkpoints that move from one to the other.
+"""Side by side with Spark's own JVM connector: the same rows, batches and tasks, checkpoints that move either way.
 
-Only collected on the PySpark that the connector's jars are of; see conftest.
+Only collected on the PySpark that the connector's jars are of; see conftest. On our broker the tests are in the suite
+spark42, on Apache Kafka in the suite jvm, which ``make soak`` runs.
 """
 
-import itertools
 import json
 
 import pytest
 
 from spark_kafkalite.cli.main import run
 
-from .topics import Topics, let_look_quiet, logged_offsets
+from .topics import let_look_quiet, logged_offsets
 
 pytestmark = pytest.mark.spark
-
-_COUNTER = itertools.count()
-
-
-@pytest.fixture
-def both(apache_kafka, spark):
-    with Topics(apache_kafka.bootstrap, spark, f"jvm{next(_COUNTER)}") as made:
-        yield made
 
 
 def stream_of(topics, source, topic, **given):
@@ -28,9 +20,8 @@ def stream_of(topics, source, topic, **given):
     return topics.spark.readStream.format(source).options(**options).load()
 
 
-@pytest.mark.kafka
-def test_the_same_rows_and_the_same_schema(both):
-    topics = both
+def test_the_same_rows_and_the_same_schema(topics_anywhere):
+    topics = topics_anywhere
     topic = topics.new(2)
     topics.producer.send(
         topic, b"v", b"k", partition=0, timestamp_ms=1_357_034_400_123, headers=[("h", b"1"), ("h", None)]
@@ -49,9 +40,8 @@ def test_the_same_rows_and_the_same_schema(both):
     assert ours == theirs
 
 
-@pytest.mark.kafka
-def test_a_checkpoint_moves_from_the_jvm_connector_to_ours_and_back(both, checkpoint):
-    topics = both
+def test_a_checkpoint_moves_from_the_jvm_connector_to_ours_and_back(topics_anywhere, checkpoint):
+    topics = topics_anywhere
     topic = topics.new()
     topics.fill(topic, range(5))
     assert topics.run(stream_of(topics, "kafka", topic), checkpoint) == list("01234")
@@ -64,9 +54,8 @@ def test_a_checkpoint_moves_from_the_jvm_connector_to_ours_and_back(both, checkp
     assert [offsets[topic]["0"] for offsets in logged_offsets(checkpoint)] == [5, 6, 7, 8]
 
 
-@pytest.mark.kafka
-def test_a_checkpoint_of_ours_moves_from_its_second_batch_on(both, checkpoint):
-    topics = both
+def test_a_checkpoint_of_ours_moves_from_its_second_batch_on(topics_anywhere, checkpoint):
+    topics = topics_anywhere
     topic = topics.new()
     topics.fill(topic, range(2))
     assert topics.run(stream_of(topics, "kafkalite", topic, maxOffsetsPerTrigger=1), checkpoint) == ["0", "1"]
@@ -93,9 +82,8 @@ def test_a_checkpoint_of_a_single_batch_moves_once_it_is_exported(topics, checkp
     assert topics.run(stream_of(topics, "kafka", topic), checkpoint) == ["2", "3", "4"]
 
 
-@pytest.mark.kafka
-def test_keys_go_where_the_jvm_sink_puts_them(both):
-    topics = both
+def test_keys_go_where_the_jvm_sink_puts_them(topics_anywhere):
+    topics = topics_anywhere
     rows = topics.spark.range(300).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value")
     placed = []
     for sink in ("kafkalite", "kafka"):
@@ -103,3 +91,34 @@ def test_keys_go_where_the_jvm_sink_puts_them(both):
         rows.write.format(sink).options(**topics.options({"topic": topic})).mode("append").save()
         placed.append(dict(topics.read(topic).select("key", "partition").collect()))
     assert placed[0] == placed[1]
+
+
+def test_batches_end_where_the_jvm_source_ends_them(topics_anywhere, tmp_path):
+    topics = topics_anywhere
+    topic = topics.new(3)
+    for partition, count in enumerate((50, 10, 1)):
+        topics.fill(topic, range(count), partition)
+    ends = {}
+    for source in ("kafkalite", "kafka"):
+        checkpoint = str(tmp_path / source)
+        stream = stream_of(topics, source, topic, maxOffsetsPerTrigger=30, minPartitions=5)
+        assert len(topics.run(stream, checkpoint)) == 61
+        ends[source] = [offsets[topic] for offsets in logged_offsets(checkpoint)]
+    assert ends["kafkalite"] == ends["kafka"]
+    assert len(ends["kafka"]) == 3
+
+
+@pytest.mark.parametrize("split", [{}, {"maxRecordsPerPartition": 30}, {"minPartitions": 7}])
+def test_a_read_has_as_many_tasks_as_with_the_jvm_source(topics_anywhere, split):
+    topics = topics_anywhere
+    topic = topics.new(3)
+    for partition, count in enumerate((100, 40, 2)):
+        topics.fill(topic, range(count), partition)
+    # Not up to "latest": there the JVM source splits nothing.
+    given = {"subscribe": topic, "endingOffsets": json.dumps({topic: {"0": 95, "1": 40, "2": 2}}), **split}
+    given["startingOffsets"] = json.dumps({topic: {"0": 5, "1": 0, "2": 0}})
+    ours, theirs = (
+        topics.spark.read.format(source).options(**topics.options(given)).load() for source in ("kafkalite", "kafka")
+    )
+    assert ours.rdd.getNumPartitions() == theirs.rdd.getNumPartitions()
+    assert sorted(ours.collect()) == sorted(theirs.collect())

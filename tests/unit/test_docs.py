@@ -20,6 +20,7 @@ from tests.paths import PROJECT
 
 PACKAGE = PROJECT / "spark_kafkalite"
 ARCHITECTURE = PROJECT / "docs" / "architecture.md"
+PARITY = PROJECT / "docs" / "spark_parity.md"
 README = PROJECT / "README.md"
 CONTRIBUTING = PROJECT / "CONTRIBUTING.md"
 PAGES = (README, CONTRIBUTING, PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")))
@@ -132,6 +133,44 @@ def test_architecture_names_methods_that_exist() -> None:
     assert len(named) > 20
     missing = [f"{name}.{member}" for name, member in named if member not in classes().get(name, set())]
     assert missing == []
+
+
+def parity_rows() -> list[list[str]]:
+    """The cells of each row that says what Spark's connector does, what ours makes of it, and which tests show it."""
+    lines = [line for line in PARITY.read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if "| kafkalite |" not in line]
+
+
+def test_every_row_beside_sparks_connector_has_tests_that_exist_or_sparks_own_reason() -> None:
+    rows = parity_rows()
+    assert len(rows) > 70
+    bare = []
+    for theirs, ours, tests in rows:
+        verdict = re.match(r"\*\*(same|more|other|no)\*\*", ours)
+        assert verdict, ours
+        named = re.fullmatch(r"`tests/[^`]+`(, `tests/[^`]+`)*", tests)
+        if named is None and not (verdict[1] == "no" and "Spark" in ours and tests == "-"):
+            bare.append(theirs)
+    assert bare == []
+    named_tests = [name for *_, tests in rows for name in re.findall(r"`([^`]+)`", tests)]
+    assert [name for name in named_tests if not re.fullmatch(r"tests/[\w/]+/test_\w+\.py::test_\w+", name)] == []
+    assert [problem for name in named_tests if (problem := problem_with(name.replace("::", ":")))] == []
+    assert problem_with("tests/unit/test_docs.py:test_no_such") == "tests/unit/test_docs.py has no test_no_such"
+
+
+def test_the_page_beside_sparks_connector_names_every_option_of_it() -> None:
+    text = PARITY.read_text()
+    declared = {setting.name for group in (READER_OPTIONS, WRITER_OPTIONS) for setting in group}
+    # Source: KafkaSourceProvider, and the integration guide of Spark's connector.
+    sparks = (
+        *("subscribe", "subscribePattern", "assign", "includeHeaders", "groupIdPrefix", "failOnDataLoss", "topic"),
+        *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy"),
+        *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", "minPartitions", "maxRecordsPerPartition"),
+        *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+        *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    )
+    assert set(sparks) - {"groupIdPrefix"} <= declared
+    assert [name for name in [*sparks, "kafka.bootstrap.servers", "kafka.group.id"] if f"`{name}`" not in text] == []
 
 
 def test_every_module_says_what_it_owns() -> None:

@@ -1,4 +1,4 @@
-"""What the source says of the topics that its options name."""
+"""What the source asks of a cluster: of topics that its options name, of ends that went back, and for how long."""
 
 import logging
 import socket
@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafkalite.client.network.metadata import PartitionInfo, TopicInfo
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.errors import LeaderNotAvailable
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark import cluster_offsets
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
@@ -60,3 +63,70 @@ def test_a_query_gives_up_with_the_brokers_that_were_tried_the_time_and_the_opti
     tried, _, after = line.partition("; given up after ")
     assert unused_address in tried.partition("; tried ")[2]
     assert after.partition(" s ")[2] == f"({said}); start the broker, or correct the address"
+
+
+class SimulatedTime:
+    """Stands in for the module ``time``: it passes only in sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    simulated = SimulatedTime()
+    monkeypatch.setattr(cluster_offsets, "time", simulated)
+    return simulated
+
+
+@pytest.mark.parametrize(
+    ("told", "retries", "believed", "waited_s"),
+    [
+        ([12], "3", 12, 0.0),
+        ([7, 7, 12], "3", 12, 0.5),
+        # Asked again as often as the option says, the lower end is the end.
+        ([7, 7, 7, 8, 99], "3", 8, 0.75),
+        ([7, 8, 99], "1", 8, 0.25),
+    ],
+)
+def test_an_end_below_what_was_read_is_asked_for_again_and_then_believed(
+    clock: SimulatedTime,
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[int],
+    retries: str,
+    believed: int,
+    waited_s: float,
+) -> None:
+    """A leader that has just changed shows an end that is too low: KAFKA-7703."""
+    given = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": "250"}
+    lookup = ClusterOffsets(reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **given}))
+    answers = iter(told)
+    monkeypatch.setattr(lookup, "_ends", lambda partitions, *_: dict.fromkeys(partitions, next(answers)))
+    t0 = TopicPartition("t", 0)
+    assert lookup.latest([t0], {t0: 10}) == {t0: believed}
+    assert clock.now_s == waited_s
+
+
+def test_the_pause_between_attempts_is_the_options_and_a_second_without_it(clock: SimulatedTime) -> None:
+    for given, pause_s in (({}, 1.0), ({"fetchOffset.retryIntervalMs": "20"}, 0.02)):
+        lookup = ClusterOffsets(reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **given}))
+        began_s = clock.now_s
+        answers = iter([None, None, "an answer"])
+
+        def ask(deadline: Deadline, answers: Iterator[str | None] = answers) -> str:
+            answer = next(answers)
+            if answer is None:
+                raise LeaderNotAvailable("an election")
+            return answer
+
+        assert lookup.patiently("something", ask) == "an answer"
+        assert clock.now_s - began_s == pytest.approx(2 * pause_s)

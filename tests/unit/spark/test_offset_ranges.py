@@ -66,7 +66,17 @@ def test_json_keys_are_sorted_and_come_back(found, initial):
 
 
 @pytest.mark.parametrize(
-    "stored", [None, [], {"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"$initial": 5}, {"logOffset": 3}]
+    "stored",
+    [
+        None,
+        [],
+        {"t": 5},
+        {"t": "earliest"},  # what the option takes is no offset
+        {"t": {"x": 5}},
+        {"t": {"0": "5"}},
+        {"$initial": 5},
+        {"logOffset": 3},
+    ],
 )
 def test_offsets_of_other_sources_are_refused(stored):
     with pytest.raises(SparkConditionError, match="KAFKALITE_INVALID_OFFSET"):

@@ -184,6 +184,16 @@ def test_a_path_is_answered_with_how_topics_are_named():
     assert "or the column topic" in refusal(writer_options, {**SERVERS, "path": "events"})
 
 
+def test_words_are_read_in_any_case_and_blanks_around_values_do_not_count():
+    given = {"startingOffsets": " Earliest ", "startingOffsetsByTimestampStrategy": " LATEST "}
+    assert read(**given).starting_for(streaming=True).positions == Positions(AT_EARLIEST)
+    assert read(**given).latest_when_no_timestamp
+    assert not read().latest_when_no_timestamp
+    assert read(endingOffsets="LATEST").ending_for_batch().positions == Positions(AT_LATEST)
+    assert reader_options({**SERVERS, "subscribePattern": " ^t.* "}).subscription.pattern == "^t.*"
+    assert writer_options({**SERVERS, "topic": " t "}).topic == "t"
+
+
 def test_a_misspelt_place_to_start_is_told_the_words_that_there_are():
     text = refusal(read, startingOffsets="earlist")
     assert "startingOffsets=earlist: neither earliest, latest, last:N nor committed, and not a JSON object" in text
@@ -290,6 +300,17 @@ def test_one_time_wins_over_times_and_times_over_offsets():
     del given["startingTimestamp"]
     starting = read(**given).starting_for(streaming=True)
     assert starting.positions == Positions(partitions={T0: Position(PositionKind.TIME, 6)})
+
+
+def test_of_ends_one_time_wins_over_times_and_times_over_offsets():
+    given = {"endingTimestamp": "5", "endingOffsetsByTimestamp": '{"t":{"0":6}}', "endingOffsets": "latest"}
+    assert read(**given).ending_for_batch().positions == Positions(Position(PositionKind.TIME, 5))
+    assert read(**given).notes == tuple(
+        f"option {name} is ignored, because endingTimestamp is set and wins over it"
+        for name in ("endingOffsetsByTimestamp", "endingOffsets")
+    )
+    del given["endingTimestamp"]
+    assert read(**given).ending_for_batch().positions == Positions(partitions={T0: Position(PositionKind.TIME, 6)})
 
 
 @pytest.mark.parametrize("value", ["latest", "LATEST", '{"t":{"0":-1}}', '{"t":"latest"}', '{"t":{"*":-1}}'])

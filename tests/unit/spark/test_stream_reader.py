@@ -232,6 +232,50 @@ def test_available_now_goes_on_without_what_was_deleted_meanwhile(caplog):
     assert reader.latestOffset(last, ALL) is last
 
 
+def available_now(**given):
+    """Return a reader within an AvailableNow run over t-0 that reads four offsets a batch, its cluster, its place."""
+    cluster = DictionaryCluster({T0: 10})
+    reader = reader_over(cluster, **given)
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    reader.partitions({"t": {"0": 0}}, first)
+    return reader, cluster, through_the_log(first)
+
+
+def rest_of(reader, start) -> list[dict[str, tuple[int, int]]]:
+    """Run a query to its end and return what its batches read."""
+    batches = []
+    while (end := reader.latestOffset(start, ReadMaxRows(4))) is not start:
+        batches.append(spans(reader.partitions(start, end)))
+        start = end
+    return batches
+
+
+@pytest.mark.parametrize("records", [2, 7, 10, 11])
+def test_available_now_notices_a_topic_that_was_made_again_during_the_run(records):
+    reader, cluster, first = available_now()
+    cluster.ends[T0], cluster.topic_id = records, b"2" * 16
+    with pytest.raises(SparkConditionError, match=r"\[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED\] .* created again"):
+        reader.latestOffset(first, ReadMaxRows(4))
+    reader, cluster, first = available_now(failOnDataLoss="false")
+    cluster.ends[T0], cluster.topic_id = records, b"2" * 16
+    batches = [batch["t-0"] for batch in rest_of(reader, first)]
+    assert (batches[0][0], batches[-1][1]) == (0, records)
+    assert [end for _, end in batches[:-1]] == [start for start, _ in batches[1:]]
+
+
+def test_available_now_does_not_wait_for_records_that_a_log_has_no_more(caplog):
+    reader, cluster, first = available_now()
+    cluster.ends[T0] = 7
+    text = "AvailableNow run: t-0 went from 10 to 7"
+    with pytest.raises(SparkConditionError, match=rf"\[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED\] .*{text}"):
+        reader.latestOffset(first, ReadMaxRows(4))
+    reader, cluster, first = available_now(failOnDataLoss="false")
+    cluster.ends[T0] = 7
+    assert rest_of(reader, first) == [{"t-0": (4, 7)}]
+    assert caplog.text.count(text) == 1
+
+
 def test_available_now_reads_what_no_broker_knew_when_the_run_began():
     cluster = DictionaryCluster({})
     reader = reader_over(cluster)
@@ -414,6 +458,34 @@ def test_the_minimum_waits():
     assert reader.latestOffset(first, ALL) is first
     cluster.ends[T0] = 15
     assert reader.latestOffset(first, ALL) == {"t": {"0": 15}}
+
+
+def test_the_longest_delay_ends_the_wait_for_the_minimum(monkeypatch):
+    clock = SimulatedTime()
+    monkeypatch.setattr(stream_reader, "time", clock)
+    reader, cluster, first = lose(minOffsetsPerTrigger="100", maxTriggerDelay="90s")
+    cluster.ends[T0] = 14
+    # The first trigger of a run fires; from it on the delay counts.
+    second = reader.latestOffset(first, ALL)
+    assert second == {"t": {"0": 14}}
+    fired_s = clock.now_s
+    cluster.ends[T0] = 15
+    while reader.latestOffset(second, ALL) is second:
+        assert clock.now_s < fired_s + 100
+    assert 90 <= clock.now_s - fired_s < 91
+    # And so does the first one after a restart.
+    restarted = reader_over(DictionaryCluster({T0: 15}), minOffsetsPerTrigger="100")
+    assert restarted.latestOffset(through_the_log(second), ALL) == {"t": {"0": 15}}
+
+
+def test_a_batch_that_waited_for_enough_offsets_is_limited_by_offsets():
+    reader, cluster, first = lose(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7")
+    cluster.ends[T0] = 11
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    cluster.ends[T0] = 15
+    assert reader.latestOffset(second, reader.getDefaultReadLimit()) is second
+    cluster.ends[T0] = 30
+    assert reader.latestOffset(second, reader.getDefaultReadLimit()) == {"t": {"0": 18}}
 
 
 def test_a_reader_is_pickled_without_its_connections():
