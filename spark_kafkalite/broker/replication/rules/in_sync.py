@@ -101,6 +101,7 @@ class InSyncReplicas:
         "_live",
         "_me",
         "_some_are_level",
+        "_unregistered",
         "change",
         "epoch_start_offset",
         "is_superseded",
@@ -123,6 +124,9 @@ class InSyncReplicas:
         self.required = 1
         self.keeps_eligible = True
         self._followers: dict[int, _Progress] = {}
+        # What processes have said that were not registered then, of brokers whose registered ones have been heard of:
+        # ended ones, by what was still on its way, and such as register just now.
+        self._unregistered: dict[int, _Progress] = {}
         # Of the maximal ISR without this broker, and of those that are waited for.
         self._counted: list[_Progress] = []
         self._some_are_level = False
@@ -194,11 +198,7 @@ class InSyncReplicas:
             return None
         follower = self._followers.get(broker)
         if follower is None or follower.incarnation != incarnation:
-            former, follower = follower, _Progress(incarnation)
-            if former is not None and self._is_member(broker, incarnation):
-                follower.caught_up_s = former.caught_up_s
-            self._followers[broker] = follower
-            self._recount()
+            follower = self._first_heard_of(broker, incarnation)
         follower.end_offset = offset
         follower.session = session
         follower.is_level = offset >= log_end_offset
@@ -213,6 +213,35 @@ class InSyncReplicas:
         if follower in self._counted and follower.held_until_s == _NEVER_S:
             return None
         return self._joining(broker, follower, high_watermark, now_s)
+
+    def _first_heard_of(self, broker: int, incarnation: Incarnation) -> _Progress:
+        """Return what is known of a process that is not the one that was heard of last."""
+        known, info = self._followers.get(broker), self._live().get(broker)
+        other = self._unregistered.get(broker)
+        if other is None or other.incarnation != incarnation:
+            other = _Progress(incarnation)
+        if known is not None and info is not None and info.incarnation == known.incarnation:
+            # The registered process's fetches need not name the partition again: what they have said stays.
+            self._unregistered[broker] = other
+        else:
+            self._follow(broker, other)
+            self._recount()
+        return other
+
+    def _follow(self, broker: int, follower: _Progress) -> None:
+        former = self._followers.get(broker)
+        if former is not None and self._is_member(broker, follower.incarnation):
+            follower.caught_up_s = max(follower.caught_up_s, former.caught_up_s)
+        self._followers[broker] = follower
+        self._unregistered.pop(broker, None)
+
+    def _follow_registered(self) -> None:
+        """Go by what processes have said before their registrations were known."""
+        live = self._live()
+        for broker, follower in list(self._unregistered.items()):
+            info = live.get(broker)
+            if info is not None and info.incarnation == follower.incarnation:
+                self._follow(broker, follower)
 
     def _is_member(self, broker: int, incarnation: Incarnation) -> bool:
         """Whether this incarnation has the log of the one that the confirmed ISR names (R11, R12)."""
@@ -252,7 +281,7 @@ class InSyncReplicas:
         """Note that the log's end has moved: whoever was at its end was there when its session fetched last."""
         if self._some_are_level:
             self._some_are_level = False
-            for follower in self._followers.values():
+            for follower in (*self._followers.values(), *self._unregistered.values()):
                 if follower.is_level and follower.session is not None:
                     follower.caught_up_s = max(follower.caught_up_s, follower.session.last_fetch_s)
                 follower.is_level = False
@@ -328,6 +357,7 @@ class InSyncReplicas:
         """
         self.release(now_s)
         # Registrations may have changed since it was last seen whose fetches count.
+        self._follow_registered()
         self._recount()
         if self.change is not None or self.is_superseded:
             return None

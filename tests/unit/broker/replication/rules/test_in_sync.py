@@ -96,6 +96,28 @@ def test_what_another_incarnation_of_a_member_has_counts_for_nothing() -> None:
     assert leading.high_watermark == 5
 
 
+def test_what_a_former_process_of_a_member_had_on_its_way_changes_nothing() -> None:
+    """The member's own session does not say again what it has."""
+    leading = Leading(1, 2)
+    leading.append(5)
+    leading.fetch(2, 5)
+    leading.fetch(2, 3, incarnation=19)
+    assert leading.due() is None
+    assert leading.append() == 5
+    leading.fetch(2, 6)
+    assert leading.high_watermark == 6
+
+
+def test_what_a_process_has_said_before_its_registration_was_known_counts_from_then_on() -> None:
+    leading = Leading(1, 2)
+    leading.append(5)
+    leading.fetch(2, 5)
+    leading.fetch(2, 5, incarnation=21)
+    assert leading.due() is None
+    leading.live[2] = live_broker(2, 21)
+    assert leading.proposed().incarnations == {1: 10, 2: 21}
+
+
 def test_below_min_insync_replicas_nothing_is_committed_unless_the_setting_says_so() -> None:
     leading = Leading(1, required=2)
     assert leading.append(3) == 0
