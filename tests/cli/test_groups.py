@@ -28,23 +28,10 @@ from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, broker_path
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.assigned_member import assigned_member
 
 RECORDS = 10
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("groups") / "data") as broker:
-        yield broker.bootstrap
-
-
-@pytest.fixture(scope="module")
-def admin(bootstrap: str) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=bootstrap) as client:
-        yield client
 
 
 @pytest.fixture
