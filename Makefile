@@ -50,15 +50,18 @@ $(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
 $(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
 	$(make_environment)
 
-$(VENV)/.stamp-pandas $(VENV)/.stamp-recipes: $(VENV)/.stamp-%: requirements-%.txt | $(VENV)/.stamp-requirements
+# What is wanted apart from everything else lies in a directory of its own: the stamp .stamp-NAME is of NAME.
+define install_apart
 	@rm -rf $(@D)/$*
 	@$(@D)/bin/python $(PIP_INSTALL) --target $(@D)/$* -r $<
 	@touch $@
+endef
 
-$(VENV42)/.stamp-pandas: requirements-pandas.txt | $(VENV42)/.stamp-requirements
-	@rm -rf $(@D)/pandas
-	@$(@D)/bin/python $(PIP_INSTALL) --target $(@D)/pandas -r $<
-	@touch $@
+$(VENV)/.stamp-pandas $(VENV)/.stamp-recipes: $(VENV)/.stamp-%: requirements-%.txt | $(VENV)/.stamp-requirements
+	$(install_apart)
+
+$(VENV42)/.stamp-pandas: $(VENV42)/.stamp-%: requirements-%.txt | $(VENV42)/.stamp-requirements
+	$(install_apart)
 
 # The kernel is built into the source tree, which both environments use.
 %/.stamp-project: %/.stamp-requirements $(BUILD_INPUTS) $(KERNEL_SOURCES)

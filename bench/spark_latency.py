@@ -1,9 +1,9 @@
 """Spark's latency beside the JVM connector: from a record's send until a micro-batch has it, and many small partitions.
 
-A producer of ours sends a record now and then, at times that no trigger knows; its value is the time. A stream with the
-default trigger hands each micro-batch to a function in this process, which looks at the clock. Producer, function and
-clock are the same for both connectors; ours reads from our broker, the other from Apache Kafka 4.3. The second question
-is a batch read of 1,000 partitions with few records each, all of it in one query.
+Our producer sends records at random times, a tenth of a second apart on average; their values are the times. A stream
+with the default trigger hands each micro-batch to a function in this process, which looks at the clock. Producer,
+function and clock are the same for both connectors; ours reads from our broker, the other from Apache Kafka 4.3. The
+second question is a batch read of 1,000 partitions with few records each, all of it in one query.
 """
 
 from __future__ import annotations
