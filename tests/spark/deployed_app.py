@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 RECORDS = 20
 
@@ -29,8 +28,9 @@ def main(bootstrap: str, topic: str, copy: str, checkpoint: str) -> None:
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
     found["streamed"] = values(read(spark, brokers, copy))
 
-    tasks = spark.range(4).repartition(4).mapInArrow(where, "python string, package string")
-    print(json.dumps(found | {"tasks": sorted({tuple(row) for row in tasks.collect()})}))
+    # Not mapInArrow, which wants pandas.
+    tasks = spark.range(4).repartition(4).select(udf(where, "string")("id").alias("found")).collect()
+    print(json.dumps(found | {"tasks": sorted({tuple(json.loads(row.found)) for row in tasks})}))
     spark.stop()
 
 
@@ -45,17 +45,14 @@ def values(frame: DataFrame) -> int:
     return len(rows)
 
 
-def where(batches: Iterable[Any]) -> Iterator[Any]:
-    """Return a task's Python, and where it has the package from."""
+def where(_: int) -> str:
+    """Return a task's Python, and where it has the package from, as JSON."""
+    import json
     import sys
     from importlib.util import find_spec
 
-    import pyarrow
-
-    for _ in batches:
-        found = find_spec("spark_kafkalite")
-        row = {"python": sys.executable, "package": found and found.origin}
-        yield pyarrow.RecordBatch.from_pylist([row])
+    found = find_spec("spark_kafkalite")
+    return json.dumps([sys.executable, found and found.origin])
 
 
 if __name__ == "__main__":

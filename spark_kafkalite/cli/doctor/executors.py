@@ -24,6 +24,8 @@ _ROUNDS: Final = 4
 # Tasks that end at once would all run on the executor that is first.
 _DWELL_S: Final = 0.5
 _REGISTERED_WITHIN_S: Final = 60
+# Where nobody says how many there will be, they are all there when none has come for so long.
+_SETTLED_S: Final = 3.0
 
 
 def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
@@ -79,18 +81,26 @@ def look_on_executors(
 
 
 def _executors(spark: SparkSession) -> int:
-    """Return how many executors there are, once those that were asked for are there, or have had their time. Raises
-    ClickException when none is."""
+    """Return how many executors there are, once those that were asked for are there, or have had their time.
+
+    Raises ClickException when none is.
+    """
     context = spark.sparkContext
     if context._jsc.sc().isLocal():
         return 1
-    wanted = int(context.getConf().get("spark.executor.instances", "1"))
+    asked = context.getConf().get("spark.executor.instances")
+    wanted = None if asked is None else max(1, int(asked))
     until = time.monotonic() + _REGISTERED_WITHIN_S
+    there, since = 0, time.monotonic()
     while True:
         # The driver is among them.
-        there = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
-        is_over = time.monotonic() > until
-        if there >= max(1, wanted) or (is_over and there):
+        found = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
+        now = time.monotonic()
+        if found != there:
+            there, since = found, now
+        is_over = now > until
+        are_all = there >= wanted if wanted is not None else now - since >= _SETTLED_S
+        if there and (are_all or is_over):
             return there
         if is_over:
             raise click.ClickException(
