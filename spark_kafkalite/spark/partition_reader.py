@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
+from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, LogTruncated, UnknownTopicOrPartition
@@ -48,6 +49,17 @@ _SMALL_RANGE_OFFSETS: Final = 1_000
 
 def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's ranges. Raises SparkConditionError for lost data and when nothing comes any more."""
+    for _, batches in read_ranges(plan, task):
+        yield from batches
+
+
+def read_ranges(
+    plan: ReadPlan, task: InputPartition, passed: PassedOffsets | None = None
+) -> Iterator[tuple[OffsetRange, Iterator[pa.RecordBatch]]]:
+    """Yield each range of a task with its rows, which are to be taken before the next range is asked for.
+
+    ``passed`` gets the counts of all that is decoded, see :mod:`~spark_kafkalite.client.consume.passed_offsets`.
+    """
     # Spark makes a partition of its own, without ranges, when there is nothing to read.
     if not isinstance(task, ReadTask) or not task.ranges:
         return
@@ -56,11 +68,11 @@ def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
     config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
     for each in task.ranges:
-        yield from _read_range(plan, config, cluster, each)
+        yield each, _read_range(plan, config, cluster, each, passed)
 
 
 def _read_range(
-    plan: ReadPlan, config: ConsumerConfig, cluster: ClusterClient, whole: OffsetRange
+    plan: ReadPlan, config: ConsumerConfig, cluster: ClusterClient, whole: OffsetRange, passed: PassedOffsets | None
 ) -> Iterator[pa.RecordBatch]:
     tp = whole.topic_partition
     maker = RecordBatchMaker(plan.schema, tp.topic, tp.partition)
@@ -83,6 +95,7 @@ def _read_range(
             check_crcs=config.check_crcs,
             unknown_timeout_ms=int(UNKNOWN_GRACE_S * 1000),
             start_epoch=epoch,
+            passed=passed,
         ) as fetcher:
             pieces = _until_lost(fetcher, lost)
             try:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
+from spark_kafkalite.spark.jobs.layout import file_format_of
 from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
+from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,16 +60,18 @@ def read_published(
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
     _check_sums(files, runs, on_missing)
-    frame = _read_unless_it_fails(spark, files, published)
-    # The listing behind the frame has the sum of all lengths; asking for each one would take a call for every file.
-    if frame is None or _listed_bytes(frame) != _published_bytes(files, published):
+    frames = _read_unless_it_fails(spark, files, published)
+    # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
+    if frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
         published = _present(files, published, on_missing)
         if not published:
             raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
-        frame = _read(spark, files, published)
+        frames = _read(spark, files, published)
     if check_counts:
-        _check_counts(files, frame, published)
-    return frame
+        _check_counts(files, frames, published)
+    from pyspark.sql import DataFrame
+
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
 def _show_hidden_files(files: Files, published: _Published) -> None:
@@ -94,11 +99,20 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
         _complain(files, wrong, "restore the manifest, or what was taken from it", on_missing)
 
 
-def _read(spark: SparkSession, files: Files, published: _Published) -> DataFrame:
-    return spark.read.parquet(*(f"{files.root}/{file.final}" for _, file in published))
+def _read(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame]:
+    """Return the files' records, a frame for each format."""
+    by_format: dict[str, list[str]] = {}
+    for _, file in published:
+        by_format.setdefault(file_format_of(file.final), []).append(f"{files.root}/{file.final}")
+    frames = []
+    for name, paths in sorted(by_format.items()):
+        # Lines of JSON do not say which of their texts are bytes.
+        reader = spark.read if name != "json" else spark.read.schema(spark_schema(include_headers=True))
+        frames.append(reader.format(name).load(paths))
+    return frames
 
 
-def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> DataFrame | None:
+def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame] | None:
     """Return the files' records; None when Spark says no, as for a file that is gone or has no schema any more."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -143,10 +157,11 @@ def _present(files: Files, published: _Published, on_missing: Literal["fail", "w
     return present
 
 
-def _check_counts(files: Files, frame: DataFrame, published: _Published) -> None:
+def _check_counts(files: Files, frames: Iterable[DataFrame], published: _Published) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    rows = frame.groupBy(F.col("_metadata.file_path").alias("path")).count().collect()
+    by_path = (frame.groupBy(F.col("_metadata.file_path").alias("path")).count() for frame in frames)
+    rows = [row for frame in by_path for row in frame.collect()]
     # Spark gives the paths as URIs, and Files.root is none.
     counted = {_without_authority(unquote(row["path"])): row["count"] for row in rows}
     wrong = [

@@ -120,13 +120,26 @@ def _within(
     }
 
 
-def split_by_bytes(sampler: Sampler, ranges: Iterable[OffsetRange], max_bytes_per_partition: int) -> list[OffsetRange]:
-    """Divide ranges of different partitions as ``maxBytesPerPartition`` asks, into pieces of about the same bytes."""
+def cut_by_bytes(
+    sampler: Sampler, ranges: Iterable[OffsetRange], target_bytes: int
+) -> list[tuple[list[OffsetRange], float]]:
+    """Cut ranges of different partitions into pieces of about the same bytes, at most about ``target_bytes``.
+
+    Returns the pieces of each range and the bytes of the whole range.
+    """
     wholes = {each.topic_partition: each for each in ranges}
+    if not wholes:
+        return []
     sizes = measured(sampler, {tp: (each.start_offset, each.end_offset) for tp, each in wholes.items()})
-    pieces: list[OffsetRange] = []
+    found = []
     for tp, whole in wholes.items():
         size_bytes = sizes[tp].size_bytes
-        parts = min(whole.size, int(-(-size_bytes // max_bytes_per_partition)))
-        pieces += cut(whole, (sizes[tp].offset_at(size_bytes * number / parts) for number in range(1, parts)))
-    return pieces
+        parts = min(whole.size, int(-(-size_bytes // target_bytes)))
+        pieces = list(cut(whole, (sizes[tp].offset_at(size_bytes * number / parts) for number in range(1, parts))))
+        found.append((pieces, size_bytes))
+    return found
+
+
+def split_by_bytes(sampler: Sampler, ranges: Iterable[OffsetRange], max_bytes_per_partition: int) -> list[OffsetRange]:
+    """Divide ranges of different partitions as ``maxBytesPerPartition`` asks, into pieces of about the same bytes."""
+    return [piece for pieces, _ in cut_by_bytes(sampler, ranges, max_bytes_per_partition) for piece in pieces]

@@ -17,6 +17,7 @@ from typing import Self
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
 from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, FetchedBatches, unreadable
+from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.client.consume.truncation import EpochEnds, check_not_truncated
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
@@ -107,9 +108,16 @@ class FetchAnswer:
             raise unreadable(topic_partition, offset, error)
         raise error
 
-    def piece(self, position: FetchFrom, fetched: PartitionFetched, until_offset: int = MAX_INT64) -> FetchedBatches:
+    def piece(
+        self,
+        position: FetchFrom,
+        fetched: PartitionFetched,
+        until_offset: int = MAX_INT64,
+        passed: PassedOffsets | None = None,
+    ) -> FetchedBatches:
         """Return the batches of one partition's part, from the position up to ``until_offset`` (exclusive).
 
+        ``passed``: see :class:`.fetched.FetchedBatches`.
         Raises CorruptMessage (2) as :class:`.fetched.FetchedBatches` does.
         """
         return FetchedBatches(
@@ -120,6 +128,7 @@ class FetchAnswer:
             isolation=self._limits.isolation,
             check_crcs=self._check_crcs,
             memory=self._memory,
+            passed=passed,
         )
 
 

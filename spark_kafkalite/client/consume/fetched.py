@@ -18,6 +18,7 @@ from typing import Final
 
 from spark_kafkalite.client.consume.fetch_requests import PartitionFetched
 from spark_kafkalite.client.consume.isolation import AbortedTransactions
+from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.columns import Buffer, ColumnBuilder, Columns, batch_payload
@@ -89,6 +90,7 @@ class FetchedBatches:
         "_hidden",
         "_index",
         "_memory",
+        "_passed",
         "_payload",
         "_records",
         "high_watermark",
@@ -110,8 +112,11 @@ class FetchedBatches:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         check_crcs: bool = True,
         memory: AnswerMemory | None = None,
+        passed: PassedOffsets | None = None,
     ) -> None:
         """Wrap one partition's result; offsets below ``first_offset`` and from ``until_offset`` on are left out.
+
+        ``passed`` gets the counts of every batch when its decoding begins.
 
         Batches behind one whose header cannot be read are left out, and so is that one. Raises CorruptMessage (2),
         naming partition and offset, when it is the first, and for bytes that would be fetched for ever, because they
@@ -120,6 +125,7 @@ class FetchedBatches:
         self.topic_partition = topic_partition
         self.next_offset = first_offset
         self.until_offset = until_offset
+        self._passed = passed
         self.high_watermark = fetched.high_watermark
         self.last_stable_offset = fetched.last_stable_offset
         self.log_start_offset = fetched.log_start_offset
@@ -184,6 +190,8 @@ class FetchedBatches:
         while self._index < len(self._headers):
             header = self._headers[self._index]
             if header.base_offset >= self.until_offset:
+                if self._passed is not None:
+                    self._passed.removed += max(0, self.until_offset - self.next_offset)
                 self.next_offset = max(self.next_offset, self.until_offset)
                 self._index = len(self._headers)
                 break
@@ -212,17 +220,26 @@ class FetchedBatches:
             # Asked for every batch, also those that are passed: markers before the position count.
             hidden = self._aborted is not None and self._aborted.hides(self._records, self._at, header)
             self._hidden = hidden or header.is_control
+            if self._passed is not None and not passed:
+                self._passed.count_batch(
+                    header, self.next_offset, self.until_offset, hidden, lambda: self._payload_of(header)
+                )
         if passed or self._hidden:
             return False
         if _is_full(builder):
             return True
-        if header.codec and self._payload is None:
-            self._payload = batch_payload(self._records, self._at, header, MAX_DECOMPRESSED_BYTES)
+        if header.codec:
+            self._payload_of(header)
         builder.add_batch(self._records, self._at, header, self._payload, self.next_offset, self.until_offset)
         if _is_full(builder) and builder.next_offset < min(header.next_offset, self.until_offset):
             self.next_offset = max(self.next_offset, builder.next_offset)
             return True
         return False
+
+    def _payload_of(self, header: BatchHeader) -> Buffer:
+        if self._payload is None:
+            self._payload = batch_payload(self._records, self._at, header, MAX_DECOMPRESSED_BYTES)
+        return self._payload
 
     def leader_epoch_before(self, offset: int) -> int | None:
         """Return the leader epoch of the last batch that begins before an offset, None when none does; also afterwards,

@@ -22,6 +22,7 @@ from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetc
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, FetchedBatches, columns_from
 from spark_kafkalite.client.consume.list_offsets import offsets_for
+from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
@@ -77,6 +78,7 @@ class RangeFetcher:
         check_crcs: bool = True,
         unknown_timeout_ms: int | None = None,
         start_epoch: int = NO_LEADER_EPOCH,
+        passed: PassedOffsets | None = None,
     ) -> None:
         """``end_offset`` is exclusive. ``timeout_ms`` bounds the time without progress, retries included.
 
@@ -85,6 +87,9 @@ class RangeFetcher:
 
         ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
         UnknownTopicOrPartition; None is ``timeout_ms``.
+
+        ``passed`` gets the counts of what is decoded, in the thread that decodes: when the range has been decoded, they
+        add up to its size.
         """
         self._cluster = cluster
         self._topic_partition = topic_partition
@@ -92,6 +97,7 @@ class RangeFetcher:
         self._end_offset = end_offset
         self._last_epoch = start_epoch
         self._isolation = isolation
+        self._passed = passed
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._unknown_timeout_ms = timeout_ms if unknown_timeout_ms is None else unknown_timeout_ms
@@ -228,7 +234,7 @@ class RangeFetcher:
                 raise self._out_of_range(position.offset, deadline) from None
             if fetched.diverging_epoch is not None:
                 self._last_epoch = fetched.diverging_epoch[0]
-            piece = answer.piece(position, fetched, self._end_offset)
+            piece = answer.piece(position, fetched, self._end_offset, self._passed)
         if fetched.log_start_offset > position.offset and (
             piece.is_exhausted or piece.first_base_offset > position.offset
         ):

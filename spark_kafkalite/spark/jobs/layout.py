@@ -16,6 +16,7 @@ Pure: no file system, no Spark. Lengths are in bytes, which are characters here:
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Final
 
@@ -26,6 +27,7 @@ _CHECKSUM_NAME_EXTRA: Final = len("." + ".crc")
 _DIGEST_DIGITS: Final = 32
 _HIDDEN_ENDING: Final = "._COPYING_"
 _OFFSET_DIGITS: Final = 20
+_ENDING: Final = re.compile(r"\.(parquet|orc|json|avro|txt)(?:\.[a-z0-9]+)?\Z", re.ASCII)
 # Of Spark's directories while a run stages; they hold a partition, a day and an hour beside the topic. Far below any
 # limit, because a hash there is seen by nobody.
 MAX_STAGED_TOPIC: Final = 100
@@ -48,6 +50,7 @@ def file_name(
     last_offset: int,
     recreations: int = 0,
     name_max_bytes: int = NAME_MAX_BYTES,
+    file_format: str = "parquet",
 ) -> str:
     """Return a data file's published name; both offsets inclusive, in 20 digits so that names sort by offset.
 
@@ -57,8 +60,31 @@ def file_name(
     ending = f"-{partition}-{first_offset:0{_OFFSET_DIGITS}d}-{last_offset:0{_OFFSET_DIGITS}d}"
     if recreations:
         ending += f"-recreated{recreations}"
-    ending += ".parquet"
+    return _with_ending(topic, f"{ending}.{file_format}", name_max_bytes)
+
+
+def shared_file_name(
+    topic: str,
+    kind: str,
+    run: str,
+    number: int,
+    name_max_bytes: int = NAME_MAX_BYTES,
+    file_format: str = "parquet",
+) -> str:
+    """Return the name of a data file with rows of several partitions: the ``number``-th of a ``run`` of some kind."""
+    return _with_ending(topic, f"-{kind}-{run}-{number}.{file_format}", name_max_bytes)
+
+
+def _with_ending(topic: str, ending: str, name_max_bytes: int) -> str:
     return _fitting(topic, name_max_bytes - _CHECKSUM_NAME_EXTRA - len(ending)) + ending
+
+
+def file_format_of(path: str) -> str:
+    """Return the format of a published data file, which its name ends in, before a codec's ending or not."""
+    found = _ENDING.search(path)
+    if found is None:
+        raise ValueError(f"{path} does not end as a published file does")
+    return found[1]
 
 
 def staged_topic(topic: str) -> str:

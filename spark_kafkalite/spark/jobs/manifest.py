@@ -1,15 +1,19 @@
 """What a load has published: the manifests under ``_kafkalite/manifests``.
 
 A manifest is the commit record of one run: ``_kafkalite/manifests/N.json``, N counting from 1 in 20 digits. It names
-every file of the run by its staged and its final path, with the records, offsets and bytes in it. For every topic ever
-loaded it carries the topic's id and the next offset to load of each partition, so that the newest manifest alone tells
-a run where to go on. It says what the run could not load (``lost``), which topics had been deleted and created again
-since the run before (``recreated``), and whose ids were not known before (``adopted_ids``). The rename that makes it
-appear is the commit; the files' moves that follow can be done again by anybody (``publish``).
+every file of the run by its staged and its final path, with the rows, bytes and offsets in it, and accounts for every
+offset of the ranges that the run went through (``ranges``). For every topic ever loaded it carries the topic's id and,
+by partition, the next offset to load and the time up to which the partition is loaded, so that the newest manifest
+alone tells a run where to go on. It says what the run could not load (``lost``), which topics had been deleted and
+created again since the run before (``recreated``), whose ids were not known before (``adopted_ids``), and which
+directories of time it found complete (``completed``) or opened again (``reopened``). The rename that makes it appear is
+the commit; what follows, the files' moves and the marks of complete directories, can be done again by anybody
+(``publish``).
 
-JSON, UTF-8. ``format`` is 2, and a reader refuses what is newer. Format 1 is read, too. It has no ids, no lost ranges
-and no sizes, and kept topics whose names programs take for hidden ones under those names: such a file's ``final`` here
-is the path that it has to be given (``publish.show_hidden_files``), and ``hidden_final`` the one in the manifest.
+JSON, UTF-8. ``format`` is 3, and a reader refuses what is newer. Formats 1 and 2 are read, too: 2 has no ranges, no
+times and one partition in every file. 1 has no ids, no lost ranges and no sizes either, and kept topics whose names
+programs take for hidden ones under those names: such a file's ``final`` here is the path that it has to be given
+(``publish.show_hidden_files``), and ``hidden_final`` the one in the manifest.
 
 ``manifest_reader`` reads them. Pure: no file system, no Spark.
 """
@@ -19,17 +23,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+FORMAT_WITHOUT_RANGES: Final = 2
 FORMAT_WITHOUT_IDS: Final = 1
 HOME: Final = "_kafkalite"
 MANIFESTS: Final = f"{HOME}/manifests"
 STAGING: Final = f"{HOME}/staging"
+LOAD: Final = "load"
+TAKEOVER: Final = "takeover"
+COMPACT: Final = "compact"
+KINDS: Final = (LOAD, TAKEOVER, COMPACT)
 _DIGITS: Final = 20
 _NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json", re.ASCII)
 
@@ -41,21 +50,59 @@ class ManifestError(KafkaliteError):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedFile:
-    """One data file. ``first_offset`` and ``last_offset`` are those of records in it, both inclusive.
+class FilePart:
+    """One partition's rows in a file. Both offsets are those of rows in it, inclusive."""
 
-    ``size_bytes`` is None in manifests of format 1, ``hidden_final`` None but in some of theirs.
+    partition: int
+    first_offset: int
+    last_offset: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One data file: rows of one topic, of one directory of time, and of one or several partitions.
+
+    ``late`` says that its directory was complete before. ``size_bytes`` is None in manifests of format 1,
+    ``hidden_final`` None but in some of theirs.
     """
 
     staged: str
     final: str
     topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
-    records: int
+    parts: tuple[FilePart, ...]
     size_bytes: int | None = None
+    late: bool = False
     hidden_final: str | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(part.records for part in self.parts)
+
+    @property
+    def directory(self) -> str:
+        """The directory of the final path."""
+        return self.final.rpartition("/")[0]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it stands in manifests."""
+        return {
+            "staged": self.staged,
+            "final": self.final,
+            "topic": self.topic,
+            "records": self.records,
+            "size_bytes": self.size_bytes,
+            "late": self.late,
+            "offsets": [
+                {
+                    "partition": part.partition,
+                    "first": part.first_offset,
+                    "last": part.last_offset,
+                    "rows": part.records,
+                }
+                for part in self.parts
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +110,54 @@ class LoadedTopic:
     """Where the next run goes on in a topic. ``next_offsets`` by partition are exclusive ends of what was loaded.
 
     ``topic_id`` is Kafka's text of it, None when it is not known. ``earlier_ids`` are those of the topics of the same
-    name that were loaded before this one, oldest first.
+    name that were loaded before this one, oldest first. ``passed_ms`` is, by partition, the time in ms since the epoch
+    before which nothing more is expected (``completeness``). ``open_directories`` hold files and are not complete.
     """
 
     topic_id: str | None
     next_offsets: Mapping[int, int]
     earlier_ids: tuple[str | None, ...] = ()
+    passed_ms: Mapping[int, int] = field(default_factory=dict)
+    open_directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRange:
+    """What a run made of the offsets from ``start`` (inclusive) to ``next_offset`` (exclusive) of one partition.
+
+    Each offset is one of: ``lost`` (gone before it was read), a ``control`` record, a record of an ``aborted``
+    transaction, ``removed`` (no batch holds it: compaction), or one of the ``records``. Of those, ``quarantined`` are
+    not in the data files, and ``late`` are in files of directories that were complete. ``size_bytes`` is that of keys
+    and values as they were read. Timestamps are the smallest and largest of records, None where none has one.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    next_offset: int
+    lost: int = 0
+    control: int = 0
+    aborted: int = 0
+    removed: int = 0
+    records: int = 0
+    quarantined: int = 0
+    late: int = 0
+    size_bytes: int = 0
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+
+    @property
+    def difference(self) -> int:
+        """Offsets that nothing accounts for; 0 in every range that may be published."""
+        accounted = self.lost + self.control + self.aborted + self.removed + self.records
+        return self.next_offset - self.start - accounted
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it stands in manifests and results."""
+        return {name: getattr(self, name) for name in RANGE_FIELDS}
+
+
+RANGE_FIELDS: Final = tuple(LoadedRange.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +205,13 @@ class RecreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One run's commit record. ``topics`` are all that were ever loaded, by name."""
+    """One run's commit record. ``topics`` are all that were ever loaded, by name.
+
+    ``kind`` is what the run did: ``load`` (also a replay into a directory), ``takeover`` (nothing but to take the
+    number from a run that may still be alive), ``compact`` (``replaced`` are the final paths that its files stand in
+    for).
+    ``layout`` is what the run was asked for: format, directories, event time and their like.
+    """
 
     number: int
     run: str
@@ -128,6 +223,12 @@ class Manifest:
     lost: tuple[LostRange, ...] = ()
     recreated: tuple[RecreatedTopic, ...] = ()
     adopted_ids: tuple[str, ...] = ()
+    ranges: tuple[LoadedRange, ...] = ()
+    completed: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    layout: Mapping[str, str] = field(default_factory=dict)
+    kind: str = LOAD
     format: int = FORMAT
 
     @property
@@ -153,31 +254,25 @@ class Manifest:
         }
 
     def to_json(self) -> str:
-        """Return the manifest's text, in format 2."""
+        """Return the manifest's text, in format 3."""
         document = {
             "format": FORMAT,
             "number": self.number,
             "run": self.run,
             "created": self.created,
+            "kind": self.kind,
+            "layout": dict(sorted(self.layout.items())),
             "records": self.records,
             "records_without_timestamp": self.records_without_timestamp,
             "topics": {topic: _topic_document(loaded) for topic, loaded in sorted(self.topics.items())},
+            "ranges": [each.document() for each in self.ranges],
             "lost": [each.document() for each in self.lost],
             "recreated": [each.document() for each in self.recreated],
             "adopted_ids": list(self.adopted_ids),
-            "files": [
-                {
-                    "staged": file.staged,
-                    "final": file.final,
-                    "topic": file.topic,
-                    "partition": file.partition,
-                    "first_offset": file.first_offset,
-                    "last_offset": file.last_offset,
-                    "records": file.records,
-                    "size_bytes": file.size_bytes,
-                }
-                for file in self.files
-            ],
+            "completed": list(self.completed),
+            "reopened": list(self.reopened),
+            "replaced": list(self.replaced),
+            "files": [file.document() for file in self.files],
         }
         return json.dumps(document, indent=1) + "\n"
 
@@ -187,6 +282,8 @@ def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
         "id": loaded.topic_id,
         "earlier_ids": list(loaded.earlier_ids),
         "next_offsets": _offsets_document(loaded.next_offsets),
+        "passed_ms": _offsets_document(loaded.passed_ms),
+        "open_directories": list(loaded.open_directories),
     }
 
 

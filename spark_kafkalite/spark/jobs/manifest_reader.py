@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
 from spark_kafkalite.model import topic_name_problem
@@ -19,8 +20,14 @@ from spark_kafkalite.spark.jobs.layout import directory_name, file_name, is_hidd
 from spark_kafkalite.spark.jobs.manifest import (
     FORMAT,
     FORMAT_WITHOUT_IDS,
+    FORMAT_WITHOUT_RANGES,
     HOME,
+    KINDS,
+    LOAD,
+    RANGE_FIELDS,
     STAGING,
+    FilePart,
+    LoadedRange,
     LoadedTopic,
     LostRange,
     Manifest,
@@ -37,7 +44,8 @@ _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 _MAX_SHOWN: Final = 100
 _REMEDY: Final = "restore the file from a copy, or load into another destination"
-_FILE_FIELDS: Final = frozenset(
+_FILE_FIELDS: Final = frozenset(("staged", "final", "topic", "records", "size_bytes", "late", "offsets"))
+_FILE_FIELDS_OF_ONE_PARTITION: Final = frozenset(
     ("staged", "final", "topic", "partition", "first_offset", "last_offset", "records", "size_bytes")
 )
 
@@ -111,11 +119,16 @@ class _Fields:
             self._refuse(self._within(name), value, f"a whole number from {least} to {most}")
         return value
 
+    def number_or_none(self, name: str) -> int | None:
+        return None if self._value(name) is None else self.number(name)
+
     def text(self, name: str) -> str:
-        value = self._value(name)
+        return self._text(self._within(name), self._value(name))
+
+    def _text(self, field: str, value: Any) -> str:
         if type(value) is not str or not value or not value.isprintable():
-            self._refuse(self._within(name), value, "a text")
-        return value
+            self._refuse(field, value, "a text")
+        return str(value)
 
     def part(self, name: str) -> str:
         """Return a text that is one part of a path."""
@@ -126,11 +139,30 @@ class _Fields:
 
     def path(self, name: str) -> str:
         """Return a path of two parts at least, inside the destination."""
-        value = self.text(name)
-        parts = value.split("/")
+        return self._path_of(self._within(name), self._value(name))
+
+    def _path_of(self, field: str, value: Any) -> str:
+        parts = self._text(field, value).split("/")
         if len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):
-            self._refuse(self._within(name), value, "the path of a file in a directory of the destination")
+            self._refuse(field, value, "the path of a file or directory in a directory of the destination")
+        return str(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._value(name)
+        if type(value) is not bool:
+            self._refuse(self._within(name), value, "true or false")
         return value
+
+    def one_of(self, name: str, known: Sequence[str]) -> str:
+        value = self.text(name)
+        if value not in known:
+            self._refuse(self._within(name), value, f"one of {', '.join(known)}")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return an object whose values are texts."""
+        found = self._object(name)
+        return {key: found.text(key) for key in found._document}
 
     def topic(self, name: str) -> str:
         return self._topic(self._within(name), self._value(name))
@@ -173,48 +205,81 @@ class _Fields:
 
     def manifest(self, number: int | None) -> Manifest:
         written = self._value("format")
+        known = f"{FORMAT_WITHOUT_IDS}, {FORMAT_WITHOUT_RANGES} or {FORMAT}"
         if type(written) is not int or written < FORMAT_WITHOUT_IDS:
-            self._refuse("format", written, f"{FORMAT_WITHOUT_IDS} or {FORMAT}")
+            self._refuse("format", written, known)
         if written > FORMAT:
             raise ManifestError(
-                f"{self._path}: format {_shown(written)} is neither {FORMAT_WITHOUT_IDS} nor {FORMAT}: a newer version "
-                "wrote it; use that version, or a newer one, with this destination"
+                f"{self._path}: format {_shown(written)} is not {known}: a newer version wrote it; use that version, "
+                "or a newer one, with this destination"
             )
-        with_ids = written == FORMAT
+        with_ids, with_ranges = written > FORMAT_WITHOUT_IDS, written > FORMAT_WITHOUT_RANGES
         found = self.number("number", 1)
         if number is not None and found != number:
             self._refuse("number", found, f"the {number} of the file's name")
-        files = self.objects("files", lambda each: each.file(with_ids=with_ids))
+        files = self.objects("files", lambda each: each.file(written))
         for name, places in (("staged", [each.staged for each in files]), ("final", [each.final for each in files])):
             if len(set(places)) != len(places):
-                twice = next(each for each in places if places.count(each) > 1)
+                seen: set[str] = set()
+                twice = next(each for each in places if each in seen or seen.add(each))  # type: ignore[func-returns-value]
                 self._refuse(f"{name} of two files", twice, "of one only")
         return Manifest(
             number=found,
             run=self.part("run"),
             created=self.text("created"),
             files=files,
-            topics=self.topics(with_ids=with_ids),
+            topics=self.topics(written),
             records=self.number("records"),
             records_without_timestamp=self.number("records_without_timestamp"),
             lost=self.objects("lost", _Fields.lost_range) if with_ids else (),
             recreated=self.objects("recreated", _Fields.recreated_topic) if with_ids else (),
             adopted_ids=self.items("adopted_ids", self._topic) if with_ids else (),
+            ranges=self.objects("ranges", _Fields.loaded_range) if with_ranges else (),
+            completed=self.items("completed", self._path_of) if with_ranges else (),
+            reopened=self.items("reopened", self._path_of) if with_ranges else (),
+            replaced=self.items("replaced", self._path_of) if with_ranges else (),
+            layout=self.texts("layout") if with_ranges else {},
+            kind=self.one_of("kind", KINDS) if with_ranges else LOAD,
             format=written,
         )
 
-    def topics(self, *, with_ids: bool) -> dict[str, LoadedTopic]:
+    def topics(self, written: int) -> dict[str, LoadedTopic]:
+        with_ids = written > FORMAT_WITHOUT_IDS
         name = "topics" if with_ids else "next_offsets"
         found = self._object(name)
         for topic in found._document:
             self._topic(f"a key of {name}", topic)
         if with_ids:
-            return {topic: found._object(topic).loaded_topic() for topic in found._document}
+            return {topic: found._object(topic).loaded_topic(written) for topic in found._document}
         return {topic: LoadedTopic(None, found.offsets(topic)) for topic in found._document}
 
-    def loaded_topic(self) -> LoadedTopic:
-        earlier_ids = self.items("earlier_ids", self._topic_id)
-        return LoadedTopic(self.topic_id("id"), self.offsets("next_offsets"), earlier_ids)
+    def loaded_topic(self, written: int) -> LoadedTopic:
+        with_times = written > FORMAT_WITHOUT_RANGES
+        return LoadedTopic(
+            self.topic_id("id"),
+            self.offsets("next_offsets"),
+            self.items("earlier_ids", self._topic_id),
+            self.offsets("passed_ms") if with_times else {},
+            self.items("open_directories", self._path_of) if with_times else (),
+        )
+
+    def loaded_range(self) -> LoadedRange:
+        start = self.number("start")
+        times = ("min_timestamp", "max_timestamp")
+        counted = [name for name in RANGE_FIELDS if name not in ("topic", "partition", "start", "next_offset", *times)]
+        found = LoadedRange(
+            topic=self.topic("topic"),
+            partition=self.number("partition", 0, _MAX_INT32),
+            start=start,
+            next_offset=self.number("next_offset", start),
+            **{name: self.number(name) for name in counted},
+            min_timestamp=self.number_or_none("min_timestamp"),
+            max_timestamp=self.number_or_none("max_timestamp"),
+        )
+        if found.difference:
+            accounted = f"{found.next_offset - found.start} offsets, and accounts for {found.difference} less"
+            self._refuse(self._place, accounted, "a range that accounts for every offset")
+        return found
 
     def lost_range(self) -> LostRange:
         start = self.number("start")
@@ -229,29 +294,37 @@ class _Fields:
             self.topic("topic"), self.topic_id("earlier_id"), self.topic_id("id"), self.offsets("earlier_next_offsets")
         )
 
-    def file(self, *, with_ids: bool) -> PublishedFile:
-        unknown = self._document.keys() - _FILE_FIELDS
+    def file(self, written: int) -> PublishedFile:
+        with_parts = written > FORMAT_WITHOUT_RANGES
+        fields = _FILE_FIELDS if with_parts else _FILE_FIELDS_OF_ONE_PARTITION
+        unknown = self._document.keys() - fields
         if unknown:
-            self._refuse(f"a field of {self._place}", min(unknown), f"one of {', '.join(sorted(_FILE_FIELDS))}")
-        first = self.number("first_offset")
-        last = self.number("last_offset", first)
+            self._refuse(f"a field of {self._place}", min(unknown), f"one of {', '.join(sorted(fields))}")
         size_bytes = self._document.get("size_bytes")
         file = PublishedFile(
             staged=self.path("staged"),
             final=self.path("final"),
             topic=self.topic("topic"),
-            partition=self.number("partition", 0, _MAX_INT32),
-            first_offset=first,
-            last_offset=last,
-            records=self.number("records", 1, last - first + 1),
+            parts=self.objects("offsets", lambda each: each.part_of_file("first", "last", "rows"))
+            if with_parts
+            else (self.part_of_file("first_offset", "last_offset", "records"),),
             size_bytes=None if size_bytes is None else self.number("size_bytes"),
+            late=with_parts and self.flag("late"),
         )
+        if with_parts:
+            self.number("records", max(1, file.records), file.records)
         if not file.staged.startswith(f"{STAGING}/"):
             self._refuse(self._within("staged"), file.staged, f"a path in {STAGING}")
         # Format 1 put a topic of that name there.
-        if file.final.startswith(f"{HOME}/") and (with_ids or file.topic != HOME):
+        if file.final.startswith(f"{HOME}/") and (written > FORMAT_WITHOUT_IDS or file.topic != HOME):
             self._refuse(self._within("final"), file.final, f"a path outside of {HOME}")
-        return file if with_ids else _with_visible_name(file)
+        return _with_visible_name(file) if written == FORMAT_WITHOUT_IDS else file
+
+    def part_of_file(self, first_name: str, last_name: str, records_name: str) -> FilePart:
+        first = self.number(first_name)
+        last = self.number(last_name, first)
+        partition = self.number("partition", 0, _MAX_INT32)
+        return FilePart(partition, first, last, self.number(records_name, 1, last - first + 1))
 
 
 def _with_visible_name(file: PublishedFile) -> PublishedFile:
@@ -259,14 +332,6 @@ def _with_visible_name(file: PublishedFile) -> PublishedFile:
     if not is_hidden(file.topic):
         return file
     times = file.final.split("/")[1:-1]
-    name = file_name(file.topic, file.partition, file.first_offset, file.last_offset)
-    return PublishedFile(
-        staged=file.staged,
-        final="/".join([directory_name(file.topic), *times, name]),
-        topic=file.topic,
-        partition=file.partition,
-        first_offset=file.first_offset,
-        last_offset=file.last_offset,
-        records=file.records,
-        hidden_final=file.final,
-    )
+    (part,) = file.parts
+    name = file_name(file.topic, part.partition, part.first_offset, part.last_offset)
+    return replace(file, final="/".join([directory_name(file.topic), *times, name]), hidden_final=file.final)

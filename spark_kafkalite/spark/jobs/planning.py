@@ -1,8 +1,9 @@
 """Which offsets a run loads: pure arithmetic over what was loaded before and what the log holds now.
 
 A range starts at the next offset of the newest manifest, or at the log start offset for a partition not loaded before,
-and ends at the log end (the last stable offset) as it was when the plan was made. The plan is written down before
-anything is read, so a task that is run again reads the same range.
+and ends at the log end (the last stable offset) as it was when the plan was made, or before it where the run is
+bounded. The plan is written down before anything is read, with the task that reads each range (``task_planning``), so a
+task that is run again reads the same ranges and writes the same files.
 
 Nothing is jumped over in silence, and the caller's policies say whether it fails the run (the default) or is reported
 and written into the manifest:
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from spark_kafkalite.errors import KafkaliteError
@@ -26,8 +27,10 @@ from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
-OutOfRangePolicy = Literal["fail", "earliest"]
+OutOfRangePolicy = Literal["fail", "earliest", "latest", "nearest", "skip"]
 RecreatedPolicy = Literal["fail", "earliest"]
+NewPartitionPolicy = Literal["earliest", "latest"]
+Tasks = tuple[tuple[OffsetRange, ...], ...]
 
 
 class PlanError(KafkaliteError):
@@ -36,10 +39,23 @@ class PlanError(KafkaliteError):
 
 @dataclass(frozen=True, slots=True)
 class TopicLogs:
-    """What the cluster holds of some topics. ``topic_ids`` in Kafka's text; a topic without one is not in it."""
+    """What the cluster holds of some topics. ``topic_ids`` in Kafka's text; a topic without one is not in it.
+
+    ``ended_at_ms`` is the time, in ms since the epoch, at which the ends were asked for, or a little earlier.
+    """
 
     bounds: Mapping[TopicPartition, LogBounds]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    ended_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPolicies:
+    """What a run does where it cannot simply go on. The default fails, and takes new partitions from their start."""
+
+    on_out_of_range: OutOfRangePolicy = "fail"
+    on_recreated_topic: RecreatedPolicy = "fail"
+    new_partitions: NewPartitionPolicy = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,9 @@ class LoadPlan:
     """A run's ranges, none empty, in partition order, and what its manifest is going to say of its topics.
 
     ``topics`` is where the run after this one goes on. ``adopted_ids`` are topics loaded before, whose id was not known
-    until now.
+    until now. ``skipped`` are partitions that this run leaves as they are. ``tasks`` are the ranges again, cut and put
+    together as tasks read them; none: a task for each. ``ended_at_ms`` and ``at_end`` say when the logs' ends were
+    taken, and which partitions are read up to them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -55,6 +73,15 @@ class LoadPlan:
     lost: tuple[LostRange, ...] = ()
     recreated: tuple[RecreatedTopic, ...] = ()
     adopted_ids: tuple[str, ...] = ()
+    skipped: tuple[TopicPartition, ...] = ()
+    tasks: Tasks = ()
+    ended_at_ms: int = 0
+    at_end: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def planned_tasks(self) -> Tasks:
+        """The ranges of each task."""
+        return self.tasks or tuple((each,) for each in self.ranges)
 
     @property
     def size(self) -> int:
@@ -71,48 +98,55 @@ class LoadPlan:
     def to_json(self) -> str:
         """Return the plan's text, as it is written down before anything is read."""
         document = {
-            "ranges": [
-                {
-                    "topic": r.topic_partition.topic,
-                    "partition": r.topic_partition.partition,
-                    "start": r.start_offset,
-                    "until": r.end_offset,
-                }
-                for r in self.ranges
-            ],
+            "ranges": [_range_document(each) for each in self.ranges],
+            "tasks": [[_range_document(each) for each in ranges] for ranges in self.planned_tasks],
             "topic_ids": {topic: state.topic_id for topic, state in self.topics.items()},
             "lost": [each.document() for each in self.lost],
             "recreated": [each.document() for each in self.recreated],
+            "skipped": [str(each) for each in self.skipped],
         }
         return json.dumps(document, indent=1) + "\n"
 
-    def spark_options(self) -> dict[str, str]:
-        """Return the source options that read exactly these ranges."""
-        assign: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for r in self.ranges:
-            topic, partition = r.topic_partition
-            assign.setdefault(topic, []).append(partition)
-            starts.setdefault(topic, {})[str(partition)] = r.start_offset
-            ends.setdefault(topic, {})[str(partition)] = r.end_offset
-        return {
-            "assign": json.dumps(assign),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
+    def bounded(self, ends: Mapping[TopicPartition, int]) -> LoadPlan:
+        """Return the plan with ranges that end no later than ``ends``, and without those that are empty then."""
+        ranges = [replace(each, end_offset=min(each.end_offset, ends[each.topic_partition])) for each in self.ranges]
+        until = {each.topic_partition: each.end_offset for each in ranges}
+        cut_short = {each.topic_partition for each in self.ranges if until[each.topic_partition] < each.end_offset}
+        topics = {
+            topic: replace(
+                loaded,
+                next_offsets={
+                    partition: until.get(TopicPartition(topic, partition), offset)
+                    for partition, offset in loaded.next_offsets.items()
+                },
+            )
+            for topic, loaded in self.topics.items()
         }
+        kept = tuple(each for each in ranges if each.size > 0)
+        return replace(self, ranges=kept, topics=topics, tasks=(), at_end=self.at_end - cut_short)
+
+    def assign_option(self) -> str:
+        """Return the source option that names the plan's partitions."""
+        assign: dict[str, list[int]] = {}
+        for each in self.ranges:
+            assign.setdefault(each.topic_partition.topic, []).append(each.topic_partition.partition)
+        return json.dumps(assign)
+
+
+def _range_document(each: OffsetRange) -> dict[str, object]:
+    topic, partition = each.topic_partition
+    return {"topic": topic, "partition": partition, "start": each.start_offset, "until": each.end_offset}
 
 
 def plan_load(
     loaded: Mapping[str, LoadedTopic],
     logs: TopicLogs,
-    on_out_of_range: OutOfRangePolicy = "fail",
-    on_recreated_topic: RecreatedPolicy = "fail",
+    policies: LoadPolicies = LoadPolicies(),
 ) -> LoadPlan:
     """Return what is in the log and not yet loaded.
 
     Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
-    unless ``on_out_of_range`` is ``earliest``, and for a topic that was deleted and created again unless
+    unless ``on_out_of_range`` says how to go on, and for a topic that was deleted and created again unless
     ``on_recreated_topic`` is ``earliest``: what its logs hold is loaded then, and what they no longer hold from offset
     0 on is among the lost ranges.
     """
@@ -120,13 +154,14 @@ def plan_load(
     lost: list[LostRange] = []
     recreated: list[RecreatedTopic] = []
     adopted: list[str] = []
+    skipped: list[TopicPartition] = []
     topics: dict[str, LoadedTopic] = {}
     for topic, logs_of_topic in _by_topic(logs.bounds).items():
         found_id = logs.topic_ids.get(topic)
         before = loaded.get(topic, LoadedTopic(found_id, {}))
         reason = _recreation(topic, before, found_id, logs_of_topic)
         if reason is not None:
-            if on_recreated_topic == "fail":
+            if policies.on_recreated_topic == "fail":
                 raise PlanError(
                     f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, beside what "
                     "was loaded of the earlier one, or load it into another destination"
@@ -135,9 +170,11 @@ def plan_load(
             before = LoadedTopic(found_id, dict.fromkeys(logs_of_topic, 0), (*before.earlier_ids, before.topic_id))
         elif before.topic_id is None and found_id is not None:
             adopted.append(topic)
+        next_offsets = {**before.next_offsets}
         for partition, log in logs_of_topic.items():
             topic_partition = TopicPartition(topic, partition)
-            start = before.next_offsets.get(partition, log.start_offset)
+            first = log.start_offset if policies.new_partitions == "earliest" else log.end_offset
+            start = before.next_offsets.get(partition, first)
             if start > log.end_offset:
                 raise PlanError(
                     f"{topic_partition}: the last run ended at offset {start}, but the log now ends at "
@@ -145,22 +182,45 @@ def plan_load(
                     "or the log was truncated (load the topic into another destination)"
                 )
             if start < log.start_offset:
-                if on_out_of_range == "fail" and reason is None:
-                    raise PlanError(
-                        f"{topic_partition}: the last run ended at offset {start}, but the log now starts at "
-                        f"{log.start_offset}: {log.start_offset - start} offsets were deleted before they were loaded; "
-                        "run with --on-out-of-range earliest to go on without them"
-                    )
-                lost.append(LostRange(topic, partition, start, log.start_offset))
-                start = log.start_offset
+                policy = "earliest" if reason is not None else policies.on_out_of_range
+                if policy == "skip":
+                    skipped.append(topic_partition)
+                    continue
+                resume = _resumed(topic_partition, start, log, policy)
+                lost.append(LostRange(topic, partition, start, resume))
+                start = resume
             if start < log.end_offset:
                 ranges.append(OffsetRange(topic_partition, start, log.end_offset))
+            next_offsets[partition] = log.end_offset
         topics[topic] = LoadedTopic(
             before.topic_id if found_id is None else found_id,
-            {**before.next_offsets, **{partition: log.end_offset for partition, log in logs_of_topic.items()}},
+            next_offsets,
             before.earlier_ids,
+            before.passed_ms,
+            before.open_directories,
         )
-    return LoadPlan(tuple(ranges), topics, tuple(lost), tuple(recreated), tuple(adopted))
+    at_end = frozenset(logs.bounds) - set(skipped)
+    return LoadPlan(
+        tuple(ranges),
+        topics,
+        tuple(lost),
+        tuple(recreated),
+        tuple(adopted),
+        tuple(skipped),
+        ended_at_ms=logs.ended_at_ms,
+        at_end=at_end,
+    )
+
+
+def _resumed(topic_partition: TopicPartition, start: int, log: LogBounds, policy: OutOfRangePolicy) -> int:
+    """Return where to go on behind offsets that are gone. Raises PlanError where the run is to fail."""
+    if policy == "fail":
+        raise PlanError(
+            f"{topic_partition}: the last run ended at offset {start}, but the log now starts at {log.start_offset}: "
+            f"{log.start_offset - start} offsets were deleted before they were loaded; run with --on-out-of-range "
+            "earliest to go on without them"
+        )
+    return log.end_offset if policy == "latest" else log.start_offset
 
 
 def _by_topic(bounds: Mapping[TopicPartition, LogBounds]) -> dict[str, dict[int, LogBounds]]:

@@ -13,10 +13,12 @@ deletes it, so the first fails; two that commit the same number cannot both: the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from spark_kafkalite.spark.jobs.completeness import SUCCESS, Directories
 from spark_kafkalite.spark.jobs.files import FileExists, Files
 from spark_kafkalite.spark.jobs.manifest import (
     HOME,
@@ -89,11 +91,10 @@ def recover(files: Files) -> Recovery:
     renamed = 0
     if newest is not None and newest.may_have_hidden_files:
         renamed = show_hidden_files(files, [file for manifest in manifests(files) for file in manifest.files])
-    moved = move_files(files, newest) if newest is not None and files.exists(newest.staging) else 0
-    left = files.names(STAGING)
-    for run in left:
+    moved = finish(files, newest) if newest is not None and files.exists(newest.staging) else 0
+    discarded = tuple(files.names(STAGING))
+    for run in discarded:
         files.delete(staging_path(run))
-    discarded = tuple(run for run in left if newest is None or run != newest.run)
     return Recovery(newest, moved, discarded, renamed)
 
 
@@ -102,8 +103,18 @@ def write_plan(files: Files, run: str, plan: LoadPlan) -> None:
     files.write_new(f"{staging_path(run)}/plan.json", plan.to_json())
 
 
-def commit(files: Files, run: str, plan: LoadPlan, staged: Staged, previous: Manifest | None) -> Manifest:
+def commit(
+    files: Files,
+    run: str,
+    plan: LoadPlan,
+    staged: Staged,
+    previous: Manifest | None,
+    directories: Directories | None = None,
+    layout: Mapping[str, str] | None = None,
+) -> Manifest:
     """Publish a staged run: write its manifest (the commit), move its files, delete its staging directory.
+
+    ``directories``: which become complete; None leaves that to others.
 
     Raises ManifestError when another run committed in the meantime, and when a file's place is taken; nothing of this
     run is published then.
@@ -114,9 +125,13 @@ def commit(files: Files, run: str, plan: LoadPlan, staged: Staged, previous: Man
         run=run,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files=staged.files,
-        topics={**loaded, **plan.topics},
+        topics={**loaded, **(plan.topics if directories is None else directories.topics)},
         records=staged.records,
         records_without_timestamp=staged.records_without_timestamp,
+        ranges=staged.ranges,
+        completed=() if directories is None else directories.completed,
+        reopened=() if directories is None else directories.reopened,
+        layout=layout or {},
         lost=plan.lost,
         recreated=plan.recreated,
         adopted_ids=plan.adopted_ids,
@@ -132,9 +147,24 @@ def commit(files: Files, run: str, plan: LoadPlan, staged: Staged, previous: Man
         files.write_new(manifest.path, manifest.to_json())
     except FileExists:
         raise overtaken from None
-    move_files(files, manifest)
-    files.delete(manifest.staging)
+    finish(files, manifest)
     return manifest
+
+
+def finish(files: Files, manifest: Manifest) -> int:
+    """Do what follows a commit, all of it repeatable; returns how many files were still to be moved.
+
+    A directory that is opened again loses its mark before it gets files, and one that is complete gets it after them.
+    Raises ManifestError as :func:`move_files` does.
+    """
+    for directory in manifest.reopened:
+        files.delete(f"{directory}/{SUCCESS}")
+    moved = move_files(files, manifest)
+    for directory in manifest.completed:
+        with suppress(FileExists):
+            files.write_new(f"{directory}/{SUCCESS}", "")
+    files.delete(manifest.staging)
+    return moved
 
 
 def _check_places(files: Files, manifest: Manifest) -> None:

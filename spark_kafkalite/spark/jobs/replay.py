@@ -228,7 +228,7 @@ def _run(
     records = 0
     if to_topic is not None:
         if plan.ranges:
-            frame = staging.read_ranges(spark, plan, source)
+            frame = staging.read_ranges(spark, plan, source).where(staging.IS_RECORD)
             columns = ["key", "value", "headers", "timestamp", *(["partition"] if same_partitions else [])]
             writer = frame.select(*columns).write.format("kafkalite").options(**sink_options(bootstrap_server, options))
             writer.option("topic", to_topic).mode("append").save()
@@ -243,7 +243,7 @@ def _run(
         if plan.ranges:
             run = publish.new_run()
             publish.write_plan(files, run, plan)
-            staged = staging.stage(spark, files, run, plan, source, partition_by)
+            staged = staging.stage(spark, files, run, plan, source, staging.Layout(partition_by))
             with open_admin(bootstrap_server, options) as admin:
                 check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
             records = publish.commit(files, run, plan, staged, None).records

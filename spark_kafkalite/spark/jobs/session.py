@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -123,6 +124,7 @@ def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
     except UnknownTopicOrPartition as error:
         raise PlanError(f"{error}; `kafkalite topics list` shows what there is") from error
     partitions = [TopicPartition(name, each.partition) for name, info in described.items() for each in info.partitions]
+    ended_at_ms = int(time.time() * 1000)
     starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
     ends = admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation=isolation)
     bounds: dict[TopicPartition, LogBounds] = {}
@@ -132,7 +134,13 @@ def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
             raise PlanError(f"{item}: the broker does not say where the partition starts and ends; try again")
         bounds[item] = LogBounds(start.offset, end.offset)
     ids = {name: text for name, info in described.items() if (text := topic_id_text(info.topic_id)) is not None}
-    return TopicLogs(bounds, ids)
+    return TopicLogs(bounds, ids, ended_at_ms)
+
+
+def compacted_topics(admin: Admin, topics: Iterable[str]) -> set[str]:
+    """Return those topics whose ``cleanup.policy`` has compaction in it."""
+    policies = {topic: admin.describe_configs(topic=topic).get("cleanup.policy") for topic in topics}
+    return {topic for topic, policy in policies.items() if policy is not None and "compact" in (policy.value or "")}
 
 
 def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: str) -> None:

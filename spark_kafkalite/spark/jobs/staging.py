@@ -1,46 +1,77 @@
-"""Reads a plan's ranges with Spark, writes them as staged Parquet files, and counts what each file holds.
+"""Reads a plan's ranges with Spark, writes them as staged files, and accounts for every offset of the plan.
 
-One task reads one planned range and writes one file for every directory that the range falls into; rows keep offset
-order inside a file. Nothing here is visible outside ``_kafkalite/staging/RUN``. The facts about the files (first and
-last offset, records) are read back from the files themselves, so that what is published is what was written; a range
-that came out with more records than offsets, or outside its bounds, is never published.
+One task reads what the plan gives it and writes one file for every topic and directory of time that its ranges fall
+into; rows of a partition keep offset order. Nothing here is visible outside ``_kafkalite/staging/RUN``. The facts about
+the files (which offsets of which partitions, rows) are read back from the files themselves, so that what is published
+is what was written, and held against the accounts of the reading tasks (:mod:`.load_source`, :mod:`.accounting`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs import load_source
+from spark_kafkalite.spark.jobs.accounting import AuditError, check_accounts
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.layout import MAX_STAGED_TOPIC, directory_name, file_name, staged_topic
-from spark_kafkalite.spark.jobs.manifest import PublishedFile, staging_path
+from spark_kafkalite.spark.jobs.layout import (
+    MAX_STAGED_TOPIC,
+    directory_name,
+    file_name,
+    shared_file_name,
+    staged_topic,
+)
+from spark_kafkalite.spark.jobs.load_source import RangeAccount
+from spark_kafkalite.spark.jobs.manifest import FilePart, LoadedRange, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.planning import LoadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 PartitionBy = Literal["day", "hour", "none"]
+FileFormat = Literal["parquet", "orc", "json"]
 
-# The directory column of staged files: topic@partition[@day[@hour]], the topic as `staged_topic` has it. Neither '@'
-# nor the '~' before a hash can stand in a topic's name.
-_GROUP = "kafkalite_group"
-_FORMATS: dict[str, tuple[str, ...]] = {"none": (), "day": ("yyyy-MM-dd",), "hour": ("yyyy-MM-dd", "HH")}
+# The directory column of staged files: topic@[day[@hour]], the topic as `staged_topic` has it. Neither '@' nor the '~'
+# before a hash can stand in a topic's name.
+_GROUP: Final = "kafkalite_group"
+_ACCOUNTS: Final = "@accounts"
+_TIMES: Final[Mapping[str, tuple[str, ...]]] = {"none": (), "day": ("yyyy-MM-dd",), "hour": ("yyyy-MM-dd", "HH")}
+# Of what `read_ranges` returns: not an account.
+IS_RECORD: Final = f"offset <> {load_source.ACCOUNT_OFFSET}"
+_FACTS: Final = "partition int, offset long, timestamp timestamp"
 
 
-class AuditError(KafkaliteError):
-    """The files do not hold what the plan asked for."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a destination's files are made: their format, its codec (None: Spark's choice), and their directories.
+
+    Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
+    """
+
+    partition_by: PartitionBy = "day"
+    file_format: FileFormat = "parquet"
+    codec: str | None = None
+    time_zone: str = "UTC"
+    file_bytes: int = 256 * 1024 * 1024
+
+    def document(self) -> dict[str, str]:
+        """Return what a manifest says of it."""
+        found = {"partition_by": self.partition_by, "format": self.file_format, "time_zone": self.time_zone}
+        return found if self.codec is None else {**found, "codec": self.codec}
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a run wrote to its staging directory."""
+    """What a run wrote to its staging directory, and what became of every offset of its plan."""
 
-    files: tuple[PublishedFile, ...]
-    records: int
-    records_without_timestamp: int
+    files: tuple[PublishedFile, ...] = ()
+    ranges: tuple[LoadedRange, ...] = ()
+    records_without_timestamp: int = 0
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
 
 
 def stage(
@@ -49,106 +80,120 @@ def stage(
     run: str,
     plan: LoadPlan,
     source_options: Mapping[str, str],
-    partition_by: PartitionBy,
+    layout: Layout,
 ) -> Staged:
-    """Write the plan's records under the run's staging directory and return the facts of every file.
+    """Write the plan's records under the run's staging directory and return the facts of every file and range.
 
-    Raises AuditError when a file holds an offset outside its range, or a range more records than offsets.
+    Raises AuditError when files and accounts do not make up the plan, offset for offset.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    frame = read_ranges(spark, plan, source_options)
-    topics = {staged_topic(topic): topic for topic in plan.topics}
-    topic: Column = F.col("topic")
-    if any(len(name) > MAX_STAGED_TOPIC for name in plan.topics):
-        hashed = F.concat(F.lit("~"), F.sha2(topic.cast("binary"), 256))
-        topic = F.when(F.length(topic) > MAX_STAGED_TOPIC, hashed).otherwise(topic)
-    parts = [topic, F.col("partition").cast("string")]
-    parts += [F.date_format("timestamp", pattern) for pattern in _FORMATS[partition_by]]
+    # Directories are made, and read back, in the zone of the layout.
+    spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
     data = f"{staging_path(run)}/data"
-    (
-        frame.withColumn(_GROUP, F.concat_ws("@", *parts))
-        .sortWithinPartitions(_GROUP, "offset")
+    writer = (
+        _grouped(read_ranges(spark, plan, source_options), plan, layout)
+        .sortWithinPartitions(_GROUP, "partition", "offset")
         .write.partitionBy(_GROUP)
         # Files go straight to the staging directory at the task's commit: nothing sees it before the manifest does, and
         # version 1 would rename every file a second time on the driver.
         .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
-        .parquet(f"{files.root}/{data}")
     )
-    if not any(name.startswith(_GROUP) for name in files.names(data)):
-        # Nothing visible in the planned offsets: aborted transactions, control records, or compacted away.
-        return Staged((), 0, 0)
-    rows = (
-        spark.read.parquet(f"{files.root}/{data}")
-        .groupBy(_GROUP, F.col("_metadata.file_name").alias("file"))
-        .agg(
-            F.min("offset").alias("first"),
-            F.max("offset").alias("last"),
-            F.count("offset").alias("records"),
-            F.max("_metadata.file_size").alias("size"),
-            F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
+    if layout.codec is not None:
+        writer = writer.option("compression", layout.codec)
+    writer.format(layout.file_format).save(f"{files.root}/{data}")
+    accounts = _accounts(spark, files, data, layout)
+    rows: list[Row] = []
+    if any(name.startswith(f"{_GROUP}=") and _ACCOUNTS not in name for name in files.names(data)):
+        rows = (
+            spark.read.format(layout.file_format)
+            .schema(f"{_FACTS}, {_GROUP} string")
+            .load(f"{files.root}/{data}")
+            .where(F.col(_GROUP) != _ACCOUNTS)
+            .groupBy(_GROUP, F.col("_metadata.file_name").alias("file"), "partition")
+            .agg(
+                F.min("offset").alias("first"),
+                F.max("offset").alias("last"),
+                F.count("offset").alias("records"),
+                F.max("_metadata.file_size").alias("size"),
+                F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
+            )
+            .collect()
         )
-        .collect()
-    )
-    published = tuple(
-        _published_file(f"{data}/{_GROUP}={row[_GROUP]}", row, plan, topics, files.name_max_bytes)
-        for row in sorted(rows, key=lambda row: (row[_GROUP], row["first"]))
-    )
-    audit(plan, published)
-    return Staged(published, sum(file.records for file in published), sum(row["untimed"] for row in rows))
+    staged = _published_files(rows, data, run, plan, files.name_max_bytes, layout)
+    ranges = check_accounts(plan, accounts, staged)
+    return Staged(staged, ranges, sum(row["untimed"] for row in rows))
 
 
 def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str, str]) -> DataFrame:
-    """Return the plan's records with headers, one task for each range. The session must be in UTC (see ``session``)."""
-    # Any split option keeps the source from packing several ranges into one task; this one never splits a range.
-    options = {"maxRecordsPerPartition": str(2**62), **source_options, **plan.spark_options()}
-    return spark.read.format("kafkalite").options(**options).option("includeHeaders", "true").load()
-
-
-def _published_file(
-    directory: str, row: Row, plan: LoadPlan, topics: Mapping[str, str], name_max_bytes: int
-) -> PublishedFile:
-    staged, partition, *times = row[_GROUP].split("@")
-    topic = topics.get(staged, staged)  # One that was not planned is `audit`'s to refuse.
-    recreations = len(plan.topics[topic].earlier_ids) if topic in plan.topics else 0
-    labelled = (f"{label}={time}" for label, time in zip(("day", "hour"), times, strict=False))
-    name = file_name(topic, int(partition), row["first"], row["last"], recreations, name_max_bytes)
-    return PublishedFile(
-        staged=f"{directory}/{row['file']}",
-        final="/".join([directory_name(topic, name_max_bytes), *labelled, name]),
-        topic=topic,
-        partition=int(partition),
-        first_offset=row["first"],
-        last_offset=row["last"],
-        records=row["records"],
-        size_bytes=row["size"],
+    """Return the plan's records with headers, read by the plan's tasks, and an account of each range among them."""
+    spark.dataSource.register(load_source.LoadSource)
+    return (
+        spark.read.format(load_source.FORMAT_NAME)
+        .options(**source_options)
+        .option("assign", plan.assign_option())
+        .option(load_source.TASKS, load_source.tasks_json(plan.planned_tasks))
+        .load()
     )
 
 
-def audit(plan: LoadPlan, files: tuple[PublishedFile, ...]) -> None:
-    """Hold the files against the plan.
+def _grouped(frame: DataFrame, plan: LoadPlan, layout: Layout) -> DataFrame:
+    """Return the rows with the directory that each belongs into."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    Fewer records than offsets are legal (compaction and transaction markers leave gaps); more, or offsets that were
-    not planned, are not.
-    """
-    planned = {r.topic_partition: r for r in plan.ranges}
-    counted = dict.fromkeys(planned, 0)
-    for file in files:
-        asked = planned.get(TopicPartition(file.topic, file.partition))
-        if asked is None or not asked.start_offset <= file.first_offset <= file.last_offset < asked.end_offset:
-            bounds = (
-                "the plan does not name it"
-                if asked is None
-                else f"planned were {asked.start_offset} to {asked.end_offset - 1}"
+    topic: Column = F.col("topic")
+    if any(len(name) > MAX_STAGED_TOPIC for name in plan.topics):
+        hashed = F.concat(F.lit("~"), F.sha2(topic.cast("binary"), 256))
+        topic = F.when(F.length(topic) > MAX_STAGED_TOPIC, hashed).otherwise(topic)
+    times = F.concat_ws("@", *(F.date_format("timestamp", pattern) for pattern in _TIMES[layout.partition_by]))
+    of_account = F.col("offset") == load_source.ACCOUNT_OFFSET
+    group = F.when(of_account, F.lit(_ACCOUNTS)).otherwise(F.concat(topic, F.lit("@"), times))
+    return frame.withColumn(_GROUP, group)
+
+
+def _accounts(spark: SparkSession, files: Files, data: str, layout: Layout) -> list[RangeAccount]:
+    rows = spark.read.format(layout.file_format).schema("key binary").load(f"{files.root}/{data}/{_GROUP}={_ACCOUNTS}")
+    return [RangeAccount.from_json(bytes(row.key)) for row in rows.collect()]
+
+
+def _published_files(
+    rows: Iterable[Row], data: str, run: str, plan: LoadPlan, name_max_bytes: int, layout: Layout
+) -> tuple[PublishedFile, ...]:
+    """Return the files as they are to be published, in the order of topics, directories, partitions and offsets."""
+    topics = {staged_topic(topic): topic for topic in plan.topics}
+    by_file: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row[_GROUP], row["partition"], row["first"])):
+        by_file.setdefault((row[_GROUP], row["file"]), []).append(row)
+    found = []
+    for number, ((group, name), parts) in enumerate(by_file.items(), 1):
+        staged, *times = group.split("@")
+        topic = topics.get(staged)
+        if topic is None:
+            raise AuditError(f"{data}/{_GROUP}={group} holds a topic that was not planned; nothing was published")
+        ending = _ending(name, layout.file_format)
+        if len(parts) == 1:
+            (only,) = parts
+            recreations = len(plan.topics[topic].earlier_ids)
+            final = file_name(
+                topic, only["partition"], only["first"], only["last"], recreations, name_max_bytes, ending
             )
-            raise AuditError(
-                f"{file.staged} holds offsets {file.first_offset} to {file.last_offset} of "
-                f"{file.topic}-{file.partition}: {bounds}; nothing was published"
+        else:
+            final = shared_file_name(topic, "load", run, number, name_max_bytes, ending)
+        labelled = (f"{label}={time}" for label, time in zip(("day", "hour"), filter(None, times), strict=False))
+        found.append(
+            PublishedFile(
+                staged=f"{data}/{_GROUP}={group}/{name}",
+                final="/".join([directory_name(topic, name_max_bytes), *labelled, final]),
+                topic=topic,
+                parts=tuple(FilePart(row["partition"], row["first"], row["last"], row["records"]) for row in parts),
+                size_bytes=parts[0]["size"],
             )
-        counted[asked.topic_partition] += file.records
-    for topic_partition, records in counted.items():
-        if records > planned[topic_partition].size:
-            raise AuditError(
-                f"{topic_partition}: {records} records were written for {planned[topic_partition].size} offsets; "
-                "nothing was published"
-            )
+        )
+    return tuple(found)
+
+
+def _ending(name: str, file_format: str) -> str:
+    """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
+    # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
+    ending = name.partition(".c000.")[2]
+    return ending if ending.startswith(file_format) else file_format

@@ -18,6 +18,10 @@ NOTHING: dict[str, Any] = {
     "lost": [],
     "recreated": [RecreatedTopic("t", "A", "B", {0: 3}).document()],
     "adopted_ids": {},
+    "skipped": [],
+    "late_records": 0,
+    "completed": [],
+    "more": False,
     "records_without_timestamp": 0,
 }
 

@@ -16,37 +16,90 @@ ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
 def full_manifest() -> dict[str, Any]:
     return {
-        "format": 2,
+        "format": 3,
         "number": 3,
         "run": "r",
         "created": "2026-01-01T00:00:00+00:00",
+        "kind": "load",
+        "layout": {"format": "parquet"},
         "records": 5,
         "records_without_timestamp": 0,
-        "topics": {"t": {"id": ID, "earlier_ids": [None], "next_offsets": {"0": 5}}},
+        "topics": {
+            "t": {
+                "id": ID,
+                "earlier_ids": [None],
+                "next_offsets": {"0": 5},
+                "passed_ms": {"0": 7},
+                "open_directories": ["t/day=2026-01-01"],
+            }
+        },
+        "ranges": [
+            {
+                "topic": "t",
+                "partition": 0,
+                "start": 0,
+                "next_offset": 12,
+                "lost": 3,
+                "control": 1,
+                "aborted": 2,
+                "removed": 1,
+                "records": 5,
+                "quarantined": 0,
+                "late": 0,
+                "size_bytes": 100,
+                "min_timestamp": 5,
+                "max_timestamp": None,
+            }
+        ],
         "lost": [{"topic": "t", "partition": 0, "start": 2, "until": 5, "offsets": 3}],
         "recreated": [{"topic": "t", "earlier_id": None, "id": ID, "earlier_next_offsets": {"0": 7}}],
         "adopted_ids": ["t"],
+        "completed": ["t/day=2025-12-31"],
+        "reopened": ["t/day=2025-12-30"],
+        "replaced": ["t/old"],
         "files": [
             {
                 "staged": "_kafkalite/staging/r/a",
                 "final": "t/a",
                 "topic": "t",
-                "partition": 0,
-                "first_offset": 0,
-                "last_offset": 4,
                 "records": 5,
                 "size_bytes": 3,
+                "late": False,
+                "offsets": [{"partition": 0, "first": 0, "last": 4, "rows": 5}],
             }
         ],
     }
 
 
+def format_2() -> dict[str, Any]:
+    document = full_manifest() | {"format": 2}
+    for name in ("kind", "layout", "ranges", "completed", "reopened", "replaced"):
+        del document[name]
+    for name in ("passed_ms", "open_directories"):
+        del document["topics"]["t"][name]
+    (file,) = document["files"]
+    del file["offsets"], file["late"]
+    file |= {"partition": 0, "first_offset": 0, "last_offset": 4}
+    return document
+
+
 def format_1() -> dict[str, Any]:
-    document = full_manifest() | {"format": 1, "next_offsets": {"t": {"0": 5}}}
+    document = format_2() | {"format": 1, "next_offsets": {"t": {"0": 5}}}
     for name in ("topics", "lost", "recreated", "adopted_ids"):
         del document[name]
     del document["files"][0]["size_bytes"]
     return document
+
+
+def test_older_formats_are_read() -> None:
+    now, before, first = (
+        read_manifest(json.dumps(document), "m.json") for document in (full_manifest(), format_2(), format_1())
+    )
+    assert (now.format, before.format, first.format) == (3, 2, 1)
+    assert now.files == before.files
+    assert first.files[0].parts == now.files[0].parts
+    assert now.next_offsets == before.next_offsets == first.next_offsets
+    assert (before.ranges, before.kind, before.topics["t"].passed_ms) == ((), "load", {})
 
 
 @pytest.mark.parametrize(
@@ -76,10 +129,19 @@ def format_1() -> dict[str, Any]:
         ("files[0].final", "_kafkalite/manifests/00000000000000000009.json"),
         *[("files[0].staged", value) for value in ("/etc/passwd", "t/other", "_kafkalite/staging/../../x")],
         *[("files[0].topic", value) for value in ("", "a/b", "..", 1)],
-        *[("files[0].partition", value) for value in (-1, 2**31, 0.0)],
-        *[("files[0].last_offset", value) for value in (-1, 4.0)],
-        *[("files[0].first_offset", value) for value in (-1, 2**64)],
+        *[("files[0].offsets[0].partition", value) for value in (-1, 2**31, 0.0)],
+        *[("files[0].offsets[0].last", value) for value in (-1, 4.0)],
+        *[("files[0].offsets[0].first", value) for value in (-1, 2**64)],
+        *[("files[0].offsets[0].rows", value) for value in (0, 6, "5")],
         *[("files[0].records", value) for value in (0, 6, "5")],
+        *[("files[0].late", value) for value in (0, "no", None)],
+        ("kind", "other"),
+        ("layout.format", 3),
+        *[("completed[0]", value) for value in ("../x", "t", 3)],
+        *[("topics.t.passed_ms.0", value) for value in (-1, "7")],
+        *[("ranges[0].next_offset", value) for value in (-1, 2**63)],
+        *[("ranges[0].control", value) for value in (-1, 1.5)],
+        ("ranges[0].min_timestamp", -1),
         *[("files[0].size_bytes", value) for value in (-1, "3")],
     ],
 )
@@ -121,11 +183,19 @@ def test_keys_of_a_manifest_are_checked(key: str) -> None:
 
 @pytest.mark.parametrize("change", [{"hidden_final": "../../y"}, {"other": 1}])
 def test_a_file_of_a_manifest_has_no_other_fields(change: dict[str, Any]) -> None:
-    for text in (json.dumps(full_manifest()), json.dumps(format_1())):
+    for text in (json.dumps(full_manifest()), json.dumps(format_2()), json.dumps(format_1())):
         document = json.loads(text)
         document["files"][0] |= change
         with pytest.raises(ManifestError, match=r"a field of files\[0\] is"):
             read_manifest(json.dumps(document), "m.json")
+
+
+@pytest.mark.parametrize("name", ["lost", "control", "aborted", "removed", "records"])
+def test_a_range_of_a_manifest_accounts_for_every_offset(name: str) -> None:
+    document = full_manifest()
+    document["ranges"][0][name] += 1
+    with pytest.raises(ManifestError, match=r"ranges\[0\] is .* not a range that accounts for every offset"):
+        read_manifest(json.dumps(document), "m.json")
 
 
 def test_a_manifest_names_no_place_twice() -> None:
@@ -177,5 +247,5 @@ def test_what_is_no_manifest_is_refused_by_name(text: str) -> None:
 
 
 def test_manifest_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(ManifestError, match=r"m\.json: format 3 is neither 1 nor 2: a newer version"):
-        read_manifest('{"format": 3}', "m.json")
+    with pytest.raises(ManifestError, match=r"m\.json: format 4 is not 1, 2 or 3: a newer version"):
+        read_manifest('{"format": 4}', "m.json")

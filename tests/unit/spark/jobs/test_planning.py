@@ -1,10 +1,11 @@
 import json
+from typing import Any
 
 import pytest
 
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
-from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs, plan_load, plan_replay
+from spark_kafkalite.spark.jobs.planning import LoadPolicies, PlanError, TopicLogs, plan_load, plan_replay
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -63,7 +64,7 @@ def test_records_deleted_before_they_were_loaded_fail_the_run() -> None:
 
 
 def test_records_deleted_before_they_were_loaded_are_named_when_allowed() -> None:
-    plan = plan_load(loaded({0: 5, 1: 5}), logs({P0: (8, 12), P1: (7, 7)}), "earliest")
+    plan = plan_load(loaded({0: 5, 1: 5}), logs({P0: (8, 12), P1: (7, 7)}), LoadPolicies("earliest"))
     assert plan.ranges == (OffsetRange(P0, 8, 12),)
     assert plan.lost == (LostRange("t", 0, 5, 8), LostRange("t", 1, 5, 7))
     assert plan.lost_offsets == 5
@@ -73,7 +74,7 @@ def test_records_deleted_before_they_were_loaded_are_named_when_allowed() -> Non
 
 def test_a_log_of_the_same_topic_that_ends_before_what_was_loaded_always_fails() -> None:
     with pytest.raises(PlanError, match=r"t-0.*offset 20.*ends at 12.*the topic is the same.*truncated"):
-        plan_load(loaded({0: 20}), logs({P0: (0, 12)}), "earliest", "earliest")
+        plan_load(loaded({0: 20}), logs({P0: (0, 12)}), LoadPolicies("earliest", "earliest"))
 
 
 @pytest.mark.parametrize("end", [5, 10, 300])
@@ -86,23 +87,23 @@ def test_a_topic_created_again_is_refused_however_long_it_has_grown(end: int) ->
 
 def test_of_a_topic_created_again_what_it_holds_is_loaded_and_what_it_held_is_lost() -> None:
     # Told with both policies: whoever loads the new topic has not asked for a run that fails.
-    for on_out_of_range in ("fail", "earliest"):
-        plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (2, 30), P1: (0, 1)}, NEW), on_out_of_range, "earliest")
+    for policies in (LoadPolicies("fail", "earliest"), LoadPolicies("earliest", "earliest")):
+        plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (2, 30), P1: (0, 1)}, NEW), policies)
         assert plan.ranges == (OffsetRange(P0, 2, 30), OffsetRange(P1, 0, 1))
         assert plan.lost == (LostRange("t", 0, 0, 2),)
 
 
 def test_a_topic_created_again_keeps_the_ids_of_the_earlier_ones() -> None:
-    plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (0, 30)}, NEW), "fail", "earliest")
+    plan = plan_load(loaded({0: 10, 1: 4}), logs({P0: (0, 30)}, NEW), LoadPolicies("fail", "earliest"))
     assert plan.recreated == (RecreatedTopic("t", OLD, NEW, {0: 10, 1: 4}),)
     assert plan.topics == loaded({0: 30}, NEW, OLD)
-    again = plan_load(plan.topics, logs({P0: (0, 3)}, THIRD), "fail", "earliest")
+    again = plan_load(plan.topics, logs({P0: (0, 3)}, THIRD), LoadPolicies("fail", "earliest"))
     assert again.topics == loaded({0: 3}, THIRD, OLD, NEW)
 
 
 def test_a_topic_that_was_already_replaced_is_another_cluster_s() -> None:
     with pytest.raises(PlanError, match=rf"{OLD}, which was loaded before that one: two clusters"):
-        plan_load(loaded({0: 10}, NEW, OLD), logs({P0: (0, 10)}, OLD), "earliest", "earliest")
+        plan_load(loaded({0: 10}, NEW, OLD), logs({P0: (0, 10)}, OLD), LoadPolicies("earliest", "earliest"))
 
 
 def test_a_topic_of_unknown_id_takes_the_one_that_is_found() -> None:
@@ -129,7 +130,7 @@ def test_without_ids_only_what_is_gone_shows_a_topic_created_again(
     before = loaded({0: 20, 1: 3}, None)
     with pytest.raises(PlanError, match=message):
         plan_load(before, logs(bounds, found))
-    plan = plan_load(before, logs(bounds, found), "fail", "earliest")
+    plan = plan_load(before, logs(bounds, found), LoadPolicies("fail", "earliest"))
     assert [(r.topic_partition, r.start_offset) for r in plan.ranges] == [(item, 0) for item in bounds]
     assert plan.topics["t"].earlier_ids == (None,)
 
@@ -138,14 +139,45 @@ def test_a_cluster_that_tells_no_ids_leaves_the_known_one() -> None:
     assert plan_load(loaded({0: 5}), logs({P0: (0, 6)}, None)).topics == loaded({0: 6})
 
 
-def test_plan_reads_exactly_its_ranges_through_the_source_options() -> None:
+def test_the_plan_names_its_partitions_to_the_source() -> None:
     plan = plan_load(loaded({0: 5}), logs({P0: (0, 9), P1: (0, 2)}))
-    options = {name: json.loads(value) for name, value in plan.spark_options().items()}
-    assert options == {
-        "assign": {"t": [0, 1]},
-        "startingOffsets": {"t": {"0": 5, "1": 0}},
-        "endingOffsets": {"t": {"0": 9, "1": 2}},
-    }
+    assert json.loads(plan.assign_option()) == {"t": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "resumed"), [("earliest", 8), ("nearest", 8), ("latest", 12)], ids=["earliest", "nearest", "latest"]
+)
+def test_a_run_goes_on_behind_what_is_gone_as_it_is_told(policy: Any, resumed: int) -> None:
+    plan = plan_load(loaded({0: 5}), logs({P0: (8, 12)}), LoadPolicies(policy))
+    assert plan.lost == (LostRange("t", 0, 5, resumed),)
+    assert plan.ranges == ((OffsetRange(P0, resumed, 12),) if resumed < 12 else ())
+    assert plan.topics == loaded({0: 12})
+
+
+def test_a_partition_that_is_skipped_stays_where_it_was() -> None:
+    plan = plan_load(loaded({0: 5, 1: 1}), logs({P0: (8, 12), P1: (0, 3)}), LoadPolicies("skip"))
+    assert (plan.skipped, plan.lost) == ((P0,), ())
+    assert plan.ranges == (OffsetRange(P1, 1, 3),)
+    assert plan.topics == loaded({0: 5, 1: 3})
+    assert plan.at_end == {P1}
+
+
+def test_new_partitions_may_begin_at_their_end() -> None:
+    plan = plan_load(loaded({0: 5}), logs({P0: (0, 6), P1: (2, 4)}), LoadPolicies(new_partitions="latest"))
+    assert plan.ranges == (OffsetRange(P0, 5, 6),)
+    assert plan.topics == loaded({0: 6, 1: 4})
+    assert plan.lost == ()
+
+
+def test_a_bounded_run_ends_earlier_and_goes_on_there() -> None:
+    whole = plan_load(loaded({0: 5}), logs({P0: (0, 9), P1: (0, 2)}))
+    assert whole.at_end == {P0, P1}
+    plan = whole.bounded({P0: 7, P1: 2})
+    assert plan.ranges == (OffsetRange(P0, 5, 7), OffsetRange(P1, 0, 2))
+    assert plan.topics == loaded({0: 7, 1: 2})
+    assert plan.at_end == {P1}
+    assert plan_load(plan.topics, logs({P0: (0, 9), P1: (0, 2)})).ranges == (OffsetRange(P0, 7, 9),)
+    assert whole.bounded({P0: 5, P1: 2}).ranges == (OffsetRange(P1, 0, 2),)
 
 
 def test_replay_defaults_to_the_whole_log() -> None:

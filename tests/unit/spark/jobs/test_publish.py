@@ -8,9 +8,12 @@ import pytest
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs.completeness import Directories
 from spark_kafkalite.spark.jobs.files import LocalFiles
 from spark_kafkalite.spark.jobs.layout import file_name
 from spark_kafkalite.spark.jobs.manifest import (
+    FilePart,
+    LoadedRange,
     LoadedTopic,
     LostRange,
     Manifest,
@@ -22,7 +25,7 @@ from spark_kafkalite.spark.jobs.manifest import (
 )
 from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.planning import LoadPlan
-from spark_kafkalite.spark.jobs.staging import AuditError, Staged, audit
+from spark_kafkalite.spark.jobs.staging import Staged
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from tests.paths import PROJECT
 
@@ -73,8 +76,9 @@ def load(files: LocalFiles, run: str, start: int, until: int) -> Manifest:
     for first in range(start, until, 2):
         path = f"{staging_path(run)}/data/{first}"
         files.write_new(path, f"offsets from {first} by {run}")
-        staged.append(PublishedFile(path, f"t/{file_name('t', 0, first, first + 1)}", "t", 0, first, first + 1, 2))
-    return publish.commit(files, run, plan, Staged(tuple(staged), until - start, 0), recovery.newest)
+        final = f"t/{file_name('t', 0, first, first + 1)}"
+        staged.append(PublishedFile(path, final, "t", (FilePart(0, first, first + 1, 2),)))
+    return publish.commit(files, run, plan, Staged(tuple(staged)), recovery.newest)
 
 
 def published(root: Path) -> list[str]:
@@ -131,22 +135,22 @@ def test_recovery_itself_may_be_stopped_and_done_again(tmp_path: Path) -> None:
 def test_two_runs_at_once_publish_only_one(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     plan = plan_of(0, 2)
-    publish.commit(files, "r1", plan, Staged((), 0, 0), None)
+    publish.commit(files, "r1", plan, Staged(), None)
     with pytest.raises(ManifestError, match="another run published manifest 1"):
-        publish.commit(files, "r2", plan, Staged((), 0, 0), None)
+        publish.commit(files, "r2", plan, Staged(), None)
 
 
 def test_a_published_file_that_somebody_deleted_is_named(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
-    lost = PublishedFile("_kafkalite/staging/r1/data/0", "t/x.parquet", "t", 0, 0, 1, 2)
+    lost = PublishedFile("_kafkalite/staging/r1/data/0", "t/x.parquet", "t", (FilePart(0, 0, 1, 2),))
     with pytest.raises(ManifestError, match=r"run r1\) names t/x\.parquet, which is neither there nor at _kafkalite"):
-        publish.commit(files, "r1", plan_of(0, 2), Staged((lost,), 2, 0), None)
+        publish.commit(files, "r1", plan_of(0, 2), Staged((lost,)), None)
 
 
 def staged_file(files: LocalFiles, run: str, topic: str, final: str) -> PublishedFile:
     staged = f"{staging_path(run)}/data/{topic}"
     files.write_new(staged, f"{topic} by {run}")
-    return PublishedFile(staged, final, topic, 0, 0, 1, 2, 5)
+    return PublishedFile(staged, final, topic, (FilePart(0, 0, 1, 2),), 5)
 
 
 def test_a_file_that_nobody_published_stops_a_run_before_its_commit(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_file_that_nobody_published_stops_a_run_before_its_commit(tmp_path: Pa
     files.write_new("t/x.parquet", "somebody's")
     file = staged_file(files, "r1", "t", "t/x.parquet")
     with pytest.raises(ManifestError, match=r"t/x\.parquet is under .* already, and no manifest names it; nothing was"):
-        publish.commit(files, "r1", plan_of(0, 2), Staged((file,), 2, 0), None)
+        publish.commit(files, "r1", plan_of(0, 2), Staged((file,)), None)
     assert publish.newest_manifest(files) is None
 
 
@@ -176,7 +180,7 @@ def test_two_files_of_one_place_are_never_published(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     both = (staged_file(files, "r1", "a", "x/x.parquet"), staged_file(files, "r1", "b", "x/x.parquet"))
     with pytest.raises(ManifestError, match=r"data/b and _kafkalite/staging/r1/data/a would both become x/x\.parquet"):
-        publish.commit(files, "r1", plan_of(0, 2), Staged(both, 4, 0), None)
+        publish.commit(files, "r1", plan_of(0, 2), Staged(both), None)
     assert publish.newest_manifest(files) is None
 
 
@@ -199,13 +203,13 @@ def test_topics_that_differ_in_case_only_need_a_file_system_that_tells_them_apar
 ) -> None:
     files = kind(tmp_path)
     publish.write_plan(files, "r1", plan_of(0, 2, "events"))
-    first = publish.commit(files, "r1", plan_of(0, 2, "events"), Staged((), 0, 0), None)
+    first = publish.commit(files, "r1", plan_of(0, 2, "events"), Staged(), None)
     publish.write_plan(files, "r2", plan_of(0, 2, "Events"))
     if refused:
         with pytest.raises(ManifestError, match="topics events and Events differ in case only"):
-            publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged((), 0, 0), first)
+            publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged(), first)
     else:
-        assert publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged((), 0, 0), first).number == 2
+        assert publish.commit(files, "r2", plan_of(0, 2, "Events"), Staged(), first).number == 2
 
 
 # Manifests of format 1 ----------------------------------------------------------------------------------------------
@@ -275,13 +279,25 @@ def test_manifest_round_trip() -> None:
         7,
         "r",
         "2026-01-01T00:00:00+00:00",
-        (PublishedFile("_kafkalite/staging/r/1", "t/1", "t", 3, 5, 9, 4, 1234),),
-        {"t": LoadedTopic(ID, {3: 10, 11: 2}, (None, "AAAAAAAAQACAAAAAAAAAAg")), "u": LoadedTopic(None, {0: 1})},
-        4,
+        (
+            PublishedFile("_kafkalite/staging/r/1", "t/1", "t", (FilePart(3, 5, 9, 4), FilePart(4, 0, 0, 1)), 1234),
+            PublishedFile("_kafkalite/staging/r/2", "t/_late/2", "t", (FilePart(3, 11, 12, 2),), 9, late=True),
+        ),
+        {
+            "t": LoadedTopic(ID, {3: 10, 11: 2}, (None, "AAAAAAAAQACAAAAAAAAAAg"), {3: 1_000}, ("t/day=2026-01-01",)),
+            "u": LoadedTopic(None, {0: 1}),
+        },
+        7,
         1,
         (LostRange("t", 3, 2, 5),),
         (RecreatedTopic("t", None, ID, {3: 17}),),
         ("u",),
+        (LoadedRange("t", 3, 2, 20, 3, 1, 2, 4, 8, 1, 2, 99, 5, 6), LoadedRange("u", 0, 4, 4)),
+        ("t/day=2025-12-31",),
+        ("t/day=2025-12-30",),
+        ("t/old",),
+        {"format": "parquet"},
+        "compact",
     )
     assert read_manifest(manifest.to_json(), "x") == manifest
 
@@ -319,13 +335,22 @@ def test_manifest_numbers_ignore_other_files() -> None:
     ) == [2, 10]
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "records"),
-    [(0, 3, 5), (0, 4, 4), (5, 5, 1)],
-    ids=["more records than offsets", "beyond the range", "outside the range"],
-)
-def test_audit_refuses_files_that_were_not_planned(first: int, last: int, records: int) -> None:
-    plan = plan_of(0, 4)
-    with pytest.raises(AuditError, match="t-0"):
-        audit(plan, (PublishedFile("s", "f", "t", 0, first, last, records),))
-    audit(plan, (PublishedFile("s", "f", "t", 0, 0, 3, 3),))
+def test_marks_of_directories_are_made_and_taken_wherever_a_run_stops(tmp_path: Path) -> None:
+    day, other = "t/day=2026-01-01", "t/day=2026-01-02"
+    for changes in range(12):
+        files = LocalFiles(tmp_path / str(changes))
+        files.write_new(f"{day}/_SUCCESS", "")
+        run, stopping = "r1", StoppingFiles(tmp_path / str(changes), changes)
+        staged = f"{staging_path(run)}/data/x"
+        try:
+            publish.write_plan(stopping, run, plan_of(0, 2))
+            stopping.write_new(staged, "rows")
+            file = PublishedFile(staged, f"{day}/x", "t", (FilePart(0, 0, 1, 2),), 4, late=True)
+            directories = Directories({"t": LoadedTopic(ID, {0: 2})}, (other,), (day,))
+            publish.commit(stopping, run, plan_of(0, 2), Staged((file,)), None, directories)
+        except Stopped:
+            publish.recover(files)
+        committed = publish.newest_manifest(files) is not None
+        assert files.names(day) == (["x"] if committed else ["_SUCCESS"]), f"stopped before change {changes}"
+        assert files.names(other) == (["_SUCCESS"] if committed else [])
+    assert committed
