@@ -30,13 +30,6 @@ class PassedOffsets:
     aborted: int = 0
     removed: int = 0
 
-    def add(self, other: PassedOffsets) -> None:
-        """Add the counts of what follows."""
-        self.present += other.present
-        self.control += other.control
-        self.aborted += other.aborted
-        self.removed += other.removed
-
     def count_batch(
         self, header: BatchHeader, first_offset: int, until_offset: int, aborted: bool, payload: Callable[[], Buffer]
     ) -> None:
