@@ -133,14 +133,12 @@ def _check_bounds(file: PublishedFile, part: FilePart, asked: OffsetRange | None
     )
 
 
-def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str], policy: HolePolicy) -> None:
+def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None:
     """Raise PlanError for offsets that no batch holds, in a topic that is neither compacted nor transactional.
 
     ``compacted`` are the topics whose ``cleanup.policy`` says so. A topic is transactional where the range itself has
     markers or records of transactions.
     """
-    if policy == "accept":
-        return
     known = set(compacted)
     for each in ranges:
         if each.removed and each.topic not in known and not each.control and not each.aborted:

@@ -9,24 +9,36 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Any
 
 import click
 
-from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs import planning, publish, staging
-from spark_kafkalite.spark.jobs.accounting import HolePolicy
+from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
-from spark_kafkalite.spark.jobs.completeness import LatePolicy
-from spark_kafkalite.spark.jobs.load_run import Bounds, LoadOptions, run_load, summary_of
+from spark_kafkalite.spark.jobs.load_options import (
+    Bounds,
+    LoadOptions,
+    TopicOptions,
+    named_pattern,
+    time_zone,
+    topic_options_of,
+)
+from spark_kafkalite.spark.jobs.load_report import metrics_text, planned_text, report, write_metrics
+from spark_kafkalite.spark.jobs.load_run import plan_round, run_load, summary_of
 from spark_kafkalite.spark.jobs.quantities import Duration, Size
 from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
 
 
 @click.command(name="hadoop_load", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
-@click.option("--topic", "topics", required=True, help="Topic to load, or several with commas.")
+@click.option("--topic", "topics", default="", help="Topic to load, or several with commas.")
+@click.option("--topic-pattern", help="Also load the topics whose whole name this regular expression matches.")
+@click.option(
+    "--topic-config",
+    metavar="FILE",
+    help="TOML file with options of single topics: sections [topics.NAME], or a quoted pattern, with lines such as "
+    'partition-by = "hour".',
+)
 @click.option("--destination", required=True, help="Directory to load into: a path, or a URI such as hdfs://host/dir.")
 @click.option(
     "--format",
@@ -103,6 +115,10 @@ from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_f
     show_default=True,
     help="How long after its end a day or an hour is waited for before it gets its _SUCCESS.",
 )
+@click.option("--dry-run", is_flag=True, help="Only print what would be loaded, and change nothing.")
+@click.option(
+    "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
+)
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -119,98 +135,72 @@ def main(**given: Any) -> None:
     that were created again, stand in its manifest.
     """
     options = _options(given)
-    with failures_in_one_line():
-        started = time.monotonic()
-        spark = start_session("kafkalite hadoop_load")
-        files = reachable_files(spark, "--destination", given["destination"])
-        if given["recover_only"]:
-            summary = summary_of(files, publish.recover(files))
-        else:
-            summary = run_load(spark, files, options)
-        summary["seconds"] = round(time.monotonic() - started, 1)
-    click.echo(json.dumps(summary) if given["as_json"] else _sentence(summary))
+    started = time.monotonic()
+    summary: dict[str, Any] = {}
+    try:
+        with failures_in_one_line():
+            spark = start_session("kafkalite hadoop_load")
+            files = reachable_files(spark, "--destination", given["destination"])
+            if given["dry_run"]:
+                newest = publish.newest_manifest(files)
+                click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
+                return
+            if given["recover_only"]:
+                summary = summary_of(files, publish.recover(files))
+            else:
+                summary = run_load(spark, files, options)
+    finally:
+        seconds = round(time.monotonic() - started, 1)
+        if given["metrics_file"] is not None and not given["dry_run"]:
+            write_metrics(given["metrics_file"], metrics_text(given["destination"], summary, seconds))
+    summary["seconds"] = seconds
+    click.echo(json.dumps(summary) if given["as_json"] else report(summary))
+
+
+# What may differ by topic: the name on the command line and in files, the name in `TopicOptions`, what reads it.
+_BY_TOPIC = {
+    "format": "file_format",
+    "codec": "codec",
+    "partition-by": "partition_by",
+    "time-zone": "time_zone",
+    "file-size": "file_bytes",
+    "on-out-of-range": "on_out_of_range",
+    "on-recreated-topic": "on_recreated_topic",
+    "new-partitions": "new_partitions",
+    "on-hole": "on_hole",
+    "late": "late",
+    "grace": "grace_ms",
+}
 
 
 def _options(given: dict[str, Any]) -> LoadOptions:
     names = tuple(dict.fromkeys(name.strip() for name in given["topics"].split(",") if name.strip()))
-    if not names:
-        raise click.BadParameter(f"{given['topics']!r} names no topic", param_hint="--topic")
-    try:
-        ZoneInfo(given["time_zone"])
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    pattern = given["topic_pattern"]
+    if not names and pattern is None:
         raise click.BadParameter(
-            f"{given['time_zone']!r} is no time zone of this system; name one as Europe/Berlin or UTC",
-            param_hint="--time-zone",
-        ) from None
+            f"{given['topics']!r} names no topic; give one, or --topic-pattern", param_hint="--topic"
+        )
+    if pattern is not None:
+        named_pattern(pattern, "--topic-pattern")
+    time_zone(given["time_zone"])
+    parameters = {option.opts[0].removeprefix("--"): option for option in main.params}
+    values = {own: given[str(parameters[name].name)] for name, own in _BY_TOPIC.items()}
+    usual = TopicOptions().changed(values)
+    known = {name: (own, _reader(parameters[name])) for name, own in _BY_TOPIC.items()}
     minutes = given["max_minutes"]
     return LoadOptions(
         given["bootstrap_server"],
         names,
+        pattern,
         client_settings(given["command_config"], given["option_pairs"]),
-        staging.Layout(
-            cast(staging.PartitionBy, given["partition_by"]),
-            cast(staging.FileFormat, given["file_format"]),
-            given["codec"],
-            given["time_zone"],
-            given["file_size"],
-        ),
-        planning.LoadPolicies(given["on_out_of_range"], given["on_recreated_topic"], given["new_partitions"]),
-        cast(HolePolicy, given["on_hole"]),
-        cast(LatePolicy, given["late"]),
-        given["grace"],
+        usual,
+        () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known),
         Bounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
     )
 
 
-def _sentence(summary: dict[str, Any]) -> str:
-    lines = []
-    if summary["recovered_files"]:
-        lines.append(f"completed an earlier run: {summary['recovered_files']} files moved to their places")
-    if summary["renamed_files"]:
-        lines.append(
-            f"renamed {summary['renamed_files']} files of topics that an older version had put under names that Spark "
-            "does not read"
-        )
-    if summary["discarded_runs"]:
-        lines.append(f"dropped what {len(summary['discarded_runs'])} unfinished run(s) had left")
-    for topic, topic_id in summary["adopted_ids"].items():
-        lines.append(
-            f"topic {topic}: the manifests do not say which topic of this name was loaded; the one that is there now, "
-            f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
-        )
-    for topic in summary["recreated"]:
-        held = _first_held(topic["topic"], summary["lost"])
-        lines.append(
-            f"WARNING: topic {topic['topic']} was deleted and created again (id {topic['earlier_id'] or 'not known'}, "
-            f"now {topic['id'] or 'not known'}); loading the new one from {held}"
-        )
-    for lost in summary["lost"]:
-        lines.append(
-            f"WARNING: {lost['topic']}-{lost['partition']}: {lost['offsets']} offsets, {lost['start']} to "
-            f"{lost['until'] - 1}, were deleted from the log before they were loaded"
-        )
-    if summary["skipped"]:
-        lines.append(f"WARNING: left as they are, because records were deleted: {listed(summary['skipped'])}")
-    if summary["late_records"]:
-        lines.append(f"{summary['late_records']} records came late, for directories that were complete")
-    if summary["records_without_timestamp"]:
-        lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
-    if summary["files"]:
-        lines.append(
-            f"loaded {summary['records']} records into {summary['files']} files under {summary['destination']} "
-            f"({summary['manifest']})"
-        )
-    else:
-        noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
-        lines.append(f"nothing new for {summary['destination']}{noted}")
-    if summary["completed"]:
-        lines.append(f"complete now: {listed(summary['completed'])}")
-    if summary["more"]:
-        lines.append("there is more to load: run again")
-    return "\n".join(lines)
-
-
-def _first_held(topic: str, lost: list[dict[str, Any]]) -> str:
-    """Say at which offset the log of each partition of a topic that was created again starts."""
-    later = [f"{topic}-{each['partition']} from offset {each['until']}" for each in lost if each["topic"] == topic]
-    return f"offset 0{', but ' if later else ''}{listed(later)}"
+def _reader(parameter: click.Parameter) -> Any:
+    """Return what makes an option's value of a text, as the command line does."""
+    if "--time-zone" in parameter.opts:
+        return time_zone
+    return lambda value: parameter.type.convert(value, parameter, None)

@@ -7,21 +7,23 @@ each count once they are published, and a run that stops between two rounds has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.jobs import completeness, planning, publish, staging
-from spark_kafkalite.spark.jobs.accounting import HolePolicy, check_holes, with_late
-from spark_kafkalite.spark.jobs.client_options import open_admin, source_options
-from spark_kafkalite.spark.jobs.completeness import LatePolicy
+from spark_kafkalite.spark.jobs import completeness, publish, staging
+from spark_kafkalite.spark.jobs.accounting import check_holes, with_late
+from spark_kafkalite.spark.jobs.client_options import open_admin
+from spark_kafkalite.spark.jobs.completeness import Directories
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest
-from spark_kafkalite.spark.jobs.planning import LoadPlan, LoadPolicies
-from spark_kafkalite.spark.jobs.session import check_same_topics, compacted_topics, topic_logs
-from spark_kafkalite.spark.jobs.task_planning import tasks_by_bytes
+from spark_kafkalite.spark.jobs.load_options import Bounds, LoadOptions, TopicOptions
+from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest, PublishedFile
+from spark_kafkalite.spark.jobs.planning import LoadPlan, TopicLogs, plan_load
+from spark_kafkalite.spark.jobs.progress import shown_progress
+from spark_kafkalite.spark.jobs.session import check_same_topics, compacted_topics, matching_topics, topic_logs
+from spark_kafkalite.spark.jobs.task_planning import planned_in_tasks
 from spark_kafkalite.spark.offset_ranges import limited
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.range_bytes import Sampler, limited_by_bytes
@@ -30,36 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Of a round, where a run is bounded by time and by nothing else.
-_ROUND_BYTES = 4 * 1024**3
+_ROUND_BYTES: Final = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much a run takes at most; None is no bound. Bytes are those of the log, and a soft bound."""
+class RoundPlan:
+    """What a round is going to do: its plan, about how many bytes of the log that is, and whether more is left."""
 
-    max_bytes: int | None = None
-    max_records: int | None = None
-    max_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """What a run is asked for."""
-
-    bootstrap_server: str
-    topics: tuple[str, ...]
-    client: Mapping[str, str] = field(default_factory=dict)
-    layout: staging.Layout = field(default_factory=staging.Layout)
-    policies: LoadPolicies = field(default_factory=LoadPolicies)
-    on_hole: HolePolicy = "fail"
-    late: LatePolicy = "append"
-    grace_ms: int = 600_000
-    bounds: Bounds = field(default_factory=Bounds)
-
-    @property
-    def source(self) -> dict[str, str]:
-        """The options of the reading source."""
-        return {"kafka.isolation.level": "read_committed", **source_options(self.bootstrap_server, self.client)}
+    plan: LoadPlan
+    logs: TopicLogs
+    size_bytes: float
+    more: bool
 
 
 def run_load(
@@ -75,20 +58,37 @@ def run_load(
     newest = recovery.newest
     left = options.bounds
     while True:
-        plan, published, more = _round(spark, files, options, left, newest)
-        _add_round(summary, plan, published)
-        if published is None or not more or until_s is None or clock_s() >= until_s:
-            summary["more"] = more
+        planned = plan_round(options, left, newest)
+        published = _publish(spark, files, options, planned, newest)
+        _add_round(summary, planned, published)
+        if published is not None:
+            newest = published
+            left = replace(
+                left,
+                max_bytes=_less(left.max_bytes, planned.size_bytes),
+                max_records=_less(left.max_records, planned.plan.size),
+            )
+        out_of_bounds = left.max_bytes == 0 or left.max_records == 0
+        timed_out = until_s is None or clock_s() >= until_s
+        if published is None or not planned.more or out_of_bounds or timed_out:
+            summary["more"] = planned.more
             return summary
-        newest = published
-        left = replace(
-            left,
-            max_bytes=_less(left.max_bytes, sum(each.size_bytes for each in published.ranges)),
-            max_records=_less(left.max_records, plan.size),
-        )
-        if left.max_bytes == 0 or left.max_records == 0:
-            summary["more"] = True
-            return summary
+
+
+def plan_round(options: LoadOptions, bounds: Bounds, newest: Manifest | None) -> RoundPlan:
+    """Return what the next round of a destination is going to load. Raises PlanError."""
+    with open_admin(options.bootstrap_server, options.client) as admin:
+        topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
+        logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
+    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
+    whole = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
+    if not whole.ranges:
+        return RoundPlan(whole, logs, 0.0, more=False)
+    sampler = ClusterOffsets(reader_options({**options.source, "assign": whole.assign_option()})).samples
+    plan = _bounded(whole, bounds, sampler)
+    targets = {topic: options.of_topic(topic).layout.file_bytes for topic in plan.topics}
+    plan, size_bytes = planned_in_tasks(sampler, plan, targets)
+    return RoundPlan(plan, logs, size_bytes, plan.size < whole.size)
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
@@ -111,52 +111,13 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "adopted_ids": {},
         "completed": [],
         "records_without_timestamp": 0,
+        "topics": {},
         "more": False,
     }
 
 
-def _less(bound: int | None, taken: int) -> int | None:
-    return None if bound is None else max(0, bound - taken)
-
-
-def _round(
-    spark: SparkSession, files: Files, options: LoadOptions, bounds: Bounds, newest: Manifest | None
-) -> tuple[LoadPlan, Manifest | None, bool]:
-    """Plan, stage and commit once; the manifest is None when there was nothing to publish.
-
-    Also returns whether the bounds left something for another round.
-    """
-    with open_admin(options.bootstrap_server, options.client) as admin:
-        logs = topic_logs(admin, options.topics, IsolationLevel.READ_COMMITTED)
-    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
-    whole = planning.plan_load(loaded, logs, options.policies)
-    plan = whole
-    if whole.ranges:
-        sampler = ClusterOffsets(reader_options({**options.source, "assign": whole.assign_option()})).samples
-        plan = _bounded(whole, bounds, sampler)
-        plan = replace(plan, tasks=tasks_by_bytes(sampler, plan.ranges, options.layout.file_bytes))
-    more = plan.size < whole.size
-    run = publish.new_run()
-    staged = staging.Staged()
-    directories = completeness.advanced(plan, (), (), options.late, options.grace_ms, options.layout.time_zone)
-    if plan.ranges:
-        publish.write_plan(files, run, plan)
-        staged = staging.stage(spark, files, run, plan, options.source, options.layout)
-        with open_admin(options.bootstrap_server, options.client) as admin:
-            check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
-            suspicious = {each.topic for each in staged.ranges if each.removed}
-            check_holes(staged.ranges, compacted_topics(admin, suspicious), options.on_hole)
-        placed = completeness.placed(
-            staged.files, lambda directory: files.exists(f"{directory}/{completeness.SUCCESS}"), options.late
-        )
-        staged = replace(staged, files=placed, ranges=with_late(staged.ranges, placed))
-        directories = completeness.advanced(
-            plan, staged.ranges, placed, options.late, options.grace_ms, options.layout.time_zone
-        )
-    elif not plan.changes(loaded) and not directories.completed:
-        return plan, None, more
-    published = publish.commit(files, run, plan, staged, newest, directories, options.layout.document())
-    return plan, published, more
+def _less(bound: int | None, taken: float) -> int | None:
+    return None if bound is None else max(0, bound - int(taken))
 
 
 def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
@@ -172,7 +133,101 @@ def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
     return plan.bounded(ends)
 
 
-def _add_round(summary: dict[str, Any], plan: LoadPlan, published: Manifest | None) -> None:
+def _publish(
+    spark: SparkSession, files: Files, options: LoadOptions, planned: RoundPlan, newest: Manifest | None
+) -> Manifest | None:
+    """Stage and commit a planned round; None when there was nothing to publish."""
+    plan = planned.plan
+    run = publish.new_run()
+    if plan.ranges:
+        publish.write_plan(files, run, plan)
+    with shown_progress(spark, "loading", plan.size, planned.size_bytes):
+        staged = _staged(spark, files, run, options, plan)
+    if plan.ranges:
+        with open_admin(options.bootstrap_server, options.client) as admin:
+            check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
+            suspicious = {
+                each.topic for each in staged.ranges if each.removed and options.of_topic(each.topic).on_hole == "fail"
+            }
+            compacted = compacted_topics(admin, suspicious)
+        check_holes([each for each in staged.ranges if each.topic in suspicious], compacted)
+    staged, directories = _placed(files, options, plan, staged)
+    loaded = newest.topics if newest is not None else {}
+    if not plan.ranges and not plan.changes(loaded) and not directories.completed:
+        return None
+    return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
+
+
+def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, plan: LoadPlan) -> staging.Staged:
+    """Stage each group of topics that have one layout."""
+    parts = [
+        staging.stage(spark, files, run, plan.of_topics(topics), options.source, usual.layout, number)
+        for number, (usual, topics) in enumerate(_groups(options, plan.topics))
+    ]
+    return staging.Staged(
+        tuple(file for part in parts for file in part.files),
+        tuple(each for part in parts for each in part.ranges),
+        sum(part.records_without_timestamp for part in parts),
+    )
+
+
+def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[TopicOptions, set[str]]]:
+    """Return the topics by layout, each group with the options of one of them."""
+    groups: dict[staging.Layout, tuple[TopicOptions, set[str]]] = {}
+    for topic in topics:
+        of_topic = options.of_topic(topic)
+        groups.setdefault(of_topic.layout, (of_topic, set()))[1].add(topic)
+    return iter(groups.values())
+
+
+def _placed(
+    files: Files, options: LoadOptions, plan: LoadPlan, staged: staging.Staged
+) -> tuple[staging.Staged, Directories]:
+    """Return what is staged with what is late marked and placed, and the directories that the run completes."""
+    placed: list[PublishedFile] = []
+    topics: dict[str, LoadedTopic] = {}
+    completed: list[str] = []
+    reopened: list[str] = []
+    for topic in plan.topics:
+        of_topic = options.of_topic(topic)
+        own = completeness.placed(
+            [file for file in staged.files if file.topic == topic],
+            lambda directory: files.exists(f"{directory}/{completeness.SUCCESS}"),
+            of_topic.late,
+        )
+        found = completeness.advanced(
+            plan.of_topics({topic}),
+            [each for each in staged.ranges if each.topic == topic],
+            own,
+            of_topic.late,
+            of_topic.grace_ms,
+            of_topic.layout.time_zone,
+        )
+        placed += own
+        topics |= found.topics
+        completed += found.completed
+        reopened += found.reopened
+    return (
+        replace(staged, files=tuple(placed), ranges=with_late(staged.ranges, placed)),
+        Directories(topics, tuple(completed), tuple(reopened)),
+    )
+
+
+def _document(options: LoadOptions, topics: Iterable[str]) -> dict[str, str]:
+    """Return the layout of the run, with what some topics have otherwise under ``TOPIC:NAME``."""
+    usual = options.usual.layout.document()
+    own = {topic: options.of_topic(topic).layout.document() for topic in topics}
+    differing = {
+        f"{topic}:{name}": value
+        for topic, document in own.items()
+        for name, value in document.items()
+        if usual.get(name) != value
+    }
+    return {**usual, **differing}
+
+
+def _add_round(summary: dict[str, Any], planned: RoundPlan, published: Manifest | None) -> None:
+    plan = planned.plan
     summary["lost_offsets"] += plan.lost_offsets
     summary["lost"] += [each.document() for each in plan.lost]
     summary["recreated"] += [each.document() for each in plan.recreated]
@@ -188,3 +243,8 @@ def _add_round(summary: dict[str, Any], plan: LoadPlan, published: Manifest | No
     summary["offsets"] += plan.size
     summary["completed"] += published.completed
     summary["records_without_timestamp"] += published.records_without_timestamp
+    for file in published.files:
+        of_topic = summary["topics"].setdefault(file.topic, {"records": 0, "files": 0, "file_bytes": 0})
+        of_topic["records"] += file.records
+        of_topic["files"] += 1
+        of_topic["file_bytes"] += file.size_bytes or 0

@@ -18,7 +18,7 @@ and written into the manifest:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -125,6 +125,17 @@ class LoadPlan:
         kept = tuple(each for each in ranges if each.size > 0)
         return replace(self, ranges=kept, topics=topics, tasks=(), at_end=self.at_end - cut_short)
 
+    def of_topics(self, topics: Container[str]) -> LoadPlan:
+        """Return the part of the plan that is about some topics."""
+        return replace(
+            self,
+            ranges=tuple(each for each in self.ranges if each.topic_partition.topic in topics),
+            topics={topic: loaded for topic, loaded in self.topics.items() if topic in topics},
+            lost=tuple(each for each in self.lost if each.topic in topics),
+            # A task reads ranges of one topic.
+            tasks=tuple(task for task in self.tasks if task[0].topic_partition.topic in topics),
+        )
+
     def assign_option(self) -> str:
         """Return the source option that names the plan's partitions."""
         assign: dict[str, list[int]] = {}
@@ -141,9 +152,9 @@ def _range_document(each: OffsetRange) -> dict[str, object]:
 def plan_load(
     loaded: Mapping[str, LoadedTopic],
     logs: TopicLogs,
-    policies: LoadPolicies = LoadPolicies(),
+    policies: LoadPolicies | Mapping[str, LoadPolicies] = LoadPolicies(),
 ) -> LoadPlan:
-    """Return what is in the log and not yet loaded.
+    """Return what is in the log and not yet loaded; ``policies`` are those of all topics, or of each.
 
     Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
     unless ``on_out_of_range`` says how to go on, and for a topic that was deleted and created again unless
@@ -158,10 +169,11 @@ def plan_load(
     topics: dict[str, LoadedTopic] = {}
     for topic, logs_of_topic in _by_topic(logs.bounds).items():
         found_id = logs.topic_ids.get(topic)
+        own = policies if isinstance(policies, LoadPolicies) else policies[topic]
         before = loaded.get(topic, LoadedTopic(found_id, {}))
         reason = _recreation(topic, before, found_id, logs_of_topic)
         if reason is not None:
-            if policies.on_recreated_topic == "fail":
+            if own.on_recreated_topic == "fail":
                 raise PlanError(
                     f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, beside what "
                     "was loaded of the earlier one, or load it into another destination"
@@ -173,7 +185,7 @@ def plan_load(
         next_offsets = {**before.next_offsets}
         for partition, log in logs_of_topic.items():
             topic_partition = TopicPartition(topic, partition)
-            first = log.start_offset if policies.new_partitions == "earliest" else log.end_offset
+            first = log.start_offset if own.new_partitions == "earliest" else log.end_offset
             start = before.next_offsets.get(partition, first)
             if start > log.end_offset:
                 raise PlanError(
@@ -182,7 +194,7 @@ def plan_load(
                     "or the log was truncated (load the topic into another destination)"
                 )
             if start < log.start_offset:
-                policy = "earliest" if reason is not None else policies.on_out_of_range
+                policy = "earliest" if reason is not None else own.on_out_of_range
                 if policy == "skip":
                     skipped.append(topic_partition)
                     continue

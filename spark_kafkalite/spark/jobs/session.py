@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from base64 import urlsafe_b64encode
@@ -141,6 +142,11 @@ def compacted_topics(admin: Admin, topics: Iterable[str]) -> set[str]:
     """Return those topics whose ``cleanup.policy`` has compaction in it."""
     policies = {topic: admin.describe_configs(topic=topic).get("cleanup.policy") for topic in topics}
     return {topic for topic, policy in policies.items() if policy is not None and "compact" in (policy.value or "")}
+
+
+def matching_topics(admin: Admin, pattern: str) -> list[str]:
+    """Return the topics whose whole name a pattern matches, sorted, without the cluster's own."""
+    return sorted(name for name in admin.list_topics() if re.fullmatch(pattern, name))
 
 
 def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: str) -> None:

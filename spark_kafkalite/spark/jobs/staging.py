@@ -81,16 +81,21 @@ def stage(
     plan: LoadPlan,
     source_options: Mapping[str, str],
     layout: Layout,
+    number: int = 0,
 ) -> Staged:
     """Write the plan's records under the run's staging directory and return the facts of every file and range.
+
+    ``number`` tells one part of a run, which has a layout of its own, from the others.
 
     Raises AuditError when files and accounts do not make up the plan, offset for offset.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
+    if not plan.ranges:
+        return Staged(ranges=check_accounts(plan, (), ()))
     # Directories are made, and read back, in the zone of the layout.
     spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
-    data = f"{staging_path(run)}/data"
+    data = f"{staging_path(run)}/data-{number}"
     writer = (
         _grouped(read_ranges(spark, plan, source_options), plan, layout)
         .sortWithinPartitions(_GROUP, "partition", "offset")
@@ -120,7 +125,7 @@ def stage(
             )
             .collect()
         )
-    staged = _published_files(rows, data, run, plan, files.name_max_bytes, layout)
+    staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
     ranges = check_accounts(plan, accounts, staged)
     return Staged(staged, ranges, sum(row["untimed"] for row in rows))
 

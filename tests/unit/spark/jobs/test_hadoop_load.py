@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from spark_kafkalite.spark.jobs.hadoop_load import _sentence
+from spark_kafkalite.spark.jobs.load_report import report
 from spark_kafkalite.spark.jobs.manifest import LostRange, RecreatedTopic
 from tests.paths import PROJECT
 
@@ -22,17 +22,18 @@ NOTHING: dict[str, Any] = {
     "late_records": 0,
     "completed": [],
     "more": False,
+    "topics": {},
     "records_without_timestamp": 0,
 }
 
 
 def test_a_topic_created_again_is_told_with_the_offset_that_it_is_loaded_from() -> None:
-    assert "(id A, now B); loading the new one from offset 0\n" in _sentence(NOTHING)
+    assert "(id A, now B); loading the new one from offset 0\n" in report(NOTHING)
 
 
 def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
     lost = [LostRange("other", 2, 1, 4).document(), LostRange("t", 1, 0, 15).document()]
-    told = _sentence({**NOTHING, "lost": lost})
+    told = report({**NOTHING, "lost": lost})
     assert "(id A, now B); loading the new one from offset 0, but t-1 from offset 15\n" in told
     assert "WARNING: t-1: 15 offsets, 0 to 14, were deleted from the log before they were loaded" in told
 

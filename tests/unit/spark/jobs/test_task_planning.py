@@ -28,19 +28,20 @@ def sizes(tasks: object) -> list[list[tuple[str, int]]]:
 
 
 def test_small_partitions_of_a_topic_share_a_task() -> None:
-    tasks = tasks_by_bytes(even({"a": 1, "b": 1}), ranges("a", 40, 40, 40) + ranges("b", 20), 100)
+    tasks, size_bytes = tasks_by_bytes(even({"a": 1, "b": 1}), ranges("a", 40, 40, 40) + ranges("b", 20), 100)
     assert sizes(tasks) == [[("a-0", 40), ("a-1", 40)], [("a-2", 40)], [("b-0", 20)]]
+    assert size_bytes == 140
 
 
 def test_a_large_partition_is_cut_and_shares_with_none() -> None:
-    tasks = tasks_by_bytes(even({"a": 2}), ranges("a", 10, 200, 10), 100)
+    tasks, _ = tasks_by_bytes(even({"a": 2}), ranges("a", 10, 200, 10), 100)
     assert sizes(tasks) == [[("a-0", 10)], *([("a-1", 50)] for _ in range(4)), [("a-2", 10)]]
     assert [each.start_offset for task in tasks for each in task] == [100, 100, 150, 200, 250, 100]
 
 
 def test_every_offset_is_in_one_task() -> None:
     whole = ranges("a", 7, 1000, 3, 512, 1) + ranges("b", 999)
-    tasks = tasks_by_bytes(even({"a": 3, "b": 50}), whole, 1_000)
+    tasks, _ = tasks_by_bytes(even({"a": 3, "b": 50}), whole, 1_000)
     covered = {
         (each.topic_partition, offset)
         for task in tasks
@@ -51,4 +52,4 @@ def test_every_offset_is_in_one_task() -> None:
 
 
 def test_nothing_to_read_takes_no_task() -> None:
-    assert tasks_by_bytes(even({}), [], 100) == ()
+    assert tasks_by_bytes(even({}), [], 100) == ((), 0.0)

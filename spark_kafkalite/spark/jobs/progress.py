@@ -1,0 +1,96 @@
+"""Tells how far a run is while Spark works on it: a bar at a terminal, a line every now and then in a log.
+
+Spark's executors say with their heartbeats how much their tasks have written so far; a thread asks the driver's store
+of them. What they write is the plan's records, so the plan says how much there is to come.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ASKED_EVERY_S: Final = 1.0
+_SAID_EVERY_S: Final = 30.0
+
+
+@contextmanager
+def shown_progress(
+    spark: SparkSession, what: str, total_records: int, total_bytes: float, stream: TextIO | None = None
+) -> Iterator[None]:
+    """Show on ``stream`` (stderr) how many of so many records are written, while the block runs."""
+    out = sys.stderr if stream is None else stream
+    show = _bar(what, total_records) if out.isatty() else _lines(what, total_records, total_bytes, out)
+    ended = threading.Event()
+    by_stage = written_records(spark)
+    before = sum(by_stage.values())
+
+    def ask() -> None:
+        with show as say:
+            while not ended.wait(_ASKED_EVERY_S):
+                by_stage.update(written_records(spark))
+                say(sum(by_stage.values()) - before)
+
+    thread = threading.Thread(target=ask, name="kafkalite-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def written_records(spark: SparkSession) -> dict[int, int]:
+    """Return how many records each stage that runs now has written, by what the driver has heard of it."""
+    from py4j.protocol import Py4JError
+
+    try:
+        stages: Any = spark._jsc.sc().statusStore().activeStages()
+        found = (stages.apply(number) for number in range(stages.size()))
+        return {int(stage.stageId()): int(stage.outputRecords()) for stage in found}
+    except (Py4JError, AttributeError, TypeError):
+        # The store is not part of Spark's public interface; a run does not fail for it.
+        return {}
+
+
+@contextmanager
+def _bar(what: str, total_records: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total_records)
+        yield lambda done: progress.update(task, completed=min(done, total_records))
+
+
+@contextmanager
+def _lines(what: str, total_records: int, total_bytes: float, out: TextIO) -> Iterator[Callable[[int], None]]:
+    began_s = said_s = time.monotonic()
+
+    def say(done: int) -> None:
+        nonlocal said_s
+        now_s = time.monotonic()
+        if now_s - said_s < _SAID_EVERY_S:
+            return
+        said_s = now_s
+        print(line(what, done, total_records, total_bytes, now_s - began_s), file=out, flush=True)
+
+    yield say
+
+
+def line(what: str, done: int, total_records: int, total_bytes: float, seconds: float) -> str:
+    """Return the line of a log: how much of how much, how fast, and how long it may take."""
+    share = min(1.0, done / total_records) if total_records else 1.0
+    megabytes, total_megabytes = share * total_bytes / 1e6, total_bytes / 1e6
+    left = f", about {seconds * (1 - share) / share:,.0f} s left" if share else ""
+    return (
+        f"{what}: {done:,} of {total_records:,} records, about {megabytes:,.1f} of {total_megabytes:,.1f} MB, "
+        f"{megabytes / seconds if seconds else 0:,.1f} MB/s{left}"
+    )
