@@ -50,17 +50,22 @@ def as_format_1(destination: Path) -> None:
         old["next_offsets"] = {topic: each["next_offsets"] for topic, each in new["topics"].items()}
         old["files"] = []
         for file in new["files"]:
-            del file["size_bytes"]
-            name = f"{file['topic']}-{file['partition']}-{file['first_offset']:020d}-{file['last_offset']:020d}.parquet"
+            (part,) = file["offsets"]
+            name = f"{file['topic']}-{part['partition']}-{part['first']:020d}-{part['last']:020d}.parquet"
             place = "/".join([file["topic"], *file["final"].split("/")[1:-1], name])
             if place != file["final"]:
                 (destination / place).parent.mkdir(parents=True, exist_ok=True)
                 (destination / file["final"]).rename(destination / place)
-            old["files"].append(file | {"final": place})
+            old["files"].append(
+                {name: file[name] for name in ("staged", "topic", "records")}
+                | {"final": place, "partition": part["partition"]}
+                | {"first_offset": part["first"], "last_offset": part["last"]}
+            )
         path.write_text(json.dumps({"format": 1, **old}))
     for directory in destination.glob("%*"):
-        for empty in sorted(directory.rglob("*"), reverse=True):
-            empty.rmdir()
+        for left in sorted(directory.rglob("*"), reverse=True):
+            # Complete directories had no mark then.
+            left.unlink() if left.name == "_SUCCESS" else left.rmdir()
         directory.rmdir()
 
 
@@ -89,11 +94,8 @@ def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     told = {"topic": topic, "earlier_id": old_id, "id": new_id, "earlier_next_offsets": {"0": 3}}
     assert (summary["records"], summary["recreated"]) == (5, [told])
     assert manifests(tmp_path)[-1]["recreated"] == [told]
-    assert manifests(tmp_path)[-1]["topics"][topic] == {
-        "id": new_id,
-        "earlier_ids": [old_id],
-        "next_offsets": {"0": 5},
-    }
+    state = manifests(tmp_path)[-1]["topics"][topic]
+    assert (state["id"], state["earlier_ids"], state["next_offsets"]) == (new_id, [old_id], {"0": 5})
     # The same offsets of the same day as before: nothing takes the place of what was there.
     fill(topics, topic, ["newer"])
     assert load(topics, topic, tmp_path)["recreated"] == []
@@ -181,7 +183,7 @@ def test_format_1_takes_the_id_of_the_next_run_and_says_so(topics: Topics, spark
     assert f"topic {topic}: the manifests do not say which topic of this name was loaded" in output
     assert f"with id {found}, is taken for it" in output
     # Nothing new, but from now on the id is known.
-    assert [each["format"] for each in manifests(tmp_path)] == [1, 2]
+    assert [each["format"] for each in manifests(tmp_path)] == [1, 3]
     assert manifests(tmp_path)[-1]["adopted_ids"] == [topic]
     assert "is taken for it" not in run_for_text(topics, topic, tmp_path)
     recreate(topics, topic)
@@ -345,7 +347,7 @@ def test_a_reader_that_cannot_rename_what_was_hidden_says_who_can(spark: SparkSe
 # Reading what was published -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[1, 2], ids=["format 1", "format 2"])
+@pytest.fixture(params=[1, 3], ids=["format 1", "format 3"])
 def two_runs(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> list[dict[str, Any]]:
     """Two runs' manifests: one record, and then three."""
     topic = topics.new()
@@ -378,7 +380,7 @@ def test_a_published_file_that_was_cut_is_named_with_its_run(
     two_runs: list[dict[str, Any]], spark: SparkSession, tmp_path: Path
 ) -> None:
     # Format 1 does not say how long a file was, so that only an empty one shows.
-    size = 100 if two_runs[0]["format"] == 2 else 0
+    size = 100 if two_runs[0]["format"] == 3 else 0
     # Spark leaves out empty files without a word, and needs one file that is whole.
     for run_of_file, manifest in enumerate(two_runs):
         (file,) = manifest["files"]
@@ -397,7 +399,7 @@ def test_a_published_file_with_other_records_is_named_with_its_run(
     (one,), (three,) = two_runs[0]["files"], two_runs[1]["files"]
     (tmp_path / three["final"]).write_bytes((tmp_path / one["final"]).read_bytes())
     wrong = rf"{three['final']} has 1 records, and 3 were published by .* \(run {two_runs[1]['run']}\)"
-    if two_runs[0]["format"] == 2:
+    if two_runs[0]["format"] == 3:
         wrong = rf"\(run {two_runs[1]['run']}\), has \d+ bytes instead of {three['size_bytes']}"
     with pytest.raises(ManifestError, match=wrong):
         read_published(spark, str(tmp_path), check_counts=True)

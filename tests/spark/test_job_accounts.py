@@ -1,0 +1,240 @@
+"""What the load job accounts for, bounds and marks: offsets, files, backlogs, complete and late directories."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark import read_published
+from spark_kafkalite.spark.jobs import hadoop_load, load_source
+
+from .job_runs import data_files, failure, load, manifests, values
+from .topics import Topics
+
+pytestmark = pytest.mark.slow
+
+NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def ms(hour: int, minute: int = 0) -> int:
+    return int(NEW_YEAR.replace(hour=hour, minute=minute).timestamp() * 1000)
+
+
+class DroppingSource(load_source.LoadSource):
+    """A reader that loses the first record of every task."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return DroppingReader(super().reader(schema))
+
+
+class DroppingReader(DataSourceReader):
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def partitions(self) -> list[InputPartition]:
+        found: list[InputPartition] = self._whole.partitions()
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batches = self._whole.read(partition)
+        yield next(batches).slice(1)
+        yield from batches
+
+
+def test_a_record_that_the_reader_drops_is_seen(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, range(10))
+    monkeypatch.setattr(load_source, "LoadSource", DroppingSource)
+    # Spark's workers do not have this module.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert (
+        f"{topic}-0: offsets 0 to 9 were planned, which are 10; accounted for are 9 records (10 in the log)" in refused
+    )
+    assert "1 are missing; nothing was published" in refused
+    assert (manifests(tmp_path), data_files(tmp_path)) == ([], [])
+
+
+def test_every_offset_of_a_range_is_accounted_for(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new(2)
+    topics.fill(topic, ["x"] * 6, 0, key=b"k", timestamp_ms=ms(7))
+    topics.fill(topic, ["y"] * 3, 1, timestamp_ms=ms(9))
+    topics.admin.delete_records({TopicPartition(topic, 0): 2})
+    load(topics, topic, tmp_path)
+    topics.fill(topic, ["z"] * 4, 0, timestamp_ms=ms(8))
+    topics.admin.delete_records({TopicPartition(topic, 0): 8})
+    load(topics, topic, tmp_path, "--on-out-of-range", "earliest")
+    first, second = (manifest["ranges"] for manifest in manifests(tmp_path))
+    none = {"lost": 0, "control": 0, "aborted": 0, "removed": 0, "quarantined": 0, "late": 0}
+    assert first == [
+        {"topic": topic, "partition": 0, "start": 2, "next_offset": 6, "records": 4, "size_bytes": 8}
+        | none
+        | {"min_timestamp": ms(7), "max_timestamp": ms(7)},
+        {"topic": topic, "partition": 1, "start": 0, "next_offset": 3, "records": 3, "size_bytes": 3}
+        | none
+        | {"min_timestamp": ms(9), "max_timestamp": ms(9)},
+    ]
+    (second_range,) = second
+    assert {name: second_range[name] for name in ("start", "next_offset", "lost", "records")} == {
+        "start": 6,
+        "next_offset": 10,
+        "lost": 2,
+        "records": 2,
+    }
+
+
+def test_small_partitions_share_a_file_and_large_ones_are_cut(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = topics.new(3)
+    for partition in range(3):
+        topics.fill(topic, [f"{partition}-{number}" for number in range(20)], partition, timestamp_ms=ms(7))
+    load(topics, topic, tmp_path / "shared")
+    (manifest,) = manifests(tmp_path / "shared")
+    (file,) = manifest["files"]
+    assert file["final"] == f"{topic}/day=2013-01-01/{topic}-load-{manifest['run']}-0-1.parquet"
+    assert [(each["partition"], each["first"], each["last"], each["rows"]) for each in file["offsets"]] == [
+        (partition, 0, 19, 20) for partition in range(3)
+    ]
+    load(topics, topic, tmp_path / "cut", "--file-size", "100")
+    assert len(data_files(tmp_path / "cut")) > 3
+    assert values(spark, tmp_path / "cut") == values(spark, tmp_path / "shared")
+
+
+@pytest.mark.any_spark
+@pytest.mark.parametrize("file_format", ["orc", "json"])
+def test_other_formats_hold_the_same_records(
+    topics: Topics, spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    topic = topics.new(2)
+    topics.fill(topic, [b"\x00\xff".decode("latin-1"), "b"], 0, timestamp_ms=ms(7), headers=[("h", b"\x01")])
+    topics.fill(topic, ["c"], 1, timestamp_ms=ms(7))
+    load(topics, topic, tmp_path / "parquet")
+    load(
+        topics,
+        topic,
+        tmp_path / "other",
+        "--format",
+        file_format,
+        "--codec",
+        "zlib" if file_format == "orc" else "gzip",
+    )
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    wanted, found = (
+        read_published(spark, str(tmp_path / name), check_counts=True).select(columns).orderBy("partition", "offset")
+        for name in ("parquet", "other")
+    )
+    assert found.collect() == wanted.collect()
+
+
+def test_a_backlog_is_worked_off_in_bounded_runs(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic = topics.new(2)
+    for partition in range(2):
+        topics.fill(topic, [f"{partition}-{number}" for number in range(30)], partition, timestamp_ms=ms(7))
+    first = load(topics, topic, tmp_path, "--max-records", "20")
+    assert (first["records"], first["more"], first["completed"]) == (20, True, [])
+    # In rounds: of a run that is bounded by time, one at least.
+    second = load(topics, topic, tmp_path, "--max-bytes", "300", "--max-minutes", "0")
+    assert 0 < second["records"] < 40
+    assert second["more"]
+    last = load(topics, topic, tmp_path)
+    assert (last["more"], last["completed"]) == (False, [f"{topic}/day=2013-01-01"])
+    assert values(spark, tmp_path) == sorted(f"{partition}-{number}" for partition in range(2) for number in range(30))
+
+
+def test_late_records_go_where_they_are_told(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic = topics.new()
+    day = f"{topic}/day=2013-01-01"
+    arguments = ("--partition-by", "hour")
+    topics.fill(topic, ["early"], timestamp_ms=ms(7))
+    assert load(topics, topic, tmp_path, *arguments)["completed"] == [f"{day}/hour=07"]
+    assert (tmp_path / day / "hour=07" / "_SUCCESS").exists()
+    topics.fill(topic, ["late"], timestamp_ms=ms(7, 30))
+    summary = load(topics, topic, tmp_path, *arguments, "--late", "late-dir")
+    assert (summary["late_records"], summary["completed"]) == (1, [])
+    assert [str(path.parent.relative_to(tmp_path)) for path in tmp_path.glob(f"{topic}/_late/**/*.parquet")] == [
+        f"{topic}/_late/day=2013-01-01/hour=07"
+    ]
+    assert manifests(tmp_path)[-1]["ranges"][0]["late"] == 1
+    topics.fill(topic, ["later"], timestamp_ms=ms(7, 45))
+    assert load(topics, topic, tmp_path, *arguments)["late_records"] == 1
+    topics.fill(topic, ["last"], timestamp_ms=ms(7, 50))
+    load(topics, topic, tmp_path, *arguments, "--late", "reopen")
+    assert manifests(tmp_path)[-1]["reopened"] == manifests(tmp_path)[-1]["completed"] == [f"{day}/hour=07"]
+    assert values(spark, tmp_path) == ["early", "last", "late", "later"]
+
+
+def test_an_hour_that_is_not_over_is_not_complete(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new(message_timestamp_after_max_ms=str(2**62))
+    topics.fill(topic, ["now"])
+    topics.fill(topic, ["in 2099"], timestamp_ms=int(datetime(2099, 1, 1, tzinfo=UTC).timestamp() * 1000))
+    summary = load(topics, topic, tmp_path, "--partition-by", "hour", "--grace", "1h")
+    assert summary["completed"] == []
+    assert len(manifests(tmp_path)[-1]["topics"][topic]["open_directories"]) == 2
+
+
+def test_topics_of_a_pattern_are_loaded_each_with_its_own_options(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    plain, orc = topics.new(name="many-plain"), topics.new(name="many-orc")
+    for topic in (plain, orc):
+        topics.fill(topic, [topic], timestamp_ms=ms(7))
+    config = tmp_path / "topics.toml"
+    config.write_text('[topics.".*-orc"]\nformat = "orc"\npartition-by = "none"\n')
+    pattern = f"{plain.removesuffix('many-plain').rpartition('-')[0].rpartition('-')[0]}-.*-many-.*"
+    arguments = ("--topic-pattern", pattern, "--topic-config", str(config))
+    summary = load(topics, "", tmp_path / "to", *arguments)
+    assert summary["records"] == 2
+    assert values(spark, tmp_path / "to") == sorted([plain, orc])
+    finals = {file["topic"]: file["final"] for file in manifests(tmp_path / "to")[0]["files"]}
+    assert finals[orc].endswith(".orc")
+    assert finals[orc].count("/") == 1
+    assert "/day=2013-01-01/" in finals[plain]
+    # What is new and matches is found by the next run.
+    third = topics.new(name="many-more")
+    topics.fill(third, ["third"], timestamp_ms=ms(7))
+    assert load(topics, "", tmp_path / "to", *arguments)["records"] == 1
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a", "b"])
+    asked = ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(tmp_path), "--dry-run"]
+    result = CliRunner().invoke(hadoop_load.main, asked)
+    assert result.exit_code == 0, result.output
+    assert f"{topic}-0[0, 2): 2 offsets\nwould load 2 offsets, about " in result.output
+    plan = json.loads(CliRunner().invoke(hadoop_load.main, [*asked, "--json"]).output.splitlines()[-1])
+    assert plan["ranges"] == [{"topic": topic, "partition": 0, "start": 0, "until": 2}]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_of_a_run_are_written_for_a_node_exporter(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a", "b"])
+    file = tmp_path / "load.prom"
+    load(topics, topic, tmp_path / "to", "--metrics-file", str(file))
+    assert f'kafkalite_load_records{{destination="{tmp_path}/to"}} 2\n' in file.read_text()
+    assert f'kafkalite_load_success{{destination="{tmp_path}/to"}} 1\n' in file.read_text()
+    failure(
+        hadoop_load, topics, "--topic", "no-such-topic", "--destination", f"{tmp_path}/to", "--metrics-file", str(file)
+    )
+    assert f'kafkalite_load_success{{destination="{tmp_path}/to"}} 0\n' in file.read_text()
+    assert "kafkalite_load_records" not in file.read_text()
