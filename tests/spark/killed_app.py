@@ -26,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from spark_kafkalite import Consumer, TopicPartition
+from spark_kafkalite import Consumer
 
 # In the order in which a batch leaves traces: its plan, a task's file, the sink's list of files, its end.
 STEPS = ("offsets", "data", "manifest", "commits")
@@ -116,11 +116,6 @@ def losing_executor(config: dict[str, Any]) -> Callable[[str], str]:
                 os.close(os.open(config["lose_executor"], os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return value
-            if "target" in config:
-                consumer = Consumer({"bootstrap.servers": config["bootstrap"]})
-                own = TopicPartition(config["target"], int(value) % 2)
-                while not consumer.end_offsets([own])[own]:
-                    time.sleep(0.01)
             daemon = os.getppid()
             executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(executor, signal.SIGKILL)
