@@ -18,6 +18,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.connections import admin_settings
+from spark_kafkalite.spark.jobs.outcome import ExitCode
 from spark_kafkalite.spark.jobs.session import JobFailed, is_submitted, start_session
 from spark_kafkalite.spark.options import refused_setting
 from spark_kafkalite.spark.shipped_files import shipped_file
@@ -78,7 +79,7 @@ def _of_file(command_config: str) -> dict[str, str]:
     try:
         given = read_command_config(_found(command_config), _warn)
     except ConfigError as error:
-        raise JobFailed(f"--command-config: {error}") from None
+        raise JobFailed(f"--command-config: {error}", ExitCode.USAGE) from None
     settings = {}
     for name, value in given.items():
         if name in _NOT_FROM_A_FILE or refused_setting(name):

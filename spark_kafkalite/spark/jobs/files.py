@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -190,10 +191,11 @@ class LocalFiles:
 
     def delete(self, path: str) -> None:
         target = self._root / path
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        while target.is_dir():
+            # Another run may delete it, too, and rmtree fails over a file that is gone.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(target)
+        target.unlink(missing_ok=True)
 
 
 def _fsync_directory(directory: Path) -> None:

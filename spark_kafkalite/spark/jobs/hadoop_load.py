@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs import lease, publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
+from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
 from spark_kafkalite.spark.jobs.load_options import (
     Bounds,
     LoadOptions,
@@ -26,10 +27,10 @@ from spark_kafkalite.spark.jobs.load_options import (
 from spark_kafkalite.spark.jobs.load_report import metrics_text, planned_text, report, write_metrics
 from spark_kafkalite.spark.jobs.load_run import plan_round, run_load, summary_of
 from spark_kafkalite.spark.jobs.quantities import Duration, Size
-from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
+from spark_kafkalite.spark.jobs.session import reachable_files, say, start_session
 
 
-@click.command(name="hadoop_load", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", "topics", default="", help="Topic to load, or several with commas.")
 @click.option("--topic-pattern", help="Also load the topics whose whole name this regular expression matches.")
@@ -120,6 +121,7 @@ from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_f
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
+@lease_options
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(**given: Any) -> None:
@@ -138,17 +140,21 @@ def main(**given: Any) -> None:
     started = time.monotonic()
     summary: dict[str, Any] = {}
     try:
-        with failures_in_one_line():
-            spark = start_session("kafkalite hadoop_load")
-            files = reachable_files(spark, "--destination", given["destination"])
-            if given["dry_run"]:
-                newest = publish.newest_manifest(files)
-                click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
-                return
-            if given["recover_only"]:
-                summary = summary_of(files, publish.recover(files))
-            else:
-                summary = run_load(spark, files, options)
+        spark = start_session("kafkalite hadoop_load")
+        files = reachable_files(spark, "--destination", given["destination"])
+        if given["dry_run"]:
+            newest = publish.newest_manifest(files)
+            click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
+            return
+        run = publish.new_run()
+        with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
+            recovery = publish.recover(files, run, held.check)
+            summary = summary_of(files, recovery)
+            if not given["recover_only"]:
+                run_load(spark, files, options, run, recovery.newest, summary)
+    except BaseException:
+        summary = {}
+        raise
     finally:
         seconds = round(time.monotonic() - started, 1)
         if given["metrics_file"] is not None and not given["dry_run"]:

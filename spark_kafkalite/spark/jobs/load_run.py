@@ -17,6 +17,7 @@ from spark_kafkalite.spark.jobs import completeness, publish, staging
 from spark_kafkalite.spark.jobs.accounting import check_holes, with_late
 from spark_kafkalite.spark.jobs.client_options import open_admin
 from spark_kafkalite.spark.jobs.completeness import Directories
+from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.load_options import Bounds, LoadOptions, TopicOptions
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest, PublishedFile
@@ -46,20 +47,24 @@ class RoundPlan:
 
 
 def run_load(
-    spark: SparkSession, files: Files, options: LoadOptions, clock_s: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
-    """Load what there is, within the bounds, and return what is to be told of it.
+    spark: SparkSession,
+    files: Files,
+    options: LoadOptions,
+    run: str,
+    newest: Manifest | None,
+    summary: dict[str, Any],
+    clock_s: Callable[[], float] = time.monotonic,
+) -> None:
+    """Load what there is, within the bounds, and add what is to be told of it to the summary.
 
-    Raises PlanError, AuditError and ManifestError, and what Spark and the file system raise.
+    ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
+    PlanError, AuditError and ManifestError, and what Spark and the file system raise.
     """
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
-    recovery = publish.recover(files)
-    summary = summary_of(files, recovery)
-    newest = recovery.newest
     left = options.bounds
     while True:
         planned = plan_round(options, left, newest)
-        published = _publish(spark, files, options, planned, newest)
+        published = _publish(spark, files, options, run, planned, newest)
         _add_round(summary, planned, published)
         if published is not None:
             newest = published
@@ -68,11 +73,12 @@ def run_load(
                 max_bytes=_less(left.max_bytes, planned.size_bytes),
                 max_records=_less(left.max_records, planned.plan.size),
             )
+        summary["more"] = planned.more
         out_of_bounds = left.max_bytes == 0 or left.max_records == 0
         timed_out = until_s is None or clock_s() >= until_s
         if published is None or not planned.more or out_of_bounds or timed_out:
-            summary["more"] = planned.more
-            return summary
+            return
+        run = publish.new_run()
 
 
 def plan_round(options: LoadOptions, bounds: Bounds, newest: Manifest | None) -> RoundPlan:
@@ -134,13 +140,13 @@ def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
 
 
 def _publish(
-    spark: SparkSession, files: Files, options: LoadOptions, planned: RoundPlan, newest: Manifest | None
+    spark: SparkSession, files: Files, options: LoadOptions, run: str, planned: RoundPlan, newest: Manifest | None
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
-    run = publish.new_run()
     if plan.ranges:
         publish.write_plan(files, run, plan)
+        fault_point("planned")
     with shown_progress(spark, "loading", plan.size, planned.size_bytes):
         staged = _staged(spark, files, run, options, plan)
     if plan.ranges:
@@ -155,6 +161,9 @@ def _publish(
     loaded = newest.topics if newest is not None else {}
     if not plan.ranges and not plan.changes(loaded) and not directories.completed:
         return None
+    if not plan.ranges:
+        # The sign that there is something to be done after the commit.
+        publish.write_plan(files, run, plan)
     return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
 
 

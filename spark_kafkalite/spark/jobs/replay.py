@@ -19,7 +19,7 @@ import click
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.spark.jobs import lease, planning, publish, staging
 from spark_kafkalite.spark.jobs.client_options import (
     client_options,
     client_settings,
@@ -27,12 +27,14 @@ from spark_kafkalite.spark.jobs.client_options import (
     sink_options,
     source_options,
 )
+from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
     failures_in_one_line,
     is_submitted,
     reachable_files,
+    say,
     start_session,
     topic_logs,
 )
@@ -71,7 +73,7 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
             self.fail(f'{value!r} is not of the form {{"PARTITION": OFFSET, ...}}', param, ctx)
 
 
-@click.command(name="replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="replay", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", required=True, help="Topic to read again.")
 @click.option("--from-timestamp", type=Instant(), help="First record timestamp: milliseconds, or ISO 8601 (UTC).")
@@ -237,16 +239,18 @@ def _run(
             records = plan.size
     elif destination is not None:
         files = reachable_files(spark, "--destination", destination)
-        if publish.newest_manifest(files) is not None:
-            raise PlanError(f"{files.root} already holds published files; replay into a new directory")
-        publish.recover(files)
-        if plan.ranges:
-            run = publish.new_run()
-            publish.write_plan(files, run, plan)
-            staged = staging.stage(spark, files, run, plan, source, staging.Layout(partition_by))
-            with open_admin(bootstrap_server, options) as admin:
-                check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
-            records = publish.commit(files, run, plan, staged, None).records
+        run = publish.new_run()
+        with lease.held(files, run, lease_ms=lease.DEFAULT_MS, wait_ms=None, say=say) as held:
+            recovery = publish.recover(files, run, held.check)
+            # A recovery leaves a manifest of no topic where nothing has been published.
+            if recovery.newest is not None and recovery.newest.topics:
+                raise PlanError(f"{files.root} already holds published files; replay into a new directory")
+            if plan.ranges:
+                publish.write_plan(files, run, plan)
+                staged = staging.stage(spark, files, run, plan, source, staging.Layout(partition_by))
+                with open_admin(bootstrap_server, options) as admin:
+                    check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
+                records = publish.commit(files, run, plan, staged, recovery.newest).records
     return {
         "target": to_topic or destination,
         "offsets": plan.size,

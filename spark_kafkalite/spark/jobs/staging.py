@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from spark_kafkalite.spark.jobs import load_source
 from spark_kafkalite.spark.jobs.accounting import AuditError, check_accounts
+from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import (
     MAX_STAGED_TOPIC,
@@ -107,6 +108,7 @@ def stage(
     if layout.codec is not None:
         writer = writer.option("compression", layout.codec)
     writer.format(layout.file_format).save(f"{files.root}/{data}")
+    fault_point("staging")
     accounts = _accounts(spark, files, data, layout)
     rows: list[Row] = []
     if any(name.startswith(f"{_GROUP}=") and _ACCOUNTS not in name for name in files.names(data)):

@@ -26,10 +26,11 @@ from spark_kafkalite.spark.jobs.client_options import (
     sink_options,
     source_options,
 )
+from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import directory_name
 from spark_kafkalite.spark.jobs.manifest import HOME
-from spark_kafkalite.spark.jobs.planning import PlanError
+from spark_kafkalite.spark.jobs.planning import DataLossError
 from spark_kafkalite.spark.jobs.session import (
     failures_in_one_line,
     reachable_files,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _LOOK_FOR_INTERRUPTION_S: Final = 1
 
 
-@click.command(name="stream", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="stream", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", required=True, help="Topic to read, or several with commas.")
 @click.option("--to-topic", help="Topic to write to.")
@@ -100,7 +101,7 @@ def main(
 
 
 def _check_topic_ids(admin: Admin, checkpoint: Files, topics: str) -> None:
-    """Remember the topics' ids beside the checkpoint. Raises PlanError for one that is not the remembered one."""
+    """Remember the topics' ids beside the checkpoint. Raises DataLossError for one that is not the remembered one."""
     for topic in (name.strip() for name in topics.split(",")):
         try:
             found = topic_id_text(admin.describe_topics([topic])[topic].topic_id)
@@ -120,7 +121,7 @@ def _check_topic_ids(admin: Admin, checkpoint: Files, topics: str) -> None:
             continue
         remembered = json.loads(checkpoint.read(path))["id"]
         if remembered != found:
-            raise PlanError(
+            raise DataLossError(
                 f"topic {topic}: the checkpoint {checkpoint.root} is of the topic with id {remembered}, but its id now "
                 f"is {found}: it was deleted and created again, or this is another cluster; give another --checkpoint "
                 "to read the topic from --starting-offsets"
