@@ -128,7 +128,7 @@ class Lease:
                 self._say_once(f"cannot be renewed and may end: {error_line(error)}")
             else:
                 if taker is not None:
-                    self._say_once(f"has passed to {taker}; this run cannot publish any more, unless that one ends")
+                    self._say_once(f"has passed to {taker}, which has taken this run for dead")
                     return
 
     def _say_once(self, text: str) -> None:
@@ -136,8 +136,8 @@ class Lease:
             self._has_said = True
             self._say(f"WARNING: the lease of {self._files.root} {text}")
 
-    def release(self) -> None:
-        """Let the next run begin at once. One that cannot be released ends by itself."""
+    def release(self, *, quietly: bool = False) -> None:
+        """Let the next run begin at once. One that cannot be released ends by itself; ``quietly`` does not say so."""
         self._ends.set()
         self._thread.join(_AWAIT_RENEWAL_S)
         try:
@@ -145,7 +145,8 @@ class Lease:
             if not self._thread.is_alive() and self.taker() is None:
                 self._files.replace(lease_path(self.number), _text(replace(self.holder, released=True)))
         except Exception as error:
-            self._say_once(f"cannot be released, and ends by itself: {error_line(error)}")
+            if not quietly:
+                self._say_once(f"cannot be released, and ends by itself: {error_line(error)}")
 
 
 @contextmanager
@@ -167,9 +168,11 @@ def held(
     block after another run has taken the destination over: what that one deletes may have caused it.
     """
     lease = _take(files, run, lease_ms, wait_ms, say, pause)
+    failed = True
     try:
         _delete_older(files, lease.number)
         yield lease
+        failed = False
     except DestinationHeld:
         raise
     except Exception as error:
@@ -180,7 +183,8 @@ def held(
             raise lease.overtaken(taker) from error
         raise
     finally:
-        lease.release()
+        # The same disk or file system may be what failed the run, and it is told once.
+        lease.release(quietly=failed)
 
 
 def _take(

@@ -9,7 +9,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -47,6 +47,15 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
 
 
+# What logs a failed task, write or query of Spark, each with the stack traces of all its causes.
+_TELL_STACK_TRACES: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+    "org.apache.spark.util.Utils",
+)
 # Where click's context of a job keeps whether --debug was given.
 DEBUG: Final = "spark_kafkalite.jobs.debug"
 
@@ -137,10 +146,20 @@ def start_session(name: str) -> SparkSession:
     spark = SparkSession.builder.appName(name).getOrCreate()
     if not hasattr(spark, "_jsc"):
         raise JobFailed("jobs need classic Spark: a Spark Connect session has no JVM that reaches Hadoop file systems")
+    if not wants_stack_traces():
+        _quieten(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     # Listing staged files, one directory each, takes a task a directory otherwise.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
     return spark
+
+
+def _quieten(spark: SparkSession) -> None:
+    """Keep Spark's stack traces of a failed task or query off stderr: the job tells the error that is behind them."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    for name in _TELL_STACK_TRACES:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
