@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
+from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.small_disk import SmallDisk, why_not
 
 from .job_runs import failure, load, manifests
@@ -117,6 +119,19 @@ def test_a_source_that_is_not_there(topics: Topics, topic: str, tmp_path: Path, 
         assert unused_address in one_line(result.output)
         told = failure(job, topics, "--topic", "absent", *place, *more, code=3)
         assert "kafkalite topics list" in one_line(told)
+
+
+def test_a_source_that_goes_away_while_it_is_read_is_not_taken_for_the_destination(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker, Topics(broker.bootstrap, spark, "gone") as topics:
+        topic = topics.new()
+        topics.fill(topic, ["a"])
+        monkeypatch.setattr(hadoop_load, "fault_point", lambda name: broker.kill())
+        given = ("--topic", topic, "--destination", str(tmp_path / "d"), *_IMPATIENT)
+        told = one_line(failure(hadoop_load, topics, *given, code=3))
+    assert told.startswith("Error: [KAFKALITE_CONNECTION_FAILED] ")
+    assert broker.bootstrap in told
 
 
 def test_the_exit_codes_are_in_every_jobs_help() -> None:

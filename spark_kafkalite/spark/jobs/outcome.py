@@ -115,9 +115,10 @@ _SIGNS: Final = (
     ),
     _sign(r"ParentNotDirectoryException|NotDirectoryException|PathIsNotDirectory", "", "choose a place below no file"),
     _sign("", r"Not a directory|Mkdirs failed|Parent path is not a directory", "choose a place below no file"),
-    _sign(r"SafeModeException", "", "its name node takes no writes yet, or has lost blocks: run again when it does"),
+    _sign("", r"Name node is in safe mode|SafeModeException", "run again when its name node takes writes"),
     _sign(r"java\.net\.(ConnectException|NoRouteToHostException|UnknownHostException)", "", _UP),
     _sign(r"ConnectTimeoutException", "", _UP),
+    _sign("", r"^(End of File Exception|Failed on local exception).* local host is: ", _UP),
     # Not Spark's own, of a Python process that does not answer.
     _sign(r"SocketTimeoutException", r"Call From|waiting for channel to be ready", _UP),
     _sign("", r"could only be written to 0 of|All datanodes .* are bad|could not get block locations", _UP),
@@ -184,9 +185,12 @@ def of_causes(causes: Sequence[Cause]) -> Told:
 def _of_file_system(causes: Sequence[Cause]) -> Told | None:
     # Spark repeats a task's exception as text in its own message, with or without being its cause.
     chain = [each for cause in causes for each in (cause, *_in_text(cause.message))]
-    for class_name, message in reversed(chain):
+    for at, (class_name, message) in reversed(list(enumerate(chain))):
         for sign in _SIGNS:
             if sign.class_names.search(class_name) and sign.message.search(message):
+                # Hadoop's client wraps an error in one of the same class, which says where it was.
+                if at and chain[at - 1].class_name == class_name and message in chain[at - 1].message:
+                    message = chain[at - 1].message
                 name = class_name.rpartition(".")[2]
                 return Told(ExitCode.DESTINATION, f"{name}: {first_line(message)}; {sign.advice}")
     return None
