@@ -86,7 +86,7 @@ def lease_numbers(files: Files) -> list[int]:
     return sorted(int(name.removesuffix(".json")) for name in files.names(LEASES) if _NAME.fullmatch(name))
 
 
-class Lease:
+class DestinationLease:
     """A lease that this run has taken; from now on a thread renews it."""
 
     def __init__(self, files: Files, number: int, holder: Holder, say: Callable[[str], None]) -> None:
@@ -158,7 +158,7 @@ def held(
     wait_ms: int | None,
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[Lease]:
+) -> Iterator[DestinationLease]:
     """Hold the destination for as long as the block runs.
 
     While another run holds it this waits for ``wait_ms``, or, when that is None, for as long as the other's lease may
@@ -212,7 +212,7 @@ def _take(
             # Where two others came and went in between, this one is an old number.
             if max(lease_numbers(files)) == number + 1:
                 files.delete(_clock_path(run))
-                return Lease(files, number + 1, own, say)
+                return DestinationLease(files, number + 1, own, say)
             files.delete(lease_path(number + 1))
             continue
         waited_ms = (time.monotonic() - began) * 1000

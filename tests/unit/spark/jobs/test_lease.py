@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafkalite.spark.jobs import lease
 from spark_kafkalite.spark.jobs.files import LocalFiles
-from spark_kafkalite.spark.jobs.lease import DestinationHeld, Holder, Lease, lease_path
+from spark_kafkalite.spark.jobs.lease import DestinationHeld, Holder, lease_path
 
 MINUTE_MS = 60_000
 
