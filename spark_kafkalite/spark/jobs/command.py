@@ -8,9 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from spark_kafkalite.client.group.offset_resets import parse_duration_ms
-from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark.jobs.outcome import EPILOG, ExitCode, error_line
+from spark_kafkalite.spark.jobs.quantities import Duration
 from spark_kafkalite.spark.jobs.session import DEBUG, JobFailed, failures_in_one_line, wants_stack_traces
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -18,31 +17,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLACES: Final = ("destination", "checkpoint")
 _SHORTEST_LEASE_MS: Final = 1_000
 _LONGEST_LEASE_MS: Final = 86_400_000
-
-
-class Duration(click.ParamType[int]):
-    """Milliseconds from a number of seconds, or from a duration such as 90s, 10m or PT1H."""
-
-    name = "DURATION"
-
-    def __init__(self, least_ms: int = 0, most_ms: int | None = None) -> None:
-        self._least_ms = least_ms
-        self._most_ms = most_ms
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        try:
-            found_ms = parse_duration_ms(f"{text}s" if text.isdecimal() else text)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        if found_ms < self._least_ms or (self._most_ms is not None and found_ms > self._most_ms):
-            bounds = f"at least {self._least_ms / 1000:g} s"
-            if self._most_ms is not None:
-                bounds += f" and at most {self._most_ms / 1000:g} s"
-            self.fail(f"{text} is {found_ms / 1000:g} s: must be {bounds}", param, ctx)
-        return found_ms
 
 
 class JobCommand(click.Command):

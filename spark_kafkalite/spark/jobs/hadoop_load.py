@@ -17,8 +17,8 @@ from spark_kafkalite.spark.jobs import lease, publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
 from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
 from spark_kafkalite.spark.jobs.load_options import (
-    Bounds,
     LoadOptions,
+    RunBounds,
     TopicOptions,
     named_pattern,
     time_zone,
@@ -201,7 +201,7 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         client_settings(given["command_config"], given["option_pairs"]),
         usual,
         () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known),
-        Bounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
+        RunBounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
     )
 
 

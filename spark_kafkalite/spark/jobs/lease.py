@@ -194,7 +194,7 @@ def _take(
     wait_ms: int | None,
     say: Callable[[str], None],
     pause: Callable[[float], None],
-) -> Lease:
+) -> DestinationLease:
     began = time.monotonic()
     seen: tuple[int, int] | None = None
     while True:

@@ -27,7 +27,7 @@ from spark_kafkalite.spark.jobs.accounting import HolePolicy
 from spark_kafkalite.spark.jobs.client_options import source_options
 from spark_kafkalite.spark.jobs.completeness import LatePolicy
 from spark_kafkalite.spark.jobs.planning import LoadPolicies
-from spark_kafkalite.spark.jobs.staging import Layout
+from spark_kafkalite.spark.jobs.staging import FileLayout
 
 # A choice or a parameter type for each option that may differ by topic: see `topic_options_of`.
 OptionTypes = Mapping[str, click.ParamType[Any]]
@@ -37,7 +37,7 @@ _OTHERS: Final = ("on_hole", "late", "grace_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RunBounds:
     """How much a run takes at most; None is no bound. Bytes are those of the log, and a soft bound."""
 
     max_bytes: int | None = None
@@ -49,7 +49,7 @@ class Bounds:
 class TopicOptions:
     """What may differ from topic to topic."""
 
-    layout: Layout = field(default_factory=Layout)
+    layout: FileLayout = field(default_factory=FileLayout)
     policies: LoadPolicies = field(default_factory=LoadPolicies)
     on_hole: HolePolicy = "fail"
     late: LatePolicy = "append"
@@ -75,7 +75,7 @@ class LoadOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     usual: TopicOptions = field(default_factory=TopicOptions)
     by_pattern: tuple[tuple[str, TopicOptions], ...] = ()
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RunBounds = field(default_factory=RunBounds)
 
     @property
     def source(self) -> dict[str, str]:
@@ -136,7 +136,8 @@ def topic_options_of(
                 )
             own, make = known[name]
             try:
-                values[own] = make(value)
+                # A number is what it is on the command line.
+                values[own] = make(str(value))
             except click.UsageError as error:
                 raise click.BadParameter(f"{where}, {name}: {error.message}", param_hint=hint) from None
         found.append((named_pattern(pattern, where), usual.changed(values)))

@@ -19,7 +19,7 @@ from spark_kafkalite.spark.jobs.client_options import open_admin
 from spark_kafkalite.spark.jobs.completeness import Directories
 from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.load_options import Bounds, LoadOptions, TopicOptions
+from spark_kafkalite.spark.jobs.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest, PublishedFile
 from spark_kafkalite.spark.jobs.planning import LoadPlan, TopicLogs, plan_load
 from spark_kafkalite.spark.jobs.progress import shown_progress
@@ -81,7 +81,7 @@ def run_load(
         run = publish.new_run()
 
 
-def plan_round(options: LoadOptions, bounds: Bounds, newest: Manifest | None) -> RoundPlan:
+def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
     """Return what the next round of a destination is going to load. Raises PlanError."""
     with open_admin(options.bootstrap_server, options.client) as admin:
         topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
@@ -126,7 +126,7 @@ def _less(bound: int | None, taken: float) -> int | None:
     return None if bound is None else max(0, bound - int(taken))
 
 
-def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
+def _bounded(plan: LoadPlan, bounds: RunBounds, sampler: Sampler) -> LoadPlan:
     starts = {each.topic_partition: each.start_offset for each in plan.ranges}
     ends: dict[TopicPartition, int] = {each.topic_partition: each.end_offset for each in plan.ranges}
     if bounds.max_records is not None:
@@ -182,7 +182,7 @@ def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, p
 
 def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[TopicOptions, set[str]]]:
     """Return the topics by layout, each group with the options of one of them."""
-    groups: dict[staging.Layout, tuple[TopicOptions, set[str]]] = {}
+    groups: dict[staging.FileLayout, tuple[TopicOptions, set[str]]] = {}
     for topic in topics:
         of_topic = options.of_topic(topic)
         groups.setdefault(of_topic.layout, (of_topic, set()))[1].add(topic)

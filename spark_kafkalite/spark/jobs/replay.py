@@ -247,7 +247,7 @@ def _run(
                 raise PlanError(f"{files.root} already holds published files; replay into a new directory")
             if plan.ranges:
                 publish.write_plan(files, run, plan)
-                staged = staging.stage(spark, files, run, plan, source, staging.Layout(partition_by))
+                staged = staging.stage(spark, files, run, plan, source, staging.FileLayout(partition_by))
                 with open_admin(bootstrap_server, options) as admin:
                     check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
                 records = publish.commit(files, run, plan, staged, recovery.newest).records

@@ -44,7 +44,7 @@ _FACTS: Final = "partition int, offset long, timestamp timestamp"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """How a destination's files are made: their format, its codec (None: Spark's choice), and their directories.
 
     Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
@@ -81,7 +81,7 @@ def stage(
     run: str,
     plan: LoadPlan,
     source_options: Mapping[str, str],
-    layout: Layout,
+    layout: FileLayout,
     number: int = 0,
 ) -> Staged:
     """Write the plan's records under the run's staging directory and return the facts of every file and range.
@@ -144,7 +144,7 @@ def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str
     )
 
 
-def _grouped(frame: DataFrame, plan: LoadPlan, layout: Layout) -> DataFrame:
+def _grouped(frame: DataFrame, plan: LoadPlan, layout: FileLayout) -> DataFrame:
     """Return the rows with the directory that each belongs into."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
@@ -158,13 +158,13 @@ def _grouped(frame: DataFrame, plan: LoadPlan, layout: Layout) -> DataFrame:
     return frame.withColumn(_GROUP, group)
 
 
-def _accounts(spark: SparkSession, files: Files, data: str, layout: Layout) -> list[RangeAccount]:
+def _accounts(spark: SparkSession, files: Files, data: str, layout: FileLayout) -> list[RangeAccount]:
     rows = spark.read.format(layout.file_format).schema("key binary").load(f"{files.root}/{data}/{_GROUP}={_ACCOUNTS}")
     return [RangeAccount.from_json(bytes(row.key)) for row in rows.collect()]
 
 
 def _published_files(
-    rows: Iterable[Row], data: str, run: str, plan: LoadPlan, name_max_bytes: int, layout: Layout
+    rows: Iterable[Row], data: str, run: str, plan: LoadPlan, name_max_bytes: int, layout: FileLayout
 ) -> tuple[PublishedFile, ...]:
     """Return the files as they are to be published, in the order of topics, directories, partitions and offsets."""
     topics = {staged_topic(topic): topic for topic in plan.topics}

@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafkalite.spark.jobs import lease
 from spark_kafkalite.spark.jobs.files import LocalFiles
-from spark_kafkalite.spark.jobs.lease import DestinationHeld, Holder, lease_path
+from spark_kafkalite.spark.jobs.lease import DestinationHeld, DestinationLease, Holder, lease_path
 
 MINUTE_MS = 60_000
 
@@ -27,7 +27,7 @@ def hold(
     wait_ms: int | None = None,
     said: list[str] | None = None,
     pause: Callable[[float], None] | None = None,
-) -> AbstractContextManager[Lease]:
+) -> AbstractContextManager[DestinationLease]:
     def never(seconds: float) -> None:
         raise AssertionError(f"{run} waits for {seconds} s")
 
