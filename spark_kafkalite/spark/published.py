@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs.decoding import file_schema
 from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.layout import file_format_of
 from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
-from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,9 @@ def read_published(
 ) -> DataFrame:
     """Return the records of every complete load run under ``path``, with the columns of the source.
 
+    Values have the type that the runs gave them; of text files there is the value alone. Avro needs spark-avro on the
+    class path.
+
     A run that has committed but not yet moved all its files is left out until it, or the next run, has. With
     ``on_missing="warn"`` files that were deleted from the destination are left out with a warning. With
     ``check_counts=True`` a Spark job also counts the records of every file before this returns, and compares them with
@@ -49,7 +52,8 @@ def read_published(
     not read are renamed, as the next run of the job would.
 
     Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
-    manifests and the files contradict each other, and ValueError for another ``on_missing``.
+    manifests and the files contradict each other or runs gave values different types, and ValueError for another
+    ``on_missing``.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
@@ -59,6 +63,7 @@ def read_published(
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
+    _check_one_form(files, published)
     _check_sums(files, runs, on_missing)
     frames = _read_unless_it_fails(spark, files, published)
     # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
@@ -71,7 +76,7 @@ def read_published(
         _check_counts(files, frames, published)
     from pyspark.sql import DataFrame
 
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), map(_as_source, frames))
 
 
 def _show_hidden_files(files: Files, published: _Published) -> None:
@@ -101,15 +106,45 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
 
 def _read(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame]:
     """Return the files' records, a frame for each format."""
-    by_format: dict[str, list[str]] = {}
-    for _, file in published:
-        by_format.setdefault(file_format_of(file.final), []).append(f"{files.root}/{file.final}")
+    by_form: dict[tuple[str, str, str | None], list[str]] = {}
+    for manifest, file in published:
+        form = (file_format_of(file.final), *_value_form(manifest))
+        by_form.setdefault(form, []).append(f"{files.root}/{file.final}")
     frames = []
-    for name, paths in sorted(by_format.items()):
+    for (name, value, schema), paths in sorted(by_form.items(), key=str):
+        reader = spark.read.format("text" if name == "txt" else name)
         # Lines of JSON do not say which of their texts are bytes.
-        reader = spark.read if name != "json" else spark.read.schema(spark_schema(include_headers=True))
-        frames.append(reader.format(name).load(paths))
+        if name == "json":
+            reader = reader.schema(file_schema(value, schema))
+        frames.append(reader.load(paths))
     return frames
+
+
+def _value_form(manifest: Manifest) -> tuple[str, str | None]:
+    return manifest.layout.get("value", "bytes"), manifest.layout.get("value_schema")
+
+
+def _check_one_form(files: Files, published: _Published) -> None:
+    """Raise ManifestError where the values of one run have other types than those of another."""
+    forms: dict[tuple[str, str | None], Manifest] = {}
+    for manifest, _ in published:
+        forms.setdefault(_value_form(manifest), manifest)
+    if len(forms) > 1:
+        named = "; ".join(
+            f"{manifest.path}: --value {value}{'' if schema is None else f' --value-schema {schema!r}'}"
+            for (value, schema), manifest in list(forms.items())[:_NAMED_AT_MOST]
+        )
+        raise ManifestError(
+            f"{files.root}: runs put values of different types there, which are no one frame: {named}; read their "
+            "files apart, and load each into a destination of its own"
+        )
+
+
+def _as_source(frame: DataFrame) -> DataFrame:
+    """Return the frame with the source's columns; a line of text is a value."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    return frame.select(F.col("value").cast("binary")) if frame.columns == ["value"] else frame
 
 
 def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame] | None:

@@ -31,6 +31,13 @@ _ENDING: Final = re.compile(r"\.(parquet|orc|json|avro|txt)(?:\.[a-z0-9]+)?\Z", 
 # Of Spark's directories while a run stages; they hold a partition, a day and an hour beside the topic. Far below any
 # limit, because a hash there is seen by nobody.
 MAX_STAGED_TOPIC: Final = 100
+# The column that makes those directories: topic@[day[@hour]], the topic as `staged_topic` has it, or what is no record
+# of a file. Neither '@' nor the '~' before a hash can stand in a topic's name.
+GROUP: Final = "kafkalite_group"
+NO_DATA: Final = "@"
+ACCOUNTS: Final = "@accounts"
+FACTS: Final = "@facts"
+QUARANTINED: Final = "@quarantined"
 
 
 def is_hidden(topic: str) -> bool:

@@ -17,6 +17,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -26,14 +27,24 @@ import click
 from spark_kafkalite.spark.jobs.accounting import HolePolicy
 from spark_kafkalite.spark.jobs.client_options import source_options
 from spark_kafkalite.spark.jobs.completeness import LatePolicy
+from spark_kafkalite.spark.jobs.formats import FileLayout
 from spark_kafkalite.spark.jobs.planning import LoadPolicies
-from spark_kafkalite.spark.jobs.staging import FileLayout
+from spark_kafkalite.spark.jobs.quarantine import NONE_QUARANTINED, MaxQuarantined
 
 # A choice or a parameter type for each option that may differ by topic: see `topic_options_of`.
 OptionTypes = Mapping[str, click.ParamType[Any]]
-_LAYOUT: Final = ("partition_by", "file_format", "codec", "time_zone", "file_bytes")
+_LAYOUT: Final = (
+    "partition_by",
+    "file_format",
+    "codec",
+    "time_zone",
+    "file_bytes",
+    "value",
+    "value_schema",
+    "event_time",
+)
 _POLICIES: Final = ("on_out_of_range", "on_recreated_topic", "new_partitions")
-_OTHERS: Final = ("on_hole", "late", "grace_ms")
+_OTHERS: Final = ("on_hole", "late", "grace_ms", "max_quarantined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class TopicOptions:
     on_hole: HolePolicy = "fail"
     late: LatePolicy = "append"
     grace_ms: int = 600_000
+    max_quarantined: MaxQuarantined = NONE_QUARANTINED
 
     def changed(self, given: Mapping[str, Any]) -> TopicOptions:
         """Return the options with others of these names."""
@@ -105,6 +117,20 @@ def time_zone(text: str, option: str = "--time-zone") -> str:
             f"{text!r} is no time zone of this system; name one as Europe/Berlin or UTC", param_hint=option
         ) from None
     return text
+
+
+def schema_text(given: str | None, option: str = "--value-schema") -> str | None:
+    """Return a schema that was given, itself or as a file, on one line.
+
+    Raises click.BadParameter for a file that cannot be read.
+    """
+    if given is None:
+        return None
+    try:
+        text = Path(given).read_text(encoding="utf-8") if isfile(given) else given
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{given}: {error}", param_hint=option) from None
+    return " ".join(text.split())
 
 
 def topic_options_of(

@@ -19,10 +19,12 @@ from spark_kafkalite.spark.jobs.client_options import open_admin
 from spark_kafkalite.spark.jobs.completeness import Directories
 from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.formats import FileLayout
 from spark_kafkalite.spark.jobs.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest, PublishedFile
 from spark_kafkalite.spark.jobs.planning import LoadPlan, TopicLogs, plan_load
 from spark_kafkalite.spark.jobs.progress import shown_progress
+from spark_kafkalite.spark.jobs.quarantine import MaxQuarantined
 from spark_kafkalite.spark.jobs.session import check_same_topics, compacted_topics, matching_topics, topic_logs
 from spark_kafkalite.spark.jobs.task_planning import planned_in_tasks
 from spark_kafkalite.spark.offset_ranges import limited
@@ -109,6 +111,8 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "files": 0,
         "records": 0,
         "late_records": 0,
+        "quarantined_records": 0,
+        "event_time_fallbacks": 0,
         "offsets": 0,
         "lost_offsets": 0,
         "lost": [],
@@ -170,22 +174,26 @@ def _publish(
 def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, plan: LoadPlan) -> staging.Staged:
     """Stage each group of topics that have one layout."""
     parts = [
-        staging.stage(spark, files, run, plan.of_topics(topics), options.source, usual.layout, number)
+        staging.stage(
+            spark, files, run, plan.of_topics(topics), options.source, usual.layout, usual.max_quarantined, number
+        )
         for number, (usual, topics) in enumerate(_groups(options, plan.topics))
     ]
     return staging.Staged(
         tuple(file for part in parts for file in part.files),
         tuple(each for part in parts for each in part.ranges),
         sum(part.records_without_timestamp for part in parts),
+        tuple(file for part in parts for file in part.quarantine),
+        sum(part.event_time_fallbacks for part in parts),
     )
 
 
 def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[TopicOptions, set[str]]]:
-    """Return the topics by layout, each group with the options of one of them."""
-    groups: dict[staging.FileLayout, tuple[TopicOptions, set[str]]] = {}
+    """Return the topics by layout and what it may not decode, each group with the options of one of them."""
+    groups: dict[tuple[FileLayout, MaxQuarantined], tuple[TopicOptions, set[str]]] = {}
     for topic in topics:
         of_topic = options.of_topic(topic)
-        groups.setdefault(of_topic.layout, (of_topic, set()))[1].add(topic)
+        groups.setdefault((of_topic.layout, of_topic.max_quarantined), (of_topic, set()))[1].add(topic)
     return iter(groups.values())
 
 
@@ -211,6 +219,7 @@ def _placed(
             of_topic.late,
             of_topic.grace_ms,
             of_topic.layout.time_zone,
+            by_record_time=of_topic.layout.by_record_time,
         )
         placed += own
         topics |= found.topics
@@ -249,6 +258,8 @@ def _add_round(summary: dict[str, Any], planned: RoundPlan, published: Manifest 
     summary["files"] += len(published.files)
     summary["records"] += published.records
     summary["late_records"] += sum(each.late for each in published.ranges)
+    summary["quarantined_records"] += sum(each.quarantined for each in published.ranges)
+    summary["event_time_fallbacks"] += published.event_time_fallbacks
     summary["offsets"] += plan.size
     summary["completed"] += published.completed
     summary["records_without_timestamp"] += published.records_without_timestamp

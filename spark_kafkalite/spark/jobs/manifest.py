@@ -35,6 +35,7 @@ FORMAT_WITHOUT_IDS: Final = 1
 HOME: Final = "_kafkalite"
 MANIFESTS: Final = f"{HOME}/manifests"
 STAGING: Final = f"{HOME}/staging"
+QUARANTINE: Final = f"{HOME}/quarantine"
 LOAD: Final = "load"
 TAKEOVER: Final = "takeover"
 COMPACT: Final = "compact"
@@ -210,7 +211,9 @@ class Manifest:
     ``kind`` is what the run did: ``load`` (also a replay into a directory), ``takeover`` (nothing but to take the
     number from a run that may still be alive), ``compact`` (``replaced`` are the final paths that its files stand in
     for).
-    ``layout`` is what the run was asked for: format, directories, event time and their like.
+    ``layout`` is what the run was asked for: format, directories, event time and their like. ``quarantine`` are the
+    files with the records that could not be decoded, ``event_time_fallbacks`` counts the records in ``files`` that lie
+    by their own timestamp, because the event time that was asked for is not in them.
     """
 
     number: int
@@ -230,6 +233,8 @@ class Manifest:
     layout: Mapping[str, str] = field(default_factory=dict)
     kind: str = LOAD
     format: int = FORMAT
+    quarantine: tuple[PublishedFile, ...] = ()
+    event_time_fallbacks: int = 0
 
     @property
     def path(self) -> str:
@@ -238,6 +243,11 @@ class Manifest:
     @property
     def staging(self) -> str:
         return staging_path(self.run)
+
+    @property
+    def moved_files(self) -> tuple[PublishedFile, ...]:
+        """All files that have a staged and a final place."""
+        return (*self.files, *self.quarantine)
 
     @property
     def may_have_hidden_files(self) -> bool:
@@ -264,6 +274,7 @@ class Manifest:
             "layout": dict(sorted(self.layout.items())),
             "records": self.records,
             "records_without_timestamp": self.records_without_timestamp,
+            "event_time_fallbacks": self.event_time_fallbacks,
             "topics": {topic: _topic_document(loaded) for topic, loaded in sorted(self.topics.items())},
             "ranges": [each.document() for each in self.ranges],
             "lost": [each.document() for each in self.lost],
@@ -273,6 +284,7 @@ class Manifest:
             "reopened": list(self.reopened),
             "replaced": list(self.replaced),
             "files": [file.document() for file in self.files],
+            "quarantine": [file.document() for file in self.quarantine],
         }
         return json.dumps(document, indent=1) + "\n"
 

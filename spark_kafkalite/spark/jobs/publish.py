@@ -190,6 +190,8 @@ def commit(
         lost=plan.lost,
         recreated=plan.recreated,
         adopted_ids=plan.adopted_ids,
+        quarantine=staged.quarantine,
+        event_time_fallbacks=staged.event_time_fallbacks,
     )
     try:
         _check_places(files, manifest)
@@ -243,7 +245,7 @@ def _overtaken(files: Files, manifest: Manifest) -> DestinationHeld:
 def _check_places(files: Files, manifest: Manifest) -> None:
     """Raise ManifestError unless every file's place is free: after the commit it would be too late."""
     by_place: dict[str, PublishedFile] = {}
-    for file in manifest.files:
+    for file in manifest.moved_files:
         other = by_place.setdefault(file.final, file)
         if other is not file:
             raise ManifestError(
@@ -271,7 +273,7 @@ def move_files(files: Files, manifest: Manifest) -> int:
     Raises ManifestError when a file is in neither place, or its place holds another one.
     """
     moved = 0
-    for file in manifest.files:
+    for file in manifest.moved_files:
         if files.exists(file.final) and not files.exists(file.staged):
             continue
         try:

@@ -1,4 +1,4 @@
-"""Sizes and durations on the jobs' command lines: ``256m``, ``1g``, ``90s``, ``2h``."""
+"""Sizes, durations and shares on the jobs' command lines: ``256m``, ``1g``, ``90s``, ``2h``, ``0.1%``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from spark_kafkalite.client.group.offset_resets import parse_duration_ms
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark.jobs.quarantine import MaxQuarantined
 
 # As in Spark's settings: binary units. Source: org.apache.spark.network.util.JavaUtils.byteSuffixes.
 _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -52,3 +53,15 @@ class Duration(click.ParamType[int]):
                 bounds += f" and at most {self._most_ms / 1000:g} s"
             self.fail(f"{text} is {found_ms / 1000:g} s: must be {bounds}", param, ctx)
         return found_ms
+
+
+class Share(click.ParamType[MaxQuarantined]):
+    """A number of records, or a part of all in percent: ``100``, ``0.1%``."""
+
+    name = "N|P%"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> MaxQuarantined:
+        try:
+            return value if isinstance(value, MaxQuarantined) else MaxQuarantined.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

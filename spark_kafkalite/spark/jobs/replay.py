@@ -28,6 +28,7 @@ from spark_kafkalite.spark.jobs.client_options import (
     source_options,
 )
 from spark_kafkalite.spark.jobs.command import JobCommand
+from spark_kafkalite.spark.jobs.formats import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
@@ -147,7 +148,7 @@ def main(
             to_topic,
             same_partitions,
             destination,
-            cast(staging.PartitionBy, partition_by),
+            cast(PartitionBy, partition_by),
             options,
         )
     click.echo(json.dumps(summary) if as_json else f"replayed {summary['records']} records to {summary['target']}")
@@ -221,7 +222,7 @@ def _run(
     to_topic: str | None,
     same_partitions: bool,
     destination: str | None,
-    partition_by: staging.PartitionBy,
+    partition_by: PartitionBy,
     options: dict[str, str],
 ) -> dict[str, object]:
     started = time.monotonic()
@@ -247,7 +248,7 @@ def _run(
                 raise PlanError(f"{files.root} already holds published files; replay into a new directory")
             if plan.ranges:
                 publish.write_plan(files, run, plan)
-                staged = staging.stage(spark, files, run, plan, source, staging.FileLayout(partition_by))
+                staged = staging.stage(spark, files, run, plan, source, FileLayout(partition_by))
                 with open_admin(bootstrap_server, options) as admin:
                     check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
                 records = publish.commit(files, run, plan, staged, recovery.newest).records
