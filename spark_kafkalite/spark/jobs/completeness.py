@@ -110,7 +110,8 @@ def passed_ms(
         known.append(ended_at_ms - grace_ms)
     if largest_event_ms is not None:
         known.append(min(largest_event_ms, ended_at_ms) - grace_ms)
-    return max(known, default=None)
+    # Manifests have no times before 1970.
+    return max((each for each in known if each >= 0), default=None)
 
 
 def ends_at_ms(directory: str, time_zone: str) -> int | None:

@@ -345,6 +345,12 @@ def test_manifest_round_trip() -> None:
         ("t/old",),
         {"format": "parquet"},
         "compact",
+        quarantine=(
+            PublishedFile(
+                "_kafkalite/staging/r/3", "_kafkalite/quarantine/t/3", "t", (FilePart(3, 10, 10, 1),), size_bytes=5
+            ),
+        ),
+        event_time_fallbacks=4,
     )
     assert read_manifest(manifest.to_json(), "x") == manifest
 
