@@ -18,60 +18,63 @@ from spark_kafkalite.spark.read_schema import spark_schema
 @pytest.mark.parametrize(
     ("layout", "told"),
     [
-        (Layout(codec="bogus"), "--codec bogus: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
-        (Layout(file_format="avro", codec="zstd"), "--codec zstd: --format avro has none, deflate, snappy, bzip2, xz"),
-        (Layout(file_format="text", value="registry"), "--value registry: a line of text is the value's bytes"),
-        (Layout(value="json"), "--value json needs --value-schema"),
-        (Layout(value_schema="a INT"), "--value-schema needs --value json or --value registry"),
+        (FileLayout(codec="bogus"), "--codec bogus: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
+        (
+            FileLayout(file_format="avro", codec="zstd"),
+            "--codec zstd: --format avro has none, deflate, snappy, bzip2, xz",
+        ),
+        (FileLayout(file_format="text", value="registry"), "--value registry: a line of text is the value's bytes"),
+        (FileLayout(value="json"), "--value json needs --value-schema"),
+        (FileLayout(value_schema="a INT"), "--value-schema needs --value json or --value registry"),
         *[
-            (Layout(event_time=text), f"--event-time {text}: not record, header:NAME or json:FIELD")
+            (FileLayout(event_time=text), f"--event-time {text}: not record, header:NAME or json:FIELD")
             for text in ("", "Record", "header:", "json:", "json:a..b", "json:.a", "json:a[0]", "json:a.*", "time:x")
         ],
     ],
 )
-def test_options_that_cannot_be_are_told(layout: Layout, told: str) -> None:
+def test_options_that_cannot_be_are_told(layout: FileLayout, told: str) -> None:
     assert (layout.problem() or "").startswith(told)
 
 
 @pytest.mark.parametrize(
     "layout",
     [
-        *(Layout(file_format=each, codec=codec) for each, codecs in CODECS.items() for codec in (None, *codecs)),
-        Layout(value="registry"),
-        Layout(value="json", value_schema="a INT"),
-        *(Layout(event_time=text) for text in ("record", "header:a b:c", "json:at", "json:a-b.c_d.e")),
+        *(FileLayout(file_format=each, codec=codec) for each, codecs in CODECS.items() for codec in (None, *codecs)),
+        FileLayout(value="registry"),
+        FileLayout(value="json", value_schema="a INT"),
+        *(FileLayout(event_time=text) for text in ("record", "header:a b:c", "json:at", "json:a-b.c_d.e")),
     ],
 )
-def test_options_that_can_be_are_taken(layout: Layout) -> None:
+def test_options_that_can_be_are_taken(layout: FileLayout) -> None:
     assert layout.problem() is None
 
 
 def test_avro_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
-    assert Layout(file_format="avro").problem() == (
+    assert FileLayout(file_format="avro").problem() == (
         "--format avro needs fastavro: run pip install 'spark-kafkalite[avro]'"
     )
-    assert Layout().problem() is None
+    assert FileLayout().problem() is None
 
 
 def test_published_names_end_as_readers_expect() -> None:
     staged = "part-00000-b415.c000"
-    assert Layout().ending(f"{staged}.snappy.parquet") == "parquet"
-    assert Layout(file_format="json").ending(f"{staged}.json.gz") == "json.gz"
-    assert Layout(file_format="text").ending(f"{staged}.txt") == "txt"
-    assert Layout(file_format="text").ending(f"{staged}.txt.bz2") == "txt.bz2"
-    assert Layout(file_format="avro").ending(f"{staged}.txt") == "avro"
+    assert FileLayout().ending(f"{staged}.snappy.parquet") == "parquet"
+    assert FileLayout(file_format="json").ending(f"{staged}.json.gz") == "json.gz"
+    assert FileLayout(file_format="text").ending(f"{staged}.txt") == "txt"
+    assert FileLayout(file_format="text").ending(f"{staged}.txt.bz2") == "txt.bz2"
+    assert FileLayout(file_format="avro").ending(f"{staged}.txt") == "avro"
 
 
 def test_a_manifest_says_what_was_asked_for() -> None:
-    assert Layout().document() == {
+    assert FileLayout().document() == {
         "partition_by": "day",
         "format": "parquet",
         "time_zone": "UTC",
         "value": "bytes",
         "event_time": "record",
     }
-    asked = Layout("hour", "avro", "snappy", "Asia/Kolkata", 5, "json", "a INT", "header:at").document()
+    asked = FileLayout("hour", "avro", "snappy", "Asia/Kolkata", 5, "json", "a INT", "header:at").document()
     assert (asked["codec"], asked["value_schema"], asked["event_time"]) == ("snappy", "a INT", "header:at")
 
 
@@ -96,7 +99,7 @@ def rows(group: str, partition: int, first: int, values: list[bytes | None]) -> 
 
 
 def test_the_lines_of_a_container_with_its_marker_are_the_container() -> None:
-    marker = new_separator(Layout(file_format="avro"))
+    marker = new_separator(FileLayout(file_format="avro"))
     values = [bytes([number % 256]) * 1000 for number in range(1000)]
     batches = [rows("t@", 0, 0, values[:700]), rows("u@", 0, 0, [b"x"]), rows("t@", 0, 700, values[700:])]
     made = pa.Table.from_batches(LineMaker(True, "deflate", marker)(iter(batches)))

@@ -41,7 +41,7 @@ def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
 
 
 def test_records_without_a_place_and_without_their_time_are_told() -> None:
-    told = _sentence({**NOTHING, "quarantined_records": 3, "event_time_fallbacks": 4})
+    told = report({**NOTHING, "quarantined_records": 3, "event_time_fallbacks": 4})
     assert "WARNING: 3 records cannot be decoded; they are under _kafkalite/quarantine\n" in told
     assert "WARNING: 4 records have no --event-time that can be read, and lie by their own timestamp\n" in told
 
