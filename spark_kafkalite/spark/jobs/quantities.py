@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 import click
 
 from spark_kafkalite.client.group.offset_resets import parse_duration_ms
-from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.spark.jobs.quarantine import MaxQuarantined
-
-# As in Spark's settings: binary units. Source: org.apache.spark.network.util.JavaUtils.byteSuffixes.
-_BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE: Final = re.compile(r"([0-9]+)([kmgt]?)(?:i?b)?", re.ASCII)
+from spark_kafkalite.spark.offset_options import size_bytes
 
 
 class Size(click.ParamType[int]):
-    """Bytes: a whole number above 0 with k, m, g or t, which are powers of 1,024."""
+    """Bytes, as in Spark's sizes: 10m."""
 
     name = "SIZE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(str(value).strip().lower())
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{str(value)!r} is not a size above 0 such as 256m or 1g", param, ctx)
-        return int(found[1]) * _BYTES[found[2]]
+        try:
+            return size_bytes("", str(value))
+        except KafkaliteError:
+            self.fail(f"{str(value)!r} is no size above 0; write a whole number and k, m or g, such as 10m", param, ctx)
 
 
 class Duration(click.ParamType[int]):

@@ -39,7 +39,10 @@ def topic_id_path(checkpoint: Files, topic: str, kind: str = SOURCE_IDS) -> str:
 
 
 def check_topic_id(checkpoint: Files, topic: str, found: str | None, advice: str, kind: str = SOURCE_IDS) -> bool:
-    """Say whether the checkpoint remembers the topic. Raises DataLossError, ending in ``advice``, where as another one."""
+    """Say whether the checkpoint remembers the topic.
+
+    Raises DataLossError, ending in ``advice``, where it remembers another one.
+    """
     path = topic_id_path(checkpoint, topic, kind)
     if not checkpoint.exists(path):
         return False
