@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.model import CommittedOffset, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
+from spark_kafkalite.spark.jobs.manifest import LoadedTopic
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
-from spark_kafkalite.spark.jobs.replay_plan import Bound, plan_replay
+from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -111,9 +112,9 @@ class ReplayRun:
         Raises PlanError when something else is asked for, when a topic was created again, and when the log of the
         target no longer holds all that the run may have written.
         """
-        topics = [{tp.topic for tp in each} for each in (self.ranges, self.begins)]
-        if topics != [{tp.topic for tp in each.bounds} for each in (source, target)]:
-            read, written = (listed(sorted(each)) for each in topics)
+        named = [{tp.topic for tp in each} for each in (self.ranges, self.begins)]
+        if named != [{tp.topic for tp in each.bounds} for each in (source, target)]:
+            read, written = (listed(sorted(each)) for each in named)
             raise PlanError(f"--run-id {run_id}: that run reads topic {read} and writes topic {written}; give another")
         if asked != self.asked:
             raise PlanError(
@@ -135,10 +136,19 @@ class ReplayRun:
                     f"{log.start_offset} to {log.end_offset} (exclusive): what the run has written is no longer known; "
                     "replay into another topic with another --run-id, and with retention.ms=-1"
                 )
-        start = Bound("the start of the run, offset", {tp: first for tp, (first, _) in self.ranges.items()})
-        end = Bound("the end of the run, offset", {tp: until for tp, (_, until) in self.ranges.items()})
-        known_logs = TopicLogs({tp: log for tp, log in source.bounds.items() if tp in self.ranges}, source.topic_ids)
-        return plan_replay(start, end, known_logs)
+        for tp, (_, end) in sorted(self.ranges.items()):
+            if (log := source.bounds.get(tp, LogBounds(0, 0))).end_offset < end:
+                raise PlanError(
+                    f"--run-id {run_id}: the run reads {tp} up to offset {end}, but its log now ends at "
+                    f"{log.end_offset}: it was truncated; give another --run-id"
+                )
+        # What the log no longer holds may be in the target already; if not, whoever reads it says so.
+        ranges = [OffsetRange(tp, first, end) for tp, (first, end) in sorted(self.ranges.items()) if first < end]
+        topics = {
+            topic: LoadedTopic(source.topic_ids.get(topic), {tp.partition: end for tp, (_, end) in self.ranges.items()})
+            for topic in {tp.topic for tp in self.ranges}
+        }
+        return LoadPlan(tuple(ranges), topics)
 
     def look_from(self, target: TopicLogs) -> dict[TopicPartition, int]:
         """Return from where on the target is looked through; a partition that it got since, from its start."""

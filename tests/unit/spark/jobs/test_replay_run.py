@@ -71,9 +71,9 @@ def test_a_cluster_without_topic_ids_is_taken_as_it_is() -> None:
         ),
         (
             "asked",
-            TopicLogs({S0: LogBounds(30, 50), S1: LogBounds(0, 10)}),
+            TopicLogs({S0: LogBounds(30, 49), S1: LogBounds(0, 10)}),
             TARGET,
-            "s-0: the start of the run, offset 20",
+            "the run reads s-0 up to offset 50, but its log now ends at 49: it was truncated",
         ),
     ],
 )
@@ -102,3 +102,8 @@ def test_a_run_of_which_nothing_is_remembered_is_new_unless_its_records_are_ther
 
 def test_a_range_is_told_from_another() -> None:
     assert digest({"from": [1, None]}) == digest({"from": [1, None]}) != digest({"from": [2, None]})
+
+
+def test_a_run_goes_on_when_its_source_has_forgotten_what_may_be_there_already() -> None:
+    shorter = TopicLogs({S0: LogBounds(40, 90), S1: LogBounds(0, 10)}, SOURCE.topic_ids)
+    assert RUN.resumed("x", "asked", shorter, TARGET).ranges == PLAN.ranges
