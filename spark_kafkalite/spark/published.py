@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
@@ -18,7 +19,8 @@ from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.decoding import file_schema
 from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.layout import file_format_of
-from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +44,8 @@ def read_published(
     Values have the type that the runs gave them; of text files there is the value alone. Avro needs spark-avro on the
     class path.
 
-    A run that has committed but not yet moved all its files is left out until it, or the next run, has. With
+    A run that has committed but not yet moved all its files is left out until it, or the next run, has. Files that a
+    compaction replaced are left out, those that it made are in: all of them, from the moment at which it commits. With
     ``on_missing="warn"`` files that were deleted from the destination are left out with a warning. With
     ``check_counts=True`` a Spark job also counts the records of every file before this returns, and compares them with
     the manifests.
@@ -58,8 +61,7 @@ def read_published(
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
     files = files_for(spark, path)
-    runs = [manifest for manifest in publish.manifests(files) if not files.exists(manifest.staging)]
-    published: _Published = [(manifest, file) for manifest in runs for file in manifest.files]
+    runs, published = _published(files)
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
@@ -67,16 +69,39 @@ def read_published(
     _check_sums(files, runs, on_missing)
     frames = _read_unless_it_fails(spark, files, published)
     # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
-    if frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
-        published = _present(files, published, on_missing)
-        if not published:
-            raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
-        frames = _read(spark, files, published)
+    while frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
+        before, (runs, published) = published, _published(files)
+        if published == before:
+            published = _present(files, published, on_missing)
+            if not published:
+                raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
+            frames = _read(spark, files, published)
+            break
+        # Files were replaced since the manifests were read.
+        frames = _read_unless_it_fails(spark, files, published)
     if check_counts:
         _check_counts(files, frames, published)
     from pyspark.sql import DataFrame
 
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), map(_as_source, frames))
+
+
+def _published(files: Files) -> tuple[list[Manifest], _Published]:
+    """Return the runs that are complete, and where the files lie that count.
+
+    A load with files still to be moved is left out. A compaction that is committed counts, because what it replaces may
+    have left already; each of its files is taken from where it is.
+    """
+    manifests = publish.manifests(files)
+    # After the manifests: of a run that ends in between nothing is staged any more.
+    unfinished = frozenset(files.names(STAGING))
+    runs = [each for each in manifests if each.run not in unfinished or each.kind == COMPACT]
+    return runs, [
+        (manifest, replace(file, final=file.staged))
+        if manifest.run in unfinished and files.exists(file.staged)
+        else (manifest, file)
+        for manifest, file in published_files(runs)
+    ]
 
 
 def _show_hidden_files(files: Files, published: _Published) -> None:

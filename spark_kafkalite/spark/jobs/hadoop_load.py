@@ -157,6 +157,14 @@ from spark_kafkalite.spark.jobs.session import reachable_files, say, start_sessi
 @click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
+@click.option(
+    "--keep-manifests",
+    "keep_manifests_ms",
+    type=Duration(),
+    default="30d",
+    show_default=True,
+    help="How long manifests are kept once a checkpoint stands in for them.",
+)
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
 @lease_options
 @client_options
@@ -251,6 +259,7 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         usual,
         by_pattern,
         RunBounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
+        given["keep_manifests_ms"],
     )
 
 

@@ -27,6 +27,7 @@ import click
 from spark_kafkalite.spark.jobs.accounting import HolePolicy
 from spark_kafkalite.spark.jobs.client_options import source_options
 from spark_kafkalite.spark.jobs.completeness import LatePolicy
+from spark_kafkalite.spark.jobs.folding import KEEP_MS
 from spark_kafkalite.spark.jobs.formats import FileLayout
 from spark_kafkalite.spark.jobs.planning import LoadPolicies
 from spark_kafkalite.spark.jobs.quarantine import NONE_QUARANTINED, MaxQuarantined
@@ -88,6 +89,7 @@ class LoadOptions:
     usual: TopicOptions = field(default_factory=TopicOptions)
     by_pattern: tuple[tuple[str, TopicOptions], ...] = ()
     bounds: RunBounds = field(default_factory=RunBounds)
+    keep_manifests_ms: int = KEEP_MS
 
     @property
     def source(self) -> dict[str, str]:

@@ -122,6 +122,8 @@ def report(summary: Mapping[str, Any]) -> str:
         lines.append(f"nothing new for {summary['destination']}{noted}")
     if summary["completed"]:
         lines.append(f"complete now: {listed(summary['completed'])}")
+    if summary.get("not_folded"):
+        lines.append(f"WARNING: old manifests were not folded into a checkpoint: {summary['not_folded']}")
     if summary["more"]:
         lines.append("there is more to load: run again")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.jobs import completeness, publish, staging
+from spark_kafkalite.spark.jobs import completeness, folding, publish, staging
 from spark_kafkalite.spark.jobs.accounting import check_holes, with_late
 from spark_kafkalite.spark.jobs.client_options import open_admin
 from spark_kafkalite.spark.jobs.completeness import Directories
@@ -69,6 +69,7 @@ def run_load(
         published = _publish(spark, files, options, run, planned, newest)
         _add_round(summary, planned, published)
         if published is not None:
+            summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
             newest = published
             left = replace(
                 left,
@@ -123,6 +124,7 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "records_without_timestamp": 0,
         "topics": {},
         "more": False,
+        "not_folded": None,
     }
 
 

@@ -40,8 +40,8 @@ LOAD: Final = "load"
 TAKEOVER: Final = "takeover"
 COMPACT: Final = "compact"
 KINDS: Final = (LOAD, TAKEOVER, COMPACT)
-_DIGITS: Final = 20
-_NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json", re.ASCII)
+DIGITS: Final = 20
+_NAME: Final = re.compile(rf"[0-9]{{{DIGITS}}}\.json", re.ASCII)
 
 NextOffsets = dict[TopicPartition, int]
 
@@ -263,8 +263,8 @@ class Manifest:
             for partition, offset in loaded.next_offsets.items()
         }
 
-    def to_json(self) -> str:
-        """Return the manifest's text, in format 3."""
+    def to_json(self, indent: int | None = 1) -> str:
+        """Return the manifest's text, in format 3; without ``indent`` it is one line."""
         document = {
             "format": FORMAT,
             "number": self.number,
@@ -286,7 +286,7 @@ class Manifest:
             "files": [file.document() for file in self.files],
             "quarantine": [file.document() for file in self.quarantine],
         }
-        return json.dumps(document, indent=1) + "\n"
+        return json.dumps(document, indent=indent) + "\n"
 
 
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _offsets_document(offsets: Mapping[int, int]) -> dict[str, int]:
 
 def manifest_path(number: int) -> str:
     """Return where manifest ``number`` lies under the destination."""
-    return f"{MANIFESTS}/{number:0{_DIGITS}d}.json"
+    return f"{MANIFESTS}/{number:0{DIGITS}d}.json"
 
 
 def manifest_numbers(names: list[str]) -> list[int]:

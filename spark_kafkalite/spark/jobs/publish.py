@@ -25,7 +25,7 @@ A fence has a run name that nobody stages under: a manifest whose run has a stag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -48,6 +48,7 @@ from spark_kafkalite.spark.jobs.manifest import (
     manifest_path,
     staging_path,
 )
+from spark_kafkalite.spark.jobs.manifest_checkpoint import checkpoint_numbers, checkpoint_path, read_checkpoint
 from spark_kafkalite.spark.jobs.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.planning import LoadPlan
 from spark_kafkalite.spark.jobs.staging import Staged
@@ -73,31 +74,69 @@ def new_run() -> str:
 
 def newest_manifest(files: Files) -> Manifest | None:
     """Return the last committed manifest, None when nothing has been published. Raises ManifestError."""
-    number = _newest_number(files)
-    return _read(files, number) if number else None
+    names = files.names(MANIFESTS)
+    numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
+    _check_row(files, numbers, folded[-1] if folded else 0)
+    return _read(files, numbers[-1]) if numbers else None
 
 
 def _newest_number(files: Files) -> int:
     return max(manifest_numbers(files.names(MANIFESTS)), default=0)
 
 
-def manifests(files: Files) -> Iterator[Manifest]:
-    """Return all committed manifests, oldest first. Raises ManifestError."""
-    for number in manifest_numbers(files.names(MANIFESTS)):
-        yield _read(files, number)
+def manifests(files: Files) -> list[Manifest]:
+    """Return all committed manifests, oldest first. Raises ManifestError.
+
+    Those up to the newest checkpoint are as it holds them (:mod:`.manifest_checkpoint`).
+    """
+    names = files.names(MANIFESTS)
+    while True:
+        try:
+            return _manifests(files, names)
+        except FileNotFoundError:
+            # Folded since, and deleted: a newer checkpoint has it.
+            before, names = names, files.names(MANIFESTS)
+            if names == before:
+                raise
+
+
+def _manifests(files: Files, names: list[str]) -> list[Manifest]:
+    numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
+    last = folded[-1] if folded else 0
+    _check_row(files, numbers, last)
+    found: list[Manifest] = []
+    if last:
+        path = checkpoint_path(last)
+        found = read_checkpoint(_read_text(files, path), f"{files.root}/{path}", last)
+    return [*found, *(_read(files, number) for number in numbers if number > last)]
+
+
+def _check_row(files: Files, numbers: list[int], folded: int) -> None:
+    """Raise ManifestError when a manifest beyond the newest checkpoint, or the newest of all, is not there."""
+    later = [number for number in numbers if number > folded]
+    lacking = set(range(folded + 1, later[-1] if later else 0)) - set(later)
+    if folded and not later and folded not in numbers:
+        lacking = {folded}
+    if lacking:
+        raise ManifestError(
+            f"{files.root}/{manifest_path(min(lacking))} is not there, and no checkpoint stands in for it: restore it "
+            "from a copy, or load into another destination"
+        )
 
 
 def _read(files: Files, number: int) -> Manifest:
     path = manifest_path(number)
-    where = f"{files.root}/{path}"
+    return read_manifest(_read_text(files, path), f"{files.root}/{path}", number)
+
+
+def _read_text(files: Files, path: str) -> str:
     try:
-        text = files.read(path)
+        return files.read(path)
     except UnicodeDecodeError as error:
         raise ManifestError(
-            f"{where} is damaged: byte {error.start} is not UTF-8: restore the file from a copy, or load into another "
-            "destination"
+            f"{files.root}/{path} is damaged: byte {error.start} is not UTF-8: restore the file from a copy, or load "
+            "into another destination"
         ) from error
-    return read_manifest(text, where, number)
 
 
 def recover(files: Files, run: str | None = None, check: Callable[[], None] = lambda: None) -> Recovery:
