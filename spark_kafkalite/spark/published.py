@@ -8,15 +8,13 @@ gone, or has another length than it was published with, is an error that names t
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import unquote
 
 from spark_kafkalite.spark.jobs import publish
-from spark_kafkalite.spark.jobs.decoding import file_schema
+from spark_kafkalite.spark.jobs.data_files import path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.layout import file_format_of
 from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
@@ -133,27 +131,24 @@ def _read(spark: SparkSession, files: Files, published: _Published) -> list[Data
     """Return the files' records, a frame for each format."""
     by_form: dict[tuple[str, str, str | None], list[str]] = {}
     for manifest, file in published:
-        form = (file_format_of(file.final), *_value_form(manifest))
+        form = (file_format_of(file.final), *_value_form(manifest, file))
         by_form.setdefault(form, []).append(f"{files.root}/{file.final}")
-    frames = []
-    for (name, value, schema), paths in sorted(by_form.items(), key=str):
-        reader = spark.read.format("text" if name == "txt" else name)
-        # Lines of JSON do not say which of their texts are bytes.
-        if name == "json":
-            reader = reader.schema(file_schema(value, schema))
-        frames.append(reader.load(paths))
-    return frames
+    return [
+        read_files(spark, name, paths, value, schema)
+        for (name, value, schema), paths in sorted(by_form.items(), key=str)
+    ]
 
 
-def _value_form(manifest: Manifest) -> tuple[str, str | None]:
-    return manifest.layout.get("value", "bytes"), manifest.layout.get("value_schema")
+def _value_form(manifest: Manifest, file: PublishedFile) -> tuple[str, str | None]:
+    layout = manifest.layout_of(file.topic)
+    return layout.get("value", "bytes"), layout.get("value_schema")
 
 
 def _check_one_form(files: Files, published: _Published) -> None:
     """Raise ManifestError where the values of one run have other types than those of another."""
     forms: dict[tuple[str, str | None], Manifest] = {}
-    for manifest, _ in published:
-        forms.setdefault(_value_form(manifest), manifest)
+    for manifest, file in published:
+        forms.setdefault(_value_form(manifest, file), manifest)
     if len(forms) > 1:
         named = "; ".join(
             f"{manifest.path}: --value {value}{'' if schema is None else f' --value-schema {schema!r}'}"
@@ -222,19 +217,14 @@ def _check_counts(files: Files, frames: Iterable[DataFrame], published: _Publish
 
     by_path = (frame.groupBy(F.col("_metadata.file_path").alias("path")).count() for frame in frames)
     rows = [row for frame in by_path for row in frame.collect()]
-    # Spark gives the paths as URIs, and Files.root is none.
-    counted = {_without_authority(unquote(row["path"])): row["count"] for row in rows}
+    counted = {path_of_uri(row["path"]): row["count"] for row in rows}
     wrong = [
         f"{file.final} has {found} records, and {file.records} were published by {manifest.path} (run {manifest.run})"
         for manifest, file in published
-        if (found := counted.get(_without_authority(f"{files.root}/{file.final}"), 0)) != file.records
+        if (found := counted.get(path_below(files, file.final), 0)) != file.records
     ]
     if wrong:
         _complain(files, wrong, "they are not what was published: restore them", "fail")
-
-
-def _without_authority(path: str) -> str:
-    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "", path)
 
 
 def _complain(files: Files, wrong: list[str], advice: str, policy: Literal["fail", "warn"]) -> None:

@@ -16,7 +16,12 @@ from .topics import Topics
 
 
 def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(job.main, ["--bootstrap-server", topics.bootstrap, *arguments, "--json"])
+    return run_alone(job, "--bootstrap-server", topics.bootstrap, *arguments)
+
+
+def run_alone(job: Any, *arguments: str) -> dict[str, Any]:
+    """Run a job that needs no broker."""
+    result = CliRunner().invoke(job.main, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
     return document

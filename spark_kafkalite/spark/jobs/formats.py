@@ -64,13 +64,8 @@ class FileLayout:
         return self.file_format in ("text", "avro")
 
     def ending(self, staged_name: str) -> str:
-        """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
-        if self.file_format == "avro":
-            return "avro"
-        base = "txt" if self.file_format == "text" else self.file_format
-        # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
-        ending = staged_name.partition(".c000.")[2]
-        return ending if ending.startswith(base) else base
+        """Return the ending of a published name, see :func:`published_ending`."""
+        return published_ending(staged_name, self.file_format)
 
     def problem(self) -> str | None:
         """Say which options contradict each other, or name what is not there; None when all is well."""
@@ -101,3 +96,13 @@ class FileLayout:
             "event_time": self.event_time,
         }
         return {name: text for name, text in found.items() if text is not None}
+
+
+def published_ending(staged_name: str, file_format: str) -> str:
+    """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
+    if file_format == "avro":
+        return "avro"
+    base = "txt" if file_format == "text" else file_format
+    # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
+    ending = staged_name.partition(".c000.")[2]
+    return ending if ending.startswith(base) else base

@@ -36,6 +36,7 @@ HOME: Final = "_kafkalite"
 MANIFESTS: Final = f"{HOME}/manifests"
 STAGING: Final = f"{HOME}/staging"
 QUARANTINE: Final = f"{HOME}/quarantine"
+REPLACED: Final = f"{HOME}/replaced"
 LOAD: Final = "load"
 TAKEOVER: Final = "takeover"
 COMPACT: Final = "compact"
@@ -316,3 +317,8 @@ def manifest_numbers(names: list[str]) -> list[int]:
 def staging_path(run: str) -> str:
     """Return the staging directory of a run."""
     return f"{STAGING}/{run}"
+
+
+def replaced_path(run: str, final: str) -> str:
+    """Return where a file lies that a run has replaced."""
+    return f"{REPLACED}/{run}/{final}"

@@ -46,6 +46,7 @@ from spark_kafkalite.spark.jobs.manifest import (
     PublishedFile,
     manifest_numbers,
     manifest_path,
+    replaced_path,
     staging_path,
 )
 from spark_kafkalite.spark.jobs.manifest_checkpoint import checkpoint_numbers, checkpoint_path, read_checkpoint
@@ -89,10 +90,22 @@ def manifests(files: Files) -> list[Manifest]:
 
     Those up to the newest checkpoint are as it holds them (:mod:`.manifest_checkpoint`).
     """
+    return _manifests(files, whole=False)[0]
+
+
+def whole_manifests(files: Files) -> tuple[list[Manifest], frozenset[int]]:
+    """Return what :func:`manifests` returns, but each as it was published where it is still there.
+
+    Also returns the numbers of those that only a checkpoint has.
+    """
+    return _manifests(files, whole=True)
+
+
+def _manifests(files: Files, *, whole: bool) -> tuple[list[Manifest], frozenset[int]]:
     names = files.names(MANIFESTS)
     while True:
         try:
-            return _manifests(files, names)
+            return _listed_manifests(files, names, whole)
         except FileNotFoundError:
             # Folded since, and deleted: a newer checkpoint has it.
             before, names = names, files.names(MANIFESTS)
@@ -100,15 +113,16 @@ def manifests(files: Files) -> list[Manifest]:
                 raise
 
 
-def _manifests(files: Files, names: list[str]) -> list[Manifest]:
+def _listed_manifests(files: Files, names: list[str], whole: bool) -> tuple[list[Manifest], frozenset[int]]:
     numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
     last = folded[-1] if folded else 0
     _check_row(files, numbers, last)
-    found: list[Manifest] = []
+    found: dict[int, Manifest] = {}
     if last:
         path = checkpoint_path(last)
-        found = read_checkpoint(_read_text(files, path), f"{files.root}/{path}", last)
-    return [*found, *(_read(files, number) for number in numbers if number > last)]
+        found = {each.number: each for each in read_checkpoint(_read_text(files, path), f"{files.root}/{path}", last)}
+    found |= {number: _read(files, number) for number in numbers if whole or number > last}
+    return [found[number] for number in sorted(found)], frozenset(found) - frozenset(numbers)
 
 
 def _check_row(files: Files, numbers: list[int], folded: int) -> None:
@@ -232,6 +246,12 @@ def commit(
         quarantine=staged.quarantine,
         event_time_fallbacks=staged.event_time_fallbacks,
     )
+    publish_manifest(files, manifest)
+    return manifest
+
+
+def publish_manifest(files: Files, manifest: Manifest) -> None:
+    """Write the manifest, which is the commit, and do what follows. Raises as :func:`commit` does."""
     try:
         _check_places(files, manifest)
     except ManifestError:
@@ -245,11 +265,10 @@ def commit(
         files.write_new(manifest.path, manifest.to_json())
     except FileExists:
         # A file system that was asked twice, because its first answer got lost, says so of the run's own manifest.
-        if _read(files, manifest.number).run != run:
+        if _read(files, manifest.number).run != manifest.run:
             raise _overtaken(files, manifest) from None
     fault_point("manifest")
     finish(files, manifest)
-    return manifest
 
 
 def finish(files: Files, manifest: Manifest) -> int:
@@ -257,12 +276,14 @@ def finish(files: Files, manifest: Manifest) -> int:
 
     Nothing is to be done where the run's staging directory is gone: then another run has done it, and directories may
     have become complete since. A directory that is opened again loses its mark before it gets files, and one that is
-    complete gets it after them. Raises ManifestError as :func:`move_files` does.
+    complete gets it after them. Files that are replaced leave before others take their place, so that no listing shows
+    a record twice. Raises ManifestError as :func:`move_files` does.
     """
     if not files.exists(manifest.staging):
         return 0
     for directory in manifest.reopened:
         files.delete(f"{directory}/{SUCCESS}")
+    _move_replaced(files, manifest)
     moved = move_files(files, manifest)
     for directory in manifest.completed:
         with suppress(FileExists):
@@ -279,6 +300,19 @@ def _overtaken(files: Files, manifest: Manifest) -> DestinationHeld:
         f"{files.root}: another run took over and made manifest {manifest.number} while this one ({manifest.run}) was "
         "working; nothing of this run was published; run again when that one has ended"
     )
+
+
+def _move_replaced(files: Files, manifest: Manifest) -> None:
+    for path in manifest.replaced:
+        # One that is gone was moved before, or deleted by somebody: its records are in the files that replace it.
+        try:
+            with suppress(FileNotFoundError):
+                files.rename_new(path, replaced_path(manifest.run, path))
+        except FileExists:
+            raise ManifestError(
+                f"{manifest.path} (run {manifest.run}) replaces {path}, which was moved away, but under {files.root} "
+                "there is another file of that name: move it away and run again"
+            ) from None
 
 
 def _check_places(files: Files, manifest: Manifest) -> None:
