@@ -25,6 +25,7 @@ from spark_kafkalite.spark.shipped_files import shipped_file
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.produce.producer import Producer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # A file may name them for other tools; a job has an option for the first, and its source joins no group.
@@ -124,3 +125,11 @@ def open_admin(bootstrap_server: str, settings: Mapping[str, str]) -> Admin:
     from spark_kafkalite.client.admin.admin import Admin
 
     return Admin({"bootstrap.servers": bootstrap_server, **admin_settings(settings)})
+
+
+def open_producer(bootstrap_server: str, settings: Mapping[str, str]) -> Producer:
+    """Return a producer of the cluster, with those of the client settings that it reads."""
+    from spark_kafkalite.client.produce.producer import Producer
+
+    own = {name: value for name, value in settings.items() if name in PRODUCER_SETTINGS}
+    return Producer({"bootstrap.servers": bootstrap_server, **own})
