@@ -27,21 +27,16 @@ from spark_kafkalite.spark.jobs.client_options import (
     open_producer,
     source_options,
 )
+from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.data_files import FORMATS, path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import file_format_of
 from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, FilePart, LoadedRange, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.outcome import first_line, own_line
 from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, Selection
-from spark_kafkalite.spark.jobs.replay import Instant
-from spark_kafkalite.spark.jobs.session import (
-    compacted_topics,
-    failures_in_one_line,
-    own_line,
-    reachable_files,
-    start_session,
-    topic_logs,
-)
+from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, RecountScope
+from spark_kafkalite.spark.jobs.replay_options import Instant
+from spark_kafkalite.spark.jobs.session import compacted_topics, reachable_files, start_session, topic_logs
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -51,7 +46,7 @@ Counted = list[FilePart] | str | None
 _WIDE: Final = 200
 
 
-@click.command(name="audit", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="audit", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--destination", required=True, help="Directory that hadoop_load has loaded into.")
 @click.option("--topic", "topics", help="Topic, or several with commas. [default: all]")
 @click.option("--run", help="Audit one run: its name, or the number of its manifest.")
@@ -78,14 +73,13 @@ def main(**given: Any) -> None:
     if given["audit_topic"] and not given["bootstrap_server"]:
         raise click.UsageError("--audit-topic needs --bootstrap-server: the topic is in that cluster")
     client = client_settings(given["command_config"], given["option_pairs"], writes=given["audit_topic"] is not None)
-    with failures_in_one_line():
-        started = time.monotonic()
-        spark = start_session("kafkalite audit")
-        files = reachable_files(spark, "--destination", given["destination"])
-        audit = run_audit(spark, files, selection, given["bootstrap_server"], client)
-        if given["audit_topic"]:
-            _send(audit, given["bootstrap_server"], client, given["audit_topic"])
-        summary = {**audit.summary(files), "seconds": round(time.monotonic() - started, 1)}
+    started = time.monotonic()
+    spark = start_session("kafkalite audit")
+    files = reachable_files(spark, "--destination", given["destination"])
+    audit = run_audit(spark, files, selection, given["bootstrap_server"], client)
+    if given["audit_topic"]:
+        _send(audit, given["bootstrap_server"], client, given["audit_topic"])
+    summary = {**audit.summary(files), "seconds": round(time.monotonic() - started, 1)}
     if given["as_json"]:
         click.echo(json.dumps(summary))
     else:
@@ -93,14 +87,14 @@ def main(**given: Any) -> None:
     click.get_current_context().exit(1 if summary["mismatches"] else 0)
 
 
-def _selection(given: Mapping[str, Any]) -> Selection:
+def _selection(given: Mapping[str, Any]) -> RecountScope:
     if given["directory"] is not None and recounting.day_of(given["directory"]) is None:
         raise click.BadParameter(
             f"{given['directory']!r} is not a directory of time such as day=2026-01-31 or day=2026-01-31/hour=05",
             param_hint="--directory",
         )
     topics = frozenset(name.strip() for name in (given["topics"] or "").split(",") if name.strip())
-    return Selection(topics, given["run"], given["directory"], given["from_ms"], given["to_ms"])
+    return RecountScope(topics, given["run"], given["directory"], given["from_ms"], given["to_ms"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +135,7 @@ class Audit:
 
 
 def run_audit(
-    spark: SparkSession, files: Files, selection: Selection, bootstrap_server: str | None, client: Mapping[str, str]
+    spark: SparkSession, files: Files, selection: RecountScope, bootstrap_server: str | None, client: Mapping[str, str]
 ) -> Audit:
     """Count and compare. Raises ManifestError and PlanError where there is nothing to compare, or it changes."""
     manifests, folded = publish.whole_manifests(files)
@@ -216,7 +210,7 @@ def _counted(spark: SparkSession, files: Files, file_format: str, group: Sequenc
         )
     except (PySparkException, Py4JJavaError) as error:
         if len(group) == 1:
-            return {group[0].final: own_line(str(error))}
+            return {group[0].final: own_line(str(error)) or first_line(str(error))}
         # Which one it is, the error may not tell.
         half = len(group) // 2
         parts = (group[:half], group[half:])

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs import compaction, folding, merge_planning, publish
+from spark_kafkalite.spark.jobs import compaction, folding, lease, merge_planning, publish
+from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
 from spark_kafkalite.spark.jobs.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.merge_planning import MergeBounds, MergePlan
 from spark_kafkalite.spark.jobs.quantities import Duration, Size
-from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
+from spark_kafkalite.spark.jobs.session import reachable_files, say, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ROUND_BYTES: Final = 16 * 1024**3
 
 
-@click.command(name="compact", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="compact", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--destination", required=True, help="Directory that hadoop_load has loaded into.")
 @click.option("--topic", "topics", help="Topic, or several with commas. [default: all]")
 @click.option(
@@ -62,6 +62,7 @@ _ROUND_BYTES: Final = 16 * 1024**3
     help="How long manifests are kept once a checkpoint stands in for them.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be merged.")
+@lease_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(**given: Any) -> None:
     """Merge small files that hadoop_load has published in DESTINATION, of Parquet, ORC and JSON.
@@ -71,19 +72,12 @@ def main(**given: Any) -> None:
     who lists directories may miss the rows of a directory for the moment of the swap, and never sees one twice. A
     compaction that is killed leaves nothing half-done: the next run of a job completes or drops it.
     """
-    with failures_in_one_line():
-        started = time.monotonic()
-        spark = start_session("kafkalite compact")
-        files = reachable_files(spark, "--destination", given["destination"])
-        summary = run_compact(spark, files, given)
-        summary["seconds"] = round(time.monotonic() - started, 1)
+    started = time.monotonic()
+    spark = start_session("kafkalite compact")
+    files = reachable_files(spark, "--destination", given["destination"])
+    summary = run_compact(spark, files, given)
+    summary["seconds"] = round(time.monotonic() - started, 1)
     click.echo(json.dumps(summary) if given["as_json"] else _sentence(summary, given["dry_run"]))
-
-
-@contextmanager
-def _alone(files: Files) -> Iterator[None]:
-    """Keep other runs out of the destination meanwhile. What makes it safe is the number of the manifest."""
-    yield
 
 
 def run_compact(spark: SparkSession, files: Files, given: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +88,9 @@ def run_compact(spark: SparkSession, files: Files, given: dict[str, Any]) -> dic
     """
     if given["dry_run"]:
         return _summary(files, _planned(files, given))
-    with _alone(files):
-        newest = publish.recover(files).newest
+    run = publish.new_run()
+    with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
+        newest = publish.recover(files, run, held.check).newest
         plan = _planned(files, given)
         summary = _summary(files, plan)
         for merges in merge_planning.rounds(plan.merges, _ROUND_BYTES):

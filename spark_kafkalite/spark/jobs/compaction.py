@@ -19,6 +19,7 @@ from uuid import uuid4
 from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.accounting import AuditError
 from spark_kafkalite.spark.jobs.data_files import SCHEME_AND_HOST, path_below, path_of_uri, read_files
+from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.formats import published_ending
 from spark_kafkalite.spark.jobs.layout import shared_file_name
@@ -104,6 +105,7 @@ def stage(spark: SparkSession, files: Files, run: str, merges: Sequence[Merge]) 
     if codec is not None:
         writer = writer.option("compression", codec)
     writer.format(file_format).save(f"{files.root}/{data}")
+    fault_point("compaction")
     # As strings: what Spark makes of a directory's name is a matter of its settings.
     written = spark.read.schema(StructType([*frame.schema.fields, StructField(_MERGE, StringType())]))
     after = _facts(written.format(file_format).load(f"{files.root}/{data}"), columns, ("file", "size"))

@@ -22,10 +22,11 @@ from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, offsets_path
 from spark_kafkalite.spark.jobs.client_options import client_settings, open_admin, sink_options, source_options
+from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.mirror_topics import (
-    Selection,
+    MirroredTopics,
     TopicLag,
     by_topic,
     changes_of_targets,
@@ -37,7 +38,6 @@ from spark_kafkalite.spark.jobs.mirror_topics import (
 )
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.session import (
-    failures_in_one_line,
     is_submitted,
     reachable_files,
     start_session,
@@ -61,7 +61,7 @@ _TARGET_GONE: Final = (
 _TOPIC_SOURCE: Final = "topic"
 
 
-@click.command(name="mirror", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="mirror", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--from-bootstrap-server", required=True, help="HOST:PORT of a broker of the cluster to read.")
 @click.option("--to-bootstrap-server", required=True, help="HOST:PORT of a broker of the cluster to write to.")
 @click.option("--topic", "topic_list", help="Topic to copy, or several with commas.")
@@ -109,24 +109,21 @@ def main(
     query_options = {"startingOffsets": starting_offsets}
     if max_offsets_per_trigger is not None:
         query_options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    with failures_in_one_line():
-        if is_submitted():
-            # Only a session knows where the files lie that were shipped.
-            start_session("kafkalite mirror")
-        with open_admin(from_bootstrap_server, source) as reading, open_admin(to_bootstrap_server, target) as writing:
-            mirror = Mirror(selection, reading, writing, NewTargets(replication_factor or -1, with_configs))
-            spark = start_session("kafkalite mirror")
-            files = reachable_files(spark, "--checkpoint", checkpoint)
-            mirror.check(files)
-            read = {
-                "kafka.isolation.level": "read_committed",
-                **source_options(from_bootstrap_server, source),
-                **selection.source_options(),
-                **query_options,
-            }
-            summary = mirror.run(
-                spark, files, read, sink_options(to_bootstrap_server, target), continuous, report_every
-            )
+    if is_submitted():
+        # Only a session knows where the files lie that were shipped.
+        start_session("kafkalite mirror")
+    with open_admin(from_bootstrap_server, source) as reading, open_admin(to_bootstrap_server, target) as writing:
+        mirror = Mirror(selection, reading, writing, NewTargets(replication_factor or -1, with_configs))
+        spark = start_session("kafkalite mirror")
+        files = reachable_files(spark, "--checkpoint", checkpoint)
+        mirror.check(files)
+        read = {
+            "kafka.isolation.level": "read_committed",
+            **source_options(from_bootstrap_server, source),
+            **selection.source_options(),
+            **query_options,
+        }
+        summary = mirror.run(spark, files, read, sink_options(to_bootstrap_server, target), continuous, report_every)
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -135,13 +132,13 @@ def main(
         click.echo(f"mirrored {summary['copied']} offsets ({copied or 'no topic'}); {shown(lags)}")
 
 
-def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> Selection:
+def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> MirroredTopics:
     if (topic_list is None) == (pattern is None):
         raise click.UsageError("give exactly one of --topic and --topic-pattern")
     names = tuple(dict.fromkeys(name.strip() for name in (topic_list or "").split(",") if name.strip()))
     if pattern is None and not names:
         raise click.BadParameter(f"{topic_list!r} names no topic", param_hint="--topic")
-    return Selection(names, pattern, prefix)
+    return MirroredTopics(names, pattern, prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +152,7 @@ class NewTargets:
 class Mirror:
     """A mirror of some topics from the cluster that ``reading`` asks to that of ``writing``."""
 
-    def __init__(self, selection: Selection, reading: Admin, writing: Admin, new: NewTargets) -> None:
+    def __init__(self, selection: MirroredTopics, reading: Admin, writing: Admin, new: NewTargets) -> None:
         self._selection = selection
         self._reading = reading
         self._writing = writing

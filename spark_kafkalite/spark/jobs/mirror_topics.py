@@ -22,7 +22,7 @@ _BEFORE_PREFIX = "."
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MirroredTopics:
     """The topics to copy: ``topics`` by name, or all that ``pattern`` matches anywhere; ``prefix`` is the targets'."""
 
     topics: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def prefix_of(group: str, to_cluster: str) -> str | None:
 
 
 def check_clusters(
-    selection: Selection, topics: Iterable[str], from_cluster: str | None, to_cluster: str | None
+    selection: MirroredTopics, topics: Iterable[str], from_cluster: str | None, to_cluster: str | None
 ) -> None:
     """Raise PlanError for a topic that would be copied into itself, or into one that is copied as well."""
     if from_cluster is None or from_cluster != to_cluster:
@@ -80,7 +80,7 @@ def check_clusters(
 
 
 def check_no_way_back(
-    selection: Selection, topics: Iterable[str], group: str, back_prefix: str, read_there: Iterable[str]
+    selection: MirroredTopics, topics: Iterable[str], group: str, back_prefix: str, read_there: Iterable[str]
 ) -> None:
     """Raise PlanError when a mirror back reads a target of this one and writes it into a topic that this one reads.
 
@@ -105,7 +105,9 @@ class TargetChanges:
     grow: Mapping[str, int]
 
 
-def changes_of_targets(selection: Selection, source: Mapping[str, int], target: Mapping[str, int]) -> TargetChanges:
+def changes_of_targets(
+    selection: MirroredTopics, source: Mapping[str, int], target: Mapping[str, int]
+) -> TargetChanges:
     """Return what the targets of topics lack; both have the numbers of partitions by name.
 
     A target may have more partitions than its source: those that it has besides stay empty.

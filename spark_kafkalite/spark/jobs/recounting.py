@@ -32,7 +32,7 @@ _COUNTS: Final = ("records", "control", "aborted", "removed")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RecountScope:
     """What to audit: topics (none: all), one run by name or number, one directory of time, or those of a time span.
 
     ``from_ms`` and ``to_ms`` are ms since the epoch; directories are taken that overlap the span. Of a run all is
@@ -117,7 +117,7 @@ def _begins_ms(directory: str, time_zone: str) -> int | None:
     return int(begins.replace(tzinfo=ZoneInfo(time_zone)).timestamp() * 1000)
 
 
-def audited_runs(manifests: Sequence[Manifest], folded: frozenset[int], selection: Selection) -> list[AuditedRun]:
+def audited_runs(manifests: Sequence[Manifest], folded: frozenset[int], selection: RecountScope) -> list[AuditedRun]:
     """Return what is to be audited, by run and topic, oldest first.
 
     ``manifests`` are all, in order; those with a number in ``folded`` are as a checkpoint has them. Compactions are

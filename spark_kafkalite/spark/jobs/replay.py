@@ -41,7 +41,6 @@ from spark_kafkalite.spark.jobs.replay_options import (
 )
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
-    failures_in_one_line,
     is_submitted,
     reachable_files,
     say,
@@ -120,14 +119,13 @@ def main(
         raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
     options = client_settings(command_config, option_pairs, writes=to_topic is not None)
     job = Replay(bootstrap_server, options, asked)
-    with failures_in_one_line():
-        if is_submitted():
-            # Only a session knows where the files lie that were shipped.
-            start_session("kafkalite replay")
-        if to_topic is not None:
-            summary = job.into_topic(to_topic, run_id, max_bytes_per_second, dry_run)
-        else:
-            summary = job.into_files(cast(str, destination), cast(PartitionBy, partition_by), dry_run)
+    if is_submitted():
+        # Only a session knows where the files lie that were shipped.
+        start_session("kafkalite replay")
+    if to_topic is not None:
+        summary = job.into_topic(to_topic, run_id, max_bytes_per_second, dry_run)
+    else:
+        summary = job.into_files(cast(str, destination), cast(PartitionBy, partition_by), dry_run)
     click.echo(json.dumps(summary) if as_json else sentence(summary))
 
 

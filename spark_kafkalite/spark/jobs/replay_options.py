@@ -17,8 +17,8 @@ from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import replay_run
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.replay_plan import (
-    BatchSpan,
     Bound,
+    QueryBatches,
     bound_of_offsets,
     bound_of_time,
     bounds_of_batches,
@@ -63,18 +63,18 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
             self.fail(f'{value!r} is not of the form {{"PARTITION": OFFSET, ...}}', param, ctx)
 
 
-class Batches(click.ParamType[BatchSpan]):
+class Batches(click.ParamType[QueryBatches]):
     """Batches of a query: the one to begin with, N, or the first and the last, N..M."""
 
     name = "N[..M]"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> BatchSpan:
-        if isinstance(value, BatchSpan):
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> QueryBatches:
+        if isinstance(value, QueryBatches):
             return value
         matched = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", str(value))
         if matched is None:
             self.fail(f"{str(value)!r} is neither the number of a batch nor two of them as in 5..9", param, ctx)
-        span = BatchSpan(int(matched[1]), None if matched[2] is None else int(matched[2]))
+        span = QueryBatches(int(matched[1]), None if matched[2] is None else int(matched[2]))
         if span.last is not None and span.last < span.first:
             self.fail(f"{str(value)!r} ends with batch {span.last}, before it begins: swap them", param, ctx)
         return span
@@ -102,7 +102,7 @@ class AskedRange:
     from_timestamp: int | None = None
     from_offsets: dict[int, int] | None = None
     from_checkpoint: str | None = None
-    span: BatchSpan | None = None
+    span: QueryBatches | None = None
     to_timestamp: int | None = None
     to_offsets: dict[int, int] | None = None
 

@@ -78,7 +78,7 @@ def shown_time(timestamp_ms: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSpan:
+class QueryBatches:
     """Batches of a query: from the start of ``first``, until the end of ``last`` where that is given."""
 
     first: int
@@ -86,7 +86,7 @@ class BatchSpan:
 
 
 def bounds_of_batches(
-    checkpoint: QueryCheckpoint, topic: str, span: BatchSpan | None, logs: Mapping[TopicPartition, LogBounds]
+    checkpoint: QueryCheckpoint, topic: str, span: QueryBatches | None, logs: Mapping[TopicPartition, LogBounds]
 ) -> tuple[Bound, Bound | None]:
     """Return where a query began its batches, by default the last finished one, and where it ended them.
 
@@ -97,7 +97,7 @@ def bounds_of_batches(
     if span is None:
         if checkpoint.committed is None:
             raise QueryCheckpointError(f"{root}: no batch of the query is finished; name one with --batch 0")
-        span = BatchSpan(checkpoint.committed)
+        span = QueryBatches(checkpoint.committed)
     # Looked at also where it is not needed, so that a batch that was never planned is no start.
     first = checkpoint.batch(span.first).sources
     if span.first == 0:

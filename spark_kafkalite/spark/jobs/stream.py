@@ -18,7 +18,7 @@ from spark_kafkalite.spark.jobs.client_options import (
     source_options,
 )
 from spark_kafkalite.spark.jobs.command import JobCommand
-from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
+from spark_kafkalite.spark.jobs.session import reachable_files, start_session
 from spark_kafkalite.spark.jobs.streaming import await_end, check_topic_ids
 
 
@@ -55,23 +55,22 @@ def main(
     source |= {"subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    with failures_in_one_line():
-        spark = start_session("kafkalite stream")
-        frame = spark.readStream.format("kafkalite").options(**source).load()
-        with open_admin(bootstrap_server, options) as admin:
-            files = reachable_files(spark, "--checkpoint", checkpoint)
-            check_topic_ids(admin, files, (name.strip() for name in topic.split(",")))
-        if to_topic is not None:
-            frame = frame.select("key", "value", "headers", "timestamp")
-            sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
-            writer = frame.writeStream.format("kafkalite").options(**sink)
-        else:
-            writer = frame.writeStream.format("parquet").option("path", destination)
-        writer = writer.option("checkpointLocation", checkpoint)
-        if trigger == "available-now":
-            writer = writer.trigger(availableNow=True)
-        elif trigger == "once":
-            writer = writer.trigger(once=True)
-        else:
-            writer = writer.trigger(processingTime=trigger)
-        await_end(writer.start())
+    spark = start_session("kafkalite stream")
+    frame = spark.readStream.format("kafkalite").options(**source).load()
+    with open_admin(bootstrap_server, options) as admin:
+        files = reachable_files(spark, "--checkpoint", checkpoint)
+        check_topic_ids(admin, files, (name.strip() for name in topic.split(",")))
+    if to_topic is not None:
+        frame = frame.select("key", "value", "headers", "timestamp")
+        sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
+        writer = frame.writeStream.format("kafkalite").options(**sink)
+    else:
+        writer = frame.writeStream.format("parquet").option("path", destination)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    elif trigger == "once":
+        writer = writer.trigger(once=True)
+    else:
+        writer = writer.trigger(processingTime=trigger)
+    await_end(writer.start())

@@ -5,7 +5,7 @@ import pytest
 from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.mirror_topics import (
-    Selection,
+    MirroredTopics,
     TopicLag,
     by_topic,
     changes_of_targets,
@@ -20,40 +20,42 @@ from spark_kafkalite.spark.jobs.planning import PlanError
 
 def test_topics_are_chosen_by_name_or_by_a_pattern_that_matches_anywhere() -> None:
     there = ["a", "b", "logs.a", "logs.b"]
-    assert Selection(("b", "a", "absent")).of(there) == ["a", "b"]
-    assert Selection(pattern="logs").of(there) == ["logs.a", "logs.b"]
-    assert Selection(pattern=r"^a$").of(there) == ["a"]
-    assert Selection(("a", "b")).source_options() == {"subscribe": "a,b"}
-    assert Selection(pattern="x.*").source_options() == {"subscribePattern": "x.*"}
+    assert MirroredTopics(("b", "a", "absent")).of(there) == ["a", "b"]
+    assert MirroredTopics(pattern="logs").of(there) == ["logs.a", "logs.b"]
+    assert MirroredTopics(pattern=r"^a$").of(there) == ["a"]
+    assert MirroredTopics(("a", "b")).source_options() == {"subscribe": "a,b"}
+    assert MirroredTopics(pattern="x.*").source_options() == {"subscribePattern": "x.*"}
 
 
 def test_targets_are_created_and_grow_and_never_shrink() -> None:
     changes = changes_of_targets(
-        Selection(prefix="p."), {"new": 3, "grown": 5, "same": 2, "wider": 1}, {"p.grown": 4, "p.same": 2, "p.wider": 8}
+        MirroredTopics(prefix="p."),
+        {"new": 3, "grown": 5, "same": 2, "wider": 1},
+        {"p.grown": 4, "p.same": 2, "p.wider": 8},
     )
     assert (changes.create, changes.grow) == ({"p.new": 3}, {"p.grown": 5})
 
 
 def test_a_topic_is_not_copied_into_itself() -> None:
-    selection = Selection(("t",))
+    selection = MirroredTopics(("t",))
     with pytest.raises(
         PlanError, match="topic t: both ends are the cluster with id A, so it would be copied into itself"
     ):
         check_clusters(selection, ["t"], "A", "A")
     check_clusters(selection, ["t"], "A", "B")
-    check_clusters(Selection(("t",), prefix="copy."), ["t"], "A", "A")
+    check_clusters(MirroredTopics(("t",), prefix="copy."), ["t"], "A", "A")
     # An old cluster does not say who it is.
     check_clusters(selection, ["t"], None, None)
 
 
 def test_a_target_that_is_copied_as_well_is_refused() -> None:
     with pytest.raises(PlanError, match=r"topic t: its target copy\.t is on the same cluster and is copied as well"):
-        check_clusters(Selection(pattern="t", prefix="copy."), ["t"], "A", "A")
-    check_clusters(Selection(pattern="^t", prefix="copy."), ["t"], "A", "A")
+        check_clusters(MirroredTopics(pattern="t", prefix="copy."), ["t"], "A", "A")
+    check_clusters(MirroredTopics(pattern="^t", prefix="copy."), ["t"], "A", "A")
 
 
 def test_a_mirror_there_and_back_is_refused() -> None:
-    selection = Selection(("t",))
+    selection = MirroredTopics(("t",))
     with pytest.raises(
         PlanError, match="topic t: group g on the target's cluster shows a mirror that copies t back to t"
     ):
@@ -61,9 +63,9 @@ def test_a_mirror_there_and_back_is_refused() -> None:
     check_no_way_back(selection, ["t"], "g", "", {"u"})
     # Back it comes under another name, which is not copied.
     check_no_way_back(selection, ["t"], "g", "back.", {"t"})
-    check_no_way_back(Selection(("t",), prefix="there."), ["t"], "g", "", {"t"})
+    check_no_way_back(MirroredTopics(("t",), prefix="there."), ["t"], "g", "", {"t"})
     with pytest.raises(PlanError, match=r"copies there\.t back to back\.there\.t"):
-        check_no_way_back(Selection(pattern="t", prefix="there."), ["t"], "g", "back.", {"there.t"})
+        check_no_way_back(MirroredTopics(pattern="t", prefix="there."), ["t"], "g", "back.", {"there.t"})
 
 
 def test_a_group_says_where_its_mirror_goes_and_under_which_names() -> None:

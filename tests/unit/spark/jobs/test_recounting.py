@@ -27,7 +27,7 @@ from spark_kafkalite.spark.jobs.recounting import (
     AuditedRun,
     Findings,
     LogCount,
-    Selection,
+    RecountScope,
     audited_runs,
     compare_file,
     compare_merged,
@@ -79,19 +79,19 @@ def ms(text: str) -> int:
 @pytest.mark.parametrize(
     ("selection", "names"),
     [
-        (Selection(), [["a", "b"], ["c", "d"]]),
-        (Selection(topics=frozenset({"u"})), []),
-        (Selection(run="r1"), [["a", "b"]]),
-        (Selection(run="2"), [["c", "d"]]),
-        (Selection(directory="day=2026-01-01/hour=01"), [["b"], ["c"]]),
-        (Selection(directory="day=2026-01-02"), [["d"]]),
-        (Selection(directory="day=2026-01-01/hour=0"), []),
-        (Selection(from_ms=ms("2026-01-01T01:00")), [["b"], ["c", "d"]]),
-        (Selection(to_ms=ms("2026-01-01T01:00")), [["a"]]),
-        (Selection(from_ms=ms("2026-01-01T01:59"), to_ms=ms("2026-01-01T03:00")), [["b"], ["c"]]),
+        (RecountScope(), [["a", "b"], ["c", "d"]]),
+        (RecountScope(topics=frozenset({"u"})), []),
+        (RecountScope(run="r1"), [["a", "b"]]),
+        (RecountScope(run="2"), [["c", "d"]]),
+        (RecountScope(directory="day=2026-01-01/hour=01"), [["b"], ["c"]]),
+        (RecountScope(directory="day=2026-01-02"), [["d"]]),
+        (RecountScope(directory="day=2026-01-01/hour=0"), []),
+        (RecountScope(from_ms=ms("2026-01-01T01:00")), [["b"], ["c", "d"]]),
+        (RecountScope(to_ms=ms("2026-01-01T01:00")), [["a"]]),
+        (RecountScope(from_ms=ms("2026-01-01T01:59"), to_ms=ms("2026-01-01T03:00")), [["b"], ["c"]]),
     ],
 )
-def test_what_is_selected(selection: Selection, names: list[list[str]]) -> None:
+def test_what_is_selected(selection: RecountScope, names: list[list[str]]) -> None:
     runs = audited_runs(two_runs(), frozenset(), selection)
     assert [[file.staged.rpartition("/")[2] for file in run.standing] for run in runs] == names
     # Of a run that is taken the whole range is, and all its files are compared with the log.
@@ -106,17 +106,17 @@ def test_a_compaction_is_taken_with_what_it_replaced_also_in_a_chain() -> None:
     elsewhere = file_of("day=2026-01-02/hour=00", 6, 2, "o")
     fourth = manifest_of(4, again, elsewhere, ranges=(), kind=COMPACT, replaced=(merged.final, second.files[1].final))
     manifests = [first, second, third, fourth]
-    runs = audited_runs(manifests, frozenset(), Selection(run="r1"))
+    runs = audited_runs(manifests, frozenset(), RecountScope(run="r1"))
     assert [(run.manifest.number, len(run.standing)) for run in runs] == [(1, 1), (3, 0), (4, 1)]
     assert list(compare_merged(manifests, runs)) == []
     less = replace(merged, parts=(FilePart(0, 2, 5, 3),))
     manifests[2] = replace(third, files=(less,))
-    (line, *_) = compare_merged(manifests, audited_runs(manifests, frozenset(), Selection()))
+    (line, *_) = compare_merged(manifests, audited_runs(manifests, frozenset(), RecountScope()))
     assert line == "run r3 (manifest 3) replaced 4 records of t-0 in t/day=2026-01-01/hour=01 by 3"
 
 
 def test_a_run_whose_manifest_is_only_in_a_checkpoint_has_no_ranges() -> None:
-    (run, other) = audited_runs(two_runs(), frozenset({1}), Selection())
+    (run, other) = audited_runs(two_runs(), frozenset({1}), RecountScope())
     assert (run.ranges, len(other.ranges or ())) == (None, 1)
 
 
@@ -129,7 +129,7 @@ def test_ranges_of_older_formats_are_between_two_manifests() -> None:
         4, file_of("day=2026-01-01", 3, name="d"), **old, recreated=(RecreatedTopic("t", ID, OTHER, {}),)
     )
     runs = audited_runs(
-        [first, second, lost, replace(again, topics={"t": LoadedTopic(OTHER, {0: 6})})], frozenset(), Selection()
+        [first, second, lost, replace(again, topics={"t": LoadedTopic(OTHER, {0: 6})})], frozenset(), RecountScope()
     )
     found = [each for run in runs for each in run.ranges or ()]
     assert [(each.start, each.next_offset, each.records) for each in found] == [

@@ -10,7 +10,7 @@ from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs import replay
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.replay_options import AskedRange, check_all_named, nothing_to_replay
-from spark_kafkalite.spark.jobs.replay_plan import BatchSpan
+from spark_kafkalite.spark.jobs.replay_plan import QueryBatches
 from tests.paths import PROJECT
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -78,8 +78,8 @@ def test_the_same_range_has_the_same_digest() -> None:
         AskedRange("t", from_offsets={0: 1, 1: 3}),
         AskedRange("t", from_timestamp=5),
         AskedRange("t", to_timestamp=5),
-        AskedRange("t", from_checkpoint="c", span=BatchSpan(5)),
-        AskedRange("t", from_checkpoint="c", span=BatchSpan(5, 5)),
+        AskedRange("t", from_checkpoint="c", span=QueryBatches(5)),
+        AskedRange("t", from_checkpoint="c", span=QueryBatches(5, 5)),
     ]
     assert len({each.digest() for each in (one, *others)}) == len(others) + 1
 

@@ -11,8 +11,8 @@ from spark_kafkalite.spark.jobs.files import local_files
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic
 from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.replay_plan import (
-    BatchSpan,
     Bound,
+    QueryBatches,
     bound_of_offsets,
     bound_of_time,
     bounds_of_batches,
@@ -103,14 +103,14 @@ LOGS = {P0: LogBounds(0, 100), P1: LogBounds(2, 100), P2: LogBounds(1, 100)}
     ("span", "start", "end"),
     [
         (None, {P0: 10, P1: 20, P2: 1}, None),
-        (BatchSpan(0), {P0: 5, P1: 6, P2: 1}, None),
-        (BatchSpan(0, 0), {P0: 5, P1: 6, P2: 1}, {P0: 10, P1: 20, P2: 1}),
-        (BatchSpan(1, 2), {P0: 10, P1: 20, P2: 1}, {P0: 18, P1: 25, P2: 4}),
-        (BatchSpan(2), {P0: 15, P1: 20, P2: 1}, None),
+        (QueryBatches(0), {P0: 5, P1: 6, P2: 1}, None),
+        (QueryBatches(0, 0), {P0: 5, P1: 6, P2: 1}, {P0: 10, P1: 20, P2: 1}),
+        (QueryBatches(1, 2), {P0: 10, P1: 20, P2: 1}, {P0: 18, P1: 25, P2: 4}),
+        (QueryBatches(2), {P0: 15, P1: 20, P2: 1}, None),
     ],
 )
 def test_a_batch_begins_where_the_one_before_it_ends(
-    tmp_path: Path, span: BatchSpan | None, start: dict[TopicPartition, int], end: dict[TopicPartition, int] | None
+    tmp_path: Path, span: QueryBatches | None, start: dict[TopicPartition, int], end: dict[TopicPartition, int] | None
 ) -> None:
     found = checkpoint(tmp_path, THREE, committed=1)
     first, last = bounds_of_batches(found, "t", span, LOGS)
@@ -122,21 +122,21 @@ def test_a_batch_begins_where_the_one_before_it_ends(
 @pytest.mark.parametrize(
     ("topic", "batches", "span", "message"),
     [
-        ("t", THREE, BatchSpan(7), "offsets/7: there is no such batch; the checkpoint holds 0 to 2"),
-        ("t", THREE, BatchSpan(1, 9), "offsets/9: there is no such batch"),
-        ("u", THREE, BatchSpan(1), "no source of the query reads topic u; they read t"),
-        ("t", {0: [ends(10)]}, BatchSpan(0), "source 0 does not say where the query began"),
-        ("t", {0: ["7"]}, BatchSpan(0), "they read no topic"),
+        ("t", THREE, QueryBatches(7), "offsets/7: there is no such batch; the checkpoint holds 0 to 2"),
+        ("t", THREE, QueryBatches(1, 9), "offsets/9: there is no such batch"),
+        ("u", THREE, QueryBatches(1), "no source of the query reads topic u; they read t"),
+        ("t", {0: [ends(10)]}, QueryBatches(0), "source 0 does not say where the query began"),
+        ("t", {0: ["7"]}, QueryBatches(0), "they read no topic"),
         (
             "t",
             {0: [ends(1), ends(2)], 1: [ends(3), ends(3)]},
-            BatchSpan(1),
+            QueryBatches(1),
             "several sources of the query read topic t",
         ),
     ],
 )
 def test_a_checkpoint_that_does_not_say_is_refused(
-    tmp_path: Path, topic: str, batches: dict[int, list[str]], span: BatchSpan, message: str
+    tmp_path: Path, topic: str, batches: dict[int, list[str]], span: QueryBatches, message: str
 ) -> None:
     found = checkpoint(tmp_path, batches, committed=max(batches) - 1)
     with pytest.raises(QueryCheckpointError, match=message):
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_does_not_say_is_refused(
 
 def test_a_batch_whose_records_are_gone_is_named(tmp_path: Path) -> None:
     found = checkpoint(tmp_path, THREE, committed=2)
-    first, _ = bounds_of_batches(found, "t", BatchSpan(1), LOGS)
+    first, _ = bounds_of_batches(found, "t", QueryBatches(1), LOGS)
     with pytest.raises(PlanError, match=r"t-0: the start of batch 1 of file:.*, offset 10 is not in the log"):
         plan_replay(first, LOG_END, TopicLogs({**LOGS, P0: LogBounds(50, 100)}))
 
