@@ -79,6 +79,8 @@ SUITES = (
     Suite(
         "applications",
         (
+            "tests/spark/test_job_audit.py",
+            "tests/spark/test_job_compaction.py",
             "tests/spark/test_job_hdfs.py",
             "tests/spark/test_job_lease.py",
             "tests/spark/test_kills.py",

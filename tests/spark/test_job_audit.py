@@ -1,8 +1,12 @@
-"""The audit agrees with what was loaded, and tells of whatever is not as it was published, with both numbers."""
+"""The audit agrees with what was loaded, and tells of whatever is not as it was published, with both numbers.
+
+``KAFKALITE_SOAK=1`` also audits manifests of an older version.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +22,8 @@ from spark_kafkalite.spark.jobs import audit, compact
 
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
+
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 HOUR_MS = 3_600_000
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -103,6 +109,7 @@ def test_an_audit_of_what_was_loaded_agrees(topics: Topics, tmp_path: Path) -> N
     assert f"all that was compared agrees: 24 records in 2 files of file://{tmp_path}" in shown.output
 
 
+@pytest.mark.any_spark
 def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     topic = loaded(topics, whole)
@@ -152,6 +159,7 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
     ]
 
 
+@pytest.mark.any_spark
 def test_what_the_log_does_not_hold_any_more_is_said(topics: Topics, tmp_path: Path) -> None:
     topic = loaded(topics, tmp_path)
     code, found = audited(tmp_path)
@@ -172,18 +180,6 @@ def test_what_the_log_does_not_hold_any_more_is_said(topics: Topics, tmp_path: P
     assert "the topic was created again since: it had id " in found["not_compared"][0]
 
 
-def test_manifests_of_an_older_version_are_audited(topics: Topics, tmp_path: Path) -> None:
-    topic = topics.new()
-    for _ in range(2):
-        topics.fill(topic, range(3), timestamp_ms=NEW_YEAR_MS)
-        load(topics, topic, tmp_path)
-    for path in (tmp_path / "_kafkalite" / "manifests").iterdir():
-        changed(path, as_format_2)
-    bootstrap = ("--bootstrap-server", topics.bootstrap)
-    code, found = audited(tmp_path, *bootstrap)
-    assert (code, found["mismatches"], [row["in_log"] for row in found["runs"]]) == (0, [], [3, 3])
-
-
 @pytest.mark.any_spark
 def test_an_audit_says_what_it_cannot_do_in_one_line(tmp_path: Path) -> None:
     for arguments, said in (
@@ -196,3 +192,17 @@ def test_an_audit_says_what_it_cannot_do_in_one_line(tmp_path: Path) -> None:
         assert said in result.output
         assert "Traceback" not in result.output
     assert data_files(tmp_path) == []
+
+
+if _SOAK:
+
+    def test_manifests_of_an_older_version_are_audited(topics: Topics, tmp_path: Path) -> None:
+        topic = topics.new()
+        for _ in range(2):
+            topics.fill(topic, range(3), timestamp_ms=NEW_YEAR_MS)
+            load(topics, topic, tmp_path)
+        for path in (tmp_path / "_kafkalite" / "manifests").iterdir():
+            changed(path, as_format_2)
+        bootstrap = ("--bootstrap-server", topics.bootstrap)
+        code, found = audited(tmp_path, *bootstrap)
+        assert (code, found["mismatches"], [row["in_log"] for row in found["runs"]]) == (0, [], [3, 3])

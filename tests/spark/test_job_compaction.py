@@ -1,7 +1,11 @@
-"""Merged files hold what the others held, whoever reads them and whenever, in every format that is merged."""
+"""Merged files hold what the others held, whoever reads them and whenever, in every format that is merged.
+
+``KAFKALITE_SOAK=1`` also merges other formats than Parquet, and files that are not to be merged.
+"""
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +23,8 @@ from spark_kafkalite.spark.jobs.merge_planning import Merge, MergeBounds, plan_m
 
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
+
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -94,6 +100,7 @@ def planned(files: LocalFiles) -> tuple[tuple[Merge, ...], Manifest]:
     return plan_merges(published, MergeBounds(2), lambda *_: True).merges, newest
 
 
+@pytest.mark.any_spark
 def test_readers_see_all_records_wherever_the_swap_stops(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = load_twice(topics, tmp_path)
     before = rows(spark, tmp_path)
@@ -115,30 +122,31 @@ def test_readers_see_all_records_wherever_the_swap_stops(topics: Topics, spark: 
     assert len(data_files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("options", [("orc",), ("json", "--codec", "gzip")], ids=["orc", "json"])
-def test_other_formats_are_merged(
-    topics: Topics, spark: SparkSession, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    topic = load_twice(topics, tmp_path, "--partition-by", "none", "--format", *options)
-    before = rows(spark, tmp_path)
-    assert run_alone(compact, "--destination", str(tmp_path), "--topic", topic, *NOW)["records"] == 24
-    (merged,) = (path.name for path in (tmp_path / topic).iterdir() if path.name.startswith(topic))
-    assert merged.endswith("-1.json.gz" if options[0] == "json" else "-1.orc")
-    assert rows(spark, tmp_path) == before
+if _SOAK:
 
+    @pytest.mark.parametrize("options", [("orc",), ("json", "--codec", "gzip")], ids=["orc", "json"])
+    def test_other_formats_are_merged(
+        topics: Topics, spark: SparkSession, tmp_path: Path, options: tuple[str, ...]
+    ) -> None:
+        topic = load_twice(topics, tmp_path, "--partition-by", "none", "--format", *options)
+        before = rows(spark, tmp_path)
+        assert run_alone(compact, "--destination", str(tmp_path), "--topic", topic, *NOW)["records"] == 24
+        (merged,) = (path.name for path in (tmp_path / topic).iterdir() if path.name.startswith(topic))
+        assert merged.endswith("-1.json.gz" if options[0] == "json" else "-1.orc")
+        assert rows(spark, tmp_path) == before
 
-def test_files_with_a_record_twice_are_not_merged(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
-    load_twice(topics, tmp_path)
-    merges, newest = planned(LocalFiles(tmp_path))
-    first = tmp_path / merges[0].files[0].final
-    table = pq.read_table(first, partitioning=None, coerce_int96_timestamp_unit="us")
-    # As many records, and the first and last are the same.
-    doubled = table.take([0, 0, *range(2, table.num_rows)])
-    pq.write_table(doubled, first)
-    for left in tmp_path.rglob(".*.crc"):
-        left.unlink()
-    result = CliRunner().invoke(compact.main, ["--destination", str(tmp_path), *NOW])
-    assert result.exit_code == 1
-    assert "so some are there twice; nothing was merged" in result.output
-    assert "Traceback" not in result.output
-    assert publish.newest_manifest(LocalFiles(tmp_path)) == newest
+    def test_files_with_a_record_twice_are_not_merged(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+        load_twice(topics, tmp_path)
+        merges, newest = planned(LocalFiles(tmp_path))
+        first = tmp_path / merges[0].files[0].final
+        table = pq.read_table(first, partitioning=None, coerce_int96_timestamp_unit="us")
+        # As many records, and the first and last are the same.
+        doubled = table.take([0, 0, *range(2, table.num_rows)])
+        pq.write_table(doubled, first)
+        for left in tmp_path.rglob(".*.crc"):
+            left.unlink()
+        result = CliRunner().invoke(compact.main, ["--destination", str(tmp_path), *NOW])
+        assert result.exit_code == 1
+        assert "so some are there twice; nothing was merged" in result.output
+        assert "Traceback" not in result.output
+        assert publish.newest_manifest(LocalFiles(tmp_path)) == newest

@@ -73,7 +73,10 @@ class Files(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """Return when a file was last written, in ms since the epoch; None when there is no such file."""
+        """Return when a file was last written, or a directory got or lost an entry, in ms since the epoch.
+
+        None when there is no such file. The file system's clock says.
+        """
         ...
 
     def beside(self, suffix: str) -> Files:
@@ -213,7 +216,6 @@ class HadoopFiles:
         self._configuration = configuration
         self._path_class = jvm.org.apache.hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
-        self._lang = jvm.org.apache.commons.lang3.StringUtils
         given = self._path_class(root.rstrip("/") or "/")
         self._fs = given.getFileSystem(configuration)
         self._root = str(self._fs.makeQualified(given).toString())
@@ -248,8 +250,12 @@ class HadoopFiles:
             if "FileNotFoundException" in error.java_exception.getClass().getName():
                 return []
             raise
-        # One call for all: ten thousand entries take seconds one by one. No name has a NUL in it.
-        joined = str(self._lang.join(self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses), "\0"))
+        # One call for all: ten thousand entries take seconds one by one. No name has a NUL in it. The names go into an
+        # array of objects because py4j does not find a method for any other array.
+        paths, lang = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses), self._jvm.java.lang
+        objects = lang.reflect.Array.newInstance(lang.Class.forName("java.lang.Object"), len(paths))
+        lang.System.arraycopy(paths, 0, objects, 0, len(paths))
+        joined = str(self._jvm.org.apache.commons.lang3.StringUtils.join(objects, "\0"))
         return sorted(path.rpartition("/")[2] for path in joined.split("\0") if path)
 
     def read(self, path: str) -> str:
