@@ -31,12 +31,18 @@ from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.data_files import FORMATS, path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import file_format_of
+from spark_kafkalite.spark.jobs.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, FilePart, LoadedRange, ManifestError, PublishedFile
-from spark_kafkalite.spark.jobs.outcome import first_line, own_line
+from spark_kafkalite.spark.jobs.outcome import error_line
 from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, RecountScope
-from spark_kafkalite.spark.jobs.replay_options import Instant
-from spark_kafkalite.spark.jobs.session import compacted_topics, reachable_files, start_session, topic_logs
+from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, Selection
+from spark_kafkalite.spark.jobs.replay import Instant
+from spark_kafkalite.spark.jobs.session import (
+    compacted_topics,
+    reachable_files,
+    start_session,
+    topic_logs,
+)
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -137,14 +143,18 @@ class Audit:
 def run_audit(
     spark: SparkSession, files: Files, selection: RecountScope, bootstrap_server: str | None, client: Mapping[str, str]
 ) -> Audit:
-    """Count and compare. Raises ManifestError and PlanError where there is nothing to compare, or it changes."""
+    """Count and compare.
+
+    Raises ManifestError and PlanError where there is nothing to compare, and DestinationHeld where another run changes
+    it meanwhile.
+    """
     manifests, folded = publish.whole_manifests(files)
     if not manifests:
         raise ManifestError(f"{files.root}: no load run has published anything here; see _kafkalite/manifests")
     unfinished = frozenset(files.names(STAGING)) & {manifest.run for manifest in manifests}
     findings = Findings()
     for run in sorted(unfinished):
-        raise ManifestError(
+        raise DestinationHeld(
             f"{files.root}: run {run} has not moved all its files yet: audit again when it has ended; if it was "
             "killed, kafkalite jobs run hadoop_load --recover completes it"
         )
@@ -164,7 +174,7 @@ def run_audit(
     else:
         in_log = _compare_log(spark, runs, bootstrap_server, client, findings)
     if findings.mismatches and publish.whole_manifests(files)[0][-1].number != manifests[-1].number:
-        raise ManifestError(f"{files.root}: another run published while this audit read its files: audit again")
+        raise DestinationHeld(f"{files.root}: another run published while this audit read its files: audit again")
     return Audit(runs, in_files, in_log, findings)
 
 
@@ -210,7 +220,7 @@ def _counted(spark: SparkSession, files: Files, file_format: str, group: Sequenc
         )
     except (PySparkException, Py4JJavaError) as error:
         if len(group) == 1:
-            return {group[0].final: own_line(str(error)) or first_line(str(error))}
+            return {group[0].final: error_line(error)}
         # Which one it is, the error may not tell.
         half = len(group) // 2
         parts = (group[:half], group[half:])

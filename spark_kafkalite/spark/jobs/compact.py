@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from spark_kafkalite.spark.jobs import compaction, folding, lease, merge_plannin
 from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
 from spark_kafkalite.spark.jobs.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.manifest import Manifest
 from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.merge_planning import MergeBounds, MergePlan
 from spark_kafkalite.spark.jobs.quantities import Duration, Size
@@ -75,36 +76,37 @@ def main(**given: Any) -> None:
     started = time.monotonic()
     spark = start_session("kafkalite compact")
     files = reachable_files(spark, "--destination", given["destination"])
-    summary = run_compact(spark, files, given)
+    if given["dry_run"]:
+        summary = _summary(files, _planned(files, given))
+    else:
+        run = publish.new_run()
+        with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
+            newest = publish.recover(files, run, held.check).newest
+            summary = run_compact(spark, files, given, newest)
     summary["seconds"] = round(time.monotonic() - started, 1)
     click.echo(json.dumps(summary) if given["as_json"] else _sentence(summary, given["dry_run"]))
 
 
-def run_compact(spark: SparkSession, files: Files, given: dict[str, Any]) -> dict[str, Any]:
+def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], newest: Manifest | None) -> dict[str, Any]:
     """Merge what there is to merge, and return what is to be told of it.
 
-    Raises FileNotFoundError where nothing was published, AuditError, ManifestError, and what Spark and the file system
-    raise.
+    ``newest`` is the destination's newest manifest, after its recovery. Raises FileNotFoundError where nothing was
+    published, AuditError, ManifestError, and what Spark and the file system raise.
     """
-    if given["dry_run"]:
-        return _summary(files, _planned(files, given))
-    run = publish.new_run()
-    with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
-        newest = publish.recover(files, run, held.check).newest
-        plan = _planned(files, given)
-        summary = _summary(files, plan)
-        for merges in merge_planning.rounds(plan.merges, _ROUND_BYTES):
-            assert newest is not None
-            newest = compaction.compact(spark, files, merges, newest)
-            summary["manifests"].append(newest.path)
-            summary["records"] += newest.records
-            summary["made_bytes"] += sum(file.size_bytes or 0 for file in newest.files)
-            summary["not_folded"] = folding.problem_of_folding(files, given["keep_manifests"])
-        summary["deleted_runs"] = list(compaction.drop_replaced(files, given["keep_replaced"]))
+    plan = _planned(files, given)
+    summary = _summary(files, plan)
+    for merges in merge_planning.rounds(plan.merges, _ROUND_BYTES):
+        assert newest is not None, "what is merged was published"
+        newest = compaction.compact(spark, files, merges, newest)
+        summary["manifests"].append(newest.path)
+        summary["records"] += newest.records
+        summary["made_bytes"] += sum(file.size_bytes or 0 for file in newest.files)
+        summary["not_folded"] = folding.problem_of_folding(files, given["keep_manifests"])
+    summary["deleted_runs"] = list(compaction.drop_replaced(files, given["keep_replaced"]))
     return summary
 
 
-def _planned(files: Files, given: dict[str, Any]) -> MergePlan:
+def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
     published = published_files(publish.manifests(files))
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")

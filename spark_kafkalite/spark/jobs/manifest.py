@@ -245,6 +245,12 @@ class Manifest:
     def staging(self) -> str:
         return staging_path(self.run)
 
+    def layout_of(self, topic: str) -> dict[str, str]:
+        """Return the layout of one topic: the run's, and what that topic had otherwise (``TOPIC:NAME``)."""
+        usual = {name: value for name, value in self.layout.items() if ":" not in name}
+        own = f"{topic}:"
+        return usual | {name.removeprefix(own): value for name, value in self.layout.items() if name.startswith(own)}
+
     @property
     def moved_files(self) -> tuple[PublishedFile, ...]:
         """All files that have a staged and a final place."""

@@ -79,13 +79,13 @@ def plan_merges(published: Published, bounds: MergeBounds, is_settled: Callable[
         newest[file.directory] = max(manifest.created, newest.get(file.directory, ""))
         file_format = file_format_of(file.final)
         # Lines of JSON do not say what their values were decoded to.
-        layout_of_topic = manifest.layout_of(file.topic)
-        decoded = layout_of_topic.get("value", "bytes") != "bytes"
+        layout = manifest.layout_of(file.topic)
+        decoded = layout.get("value", "bytes") != "bytes"
         if file_format not in FORMATS or (file_format == "json" and decoded):
             unreadable += 1
         elif (file.size_bytes or 0) * _SMALL < bounds.file_bytes:
-            layout = tuple(sorted(layout_of_topic.items()))
-            key = (file.topic, file.directory, recreations_of(manifest, file), file_format, layout)
+            kind = tuple(sorted(layout.items()))
+            key = (file.topic, file.directory, recreations_of(manifest, file), file_format, kind)
             groups.setdefault(key, []).append(file)
     merges: list[Merge] = []
     waiting: list[str] = []

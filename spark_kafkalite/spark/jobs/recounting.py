@@ -58,7 +58,7 @@ class RecountScope:
             return False
         if self.from_ms is None and self.to_ms is None:
             return True
-        zone = manifest.layout.get("time_zone", "UTC")
+        zone = manifest.layout_of(file.topic).get("time_zone", "UTC")
         begins, ends = _begins_ms(directory, zone), ends_at_ms(directory, zone)
         if begins is None or ends is None:
             return False
@@ -82,6 +82,10 @@ class AuditedRun:
     standing: tuple[PublishedFile, ...]
     ranges: tuple[LoadedRange, ...] | None = ()
     is_accounted: bool = True
+
+    @property
+    def layout(self) -> dict[str, str]:
+        return self.manifest.layout_of(self.topic)
 
     @property
     def name(self) -> str:
@@ -332,7 +336,7 @@ def compare_range(run: AuditedRun, each: LoadedRange, found: LogCount, is_compac
         was, now = getattr(each, name), found.counts[name]
         if was != now and not (is_compacted and (name == "removed" or now < was)):
             yield f"{where}: the log has {now} {_NAMES[name]}, the manifest {was}"
-    if is_compacted or each.quarantined or not _has_directories_by_record_time(run.manifest):
+    if is_compacted or each.quarantined or not _has_directories_by_record_time(run):
         return
     was_in = {
         directory: count
@@ -340,7 +344,7 @@ def compare_range(run: AuditedRun, each: LoadedRange, found: LogCount, is_compac
         if partition == each.partition
     }
     try:
-        now_in = directories_of(found.quarters, run.manifest)
+        now_in = directories_of(found.quarters, run)
     except OverflowError:  # Times beyond the calendar's end.
         return
     for directory in sorted(was_in.keys() | now_in.keys()):
@@ -359,14 +363,14 @@ _NAMES: Final = {
 }
 
 
-def _has_directories_by_record_time(manifest: Manifest) -> bool:
-    return manifest.layout.get("event_time", "record") == "record" and any(map(time_directory, manifest.files))
+def _has_directories_by_record_time(run: AuditedRun) -> bool:
+    return run.layout.get("event_time", "record") == "record" and any(map(time_directory, run.files))
 
 
-def directories_of(quarters: Mapping[int, int], manifest: Manifest) -> Counter[str]:
+def directories_of(quarters: Mapping[int, int], run: AuditedRun) -> Counter[str]:
     """Return the records by directory of time, as a run's layout makes them. Raises OverflowError beyond year 9999."""
-    by_hour = any("hour=" in time_directory(file) for file in manifest.files)
-    zone = ZoneInfo(manifest.layout.get("time_zone", "UTC"))
+    by_hour = any("hour=" in time_directory(file) for file in run.files)
+    zone = ZoneInfo(run.layout.get("time_zone", "UTC"))
     found: Counter[str] = Counter()
     for quarter, count in quarters.items():
         moment = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=quarter * QUARTER_MS)).astimezone(zone)

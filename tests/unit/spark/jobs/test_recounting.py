@@ -196,10 +196,10 @@ def test_a_compacted_log_may_hold_less_but_not_more() -> None:
 
 
 def test_directories_go_by_the_run_s_zone() -> None:
-    manifest = replace(two_runs()[0], layout={"time_zone": "Asia/Kolkata"})
-    found = directories_of({quarter("2025-12-31T18:15"): 1, quarter("2025-12-31T18:30"): 2}, manifest)
+    manifest = replace(two_runs()[0], layout={"time_zone": "UTC", "t:time_zone": "Asia/Kolkata", "u:time_zone": "x"})
+    found = directories_of({quarter("2025-12-31T18:15"): 1, quarter("2025-12-31T18:30"): 2}, run_of(manifest))
     assert found == {"day=2025-12-31/hour=23": 1, "day=2026-01-01/hour=00": 2}
-    assert directories_of({-1: 1}, replace(manifest, layout={})) == {"day=1969-12-31/hour=23": 1}
+    assert directories_of({-1: 1}, run_of(replace(manifest, layout={}))) == {"day=1969-12-31/hour=23": 1}
 
 
 def test_ranges_that_the_log_no_longer_holds_are_told() -> None:
