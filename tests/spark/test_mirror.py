@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.spark.jobs import mirror
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -133,6 +134,20 @@ def test_a_checkpoint_belongs_to_one_pair_of_clusters_and_their_topics(
     )
     far.admin.create_topic(topic, 1)
     assert "it was deleted and created again" in refused(topics, far, checkpoint, "--topic", topic)
+
+
+def test_a_batch_that_fails_is_told_in_one_line_and_copied_by_the_next_run(
+    topics: Topics, far: Topics, checkpoint: str
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["x" * 20_000])
+    far.admin.create_topic(topic, 1, configs={"max.message.bytes": "10000"})
+    result = invoke(topics, far, checkpoint, "--topic", topic)
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
+    assert f"{topic}-0: the broker refused a batch" in result.output
+    far.admin.incremental_alter_configs([ConfigChange("max.message.bytes", "set", "100000")], topic=topic)
+    assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 1
+    assert rows(far, topic) == rows(topics, topic) != []
 
 
 if _SOAK:  # Apache Kafka takes long to start.

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from spark_kafkalite.client.admin.admin import Admin, PartitionLag
+from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, offsets_path
+from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError, offsets_path
 from spark_kafkalite.spark.jobs.client_options import client_settings, open_admin, sink_options, source_options
 from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.files import Files
@@ -39,16 +40,12 @@ from spark_kafkalite.spark.jobs.mirror_topics import (
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.session import (
     is_submitted,
+    own_line,
     reachable_files,
     start_session,
     topic_id_text,
 )
-from spark_kafkalite.spark.jobs.streaming import (
-    await_end,
-    check_topic_id,
-    check_topic_ids,
-    remember_topic_id,
-)
+from spark_kafkalite.spark.jobs.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +55,7 @@ _TARGET_IDS: Final = "target_topic_ids"
 _TARGET_GONE: Final = (
     "what was copied before would be missing from it; give another --checkpoint to copy from --starting-offsets on"
 )
+_CREATED_AGAIN: Final = "give another --checkpoint to copy the topic from --starting-offsets on"
 _TOPIC_SOURCE: Final = "topic"
 
 
@@ -129,7 +127,7 @@ def main(
     else:
         copied = ", ".join(f"{topic} {each['copied']}" for topic, each in summary["topics"].items())
         lags = [TopicLag(topic, each["lag"], each["lag_ms"]) for topic, each in summary["topics"].items()]
-        click.echo(f"mirrored {summary['copied']} offsets ({copied or 'no topic'}); {shown(lags)}")
+        click.echo(f"mirrored {summary['copied']} offsets ({copied}); {shown(lags)}" if copied else "nothing to mirror")
 
 
 def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> MirroredTopics:
@@ -149,6 +147,10 @@ class NewTargets:
     with_configs: bool = False
 
 
+class BatchFailed(KafkaliteError):
+    """What the engine is told of a batch that failed."""
+
+
 class Mirror:
     """A mirror of some topics from the cluster that ``reading`` asks to that of ``writing``."""
 
@@ -159,10 +161,10 @@ class Mirror:
         self._new = new
         self._from_cluster = reading.describe_cluster().cluster_id
         self._to_cluster = writing.describe_cluster().cluster_id
-        # Of targets whose ids the checkpoint is known to remember.
-        self._target_ids: dict[str, str] = {}
-        # What ended the query, where it came from here: the engine would show it as a traceback.
-        self._failure: KafkaliteError | None = None
+        # What the checkpoint is known to remember, so that not each batch reads it again: by kind and name.
+        self._known_ids: dict[tuple[str, str], str] = {}
+        # What ended the query: the engine would show it within its own words and tracebacks.
+        self._failure: Exception | None = None
 
     def check(self, checkpoint: Files) -> None:
         """Raise PlanError for what must not be mirrored; create and extend targets."""
@@ -170,19 +172,16 @@ class Mirror:
         lacking = [topic for topic in self._selection.topics if topic not in topics]
         if lacking:
             raise UnknownTopicOrPartition(f"no such topic: {', '.join(lacking)}")
-        self._check_loops(topics)
-        self._check_ends(checkpoint)
-        check_topic_ids(self._reading, checkpoint, topics)
-        self._prepare(checkpoint)
-
-    def _topics(self) -> dict[str, int]:
-        """Return the topics to copy that are there, with their numbers of partitions."""
-        there = self._reading.list_topics()
-        found = self._reading.describe_topics(self._selection.of(there))
-        return {topic: len(info.partitions) for topic, info in found.items()}
-
-    def _check_loops(self, topics: Mapping[str, int]) -> None:
         check_clusters(self._selection, topics, self._from_cluster, self._to_cluster)
+        self._check_way_back(topics)
+        self._check_ends(checkpoint)
+        self.prepare(checkpoint)
+
+    def _topics(self) -> dict[str, TopicInfo]:
+        """Return the topics to copy that are there."""
+        return self._reading.describe_topics(self._selection.of(self._reading.list_topics()))
+
+    def _check_way_back(self, topics: Collection[str]) -> None:
         if self._from_cluster is None:
             return
         for listing in self._writing.list_groups():
@@ -209,18 +208,22 @@ class Mirror:
                 f"{ends['prefix']!r}: what was copied before would be missing; give another --checkpoint"
             )
 
-    def _prepare(self, checkpoint: Files) -> None:
+    def prepare(self, checkpoint: Files) -> None:
         """Create targets that are missing, and extend those that their sources have outgrown.
 
-        Raises PlanError for a target that is gone, or another one, since it was written to.
+        Raises PlanError for a topic that is another one than the checkpoint remembers, and for a target that is gone.
         """
         source = self._topics()
+        check_clusters(self._selection, source, self._from_cluster, self._to_cluster)
+        for topic, info in source.items():
+            self._check_id(checkpoint, topic, info, SOURCE_IDS, _CREATED_AGAIN)
         there = set(self._writing.list_topics(include_internal=True))
         found = self._writing.describe_topics([name for name in map(self._selection.target, source) if name in there])
         counts = {name: len(each.partitions) for name, each in found.items()}
-        changes = changes_of_targets(self._selection, source, counts)
+        wanted = {topic: len(info.partitions) for topic, info in source.items()}
+        changes = changes_of_targets(self._selection, wanted, counts)
         for name in changes.create:
-            if name in self._target_ids or check_topic_id(checkpoint, name, None, _TARGET_GONE, _TARGET_IDS):
+            if check_topic_id(checkpoint, name, None, _TARGET_GONE, _TARGET_IDS):
                 raise PlanError(f"topic {name}: it was deleted since this mirror wrote to it; {_TARGET_GONE}")
         for name, count in changes.create.items():
             configs = self._configs(name.removeprefix(self._selection.prefix)) if self._new.with_configs else {}
@@ -233,14 +236,16 @@ class Mirror:
         if changes.create:
             found |= self._writing.describe_topics(changes.create)
         for name, each in found.items():
-            self._check_target_id(checkpoint, name, topic_id_text(each.topic_id))
+            self._check_id(checkpoint, name, each, _TARGET_IDS, _TARGET_GONE)
 
-    def _check_target_id(self, checkpoint: Files, name: str, found: str | None) -> None:
-        if found is None or self._target_ids.get(name) == found:
+    def _check_id(self, checkpoint: Files, name: str, info: TopicInfo, kind: str, advice: str) -> None:
+        """Have the checkpoint remember the topic's id. Raises PlanError, ending in ``advice``, where it has another."""
+        found = topic_id_text(info.topic_id)
+        if found is None or self._known_ids.get((kind, name)) == found:
             return
-        if not check_topic_id(checkpoint, name, found, _TARGET_GONE, _TARGET_IDS):
-            remember_topic_id(checkpoint, name, found, _TARGET_IDS)
-        self._target_ids[name] = found
+        if not check_topic_id(checkpoint, name, found, advice, kind):
+            remember_topic_id(checkpoint, name, found, kind)
+        self._known_ids[kind, name] = found
 
     def _configs(self, topic: str) -> dict[str, str]:
         """Return the settings that were made for a topic of the source."""
@@ -289,15 +294,13 @@ class Mirror:
         after = _standing(checkpoint)
         lags = self._lags(after)
         begins = {**{tp: each.log_start_offset or 0 for tp, each in lags.items()}, **_initial(checkpoint), **before}
-        copied: dict[str, int] = dict.fromkeys((tp.topic for tp in after), 0)
-        for tp, offset in after.items():
-            copied[tp.topic] += offset - begins[tp]
+        topics: dict[str, dict[str, int | None]] = {}
+        for each in by_topic(lags):
+            copied = sum(offset - begins[tp] for tp, offset in after.items() if tp.topic == each.topic)
+            topics[each.topic] = {"copied": copied, "lag": each.lag, "lag_ms": each.age_ms}
         return {
-            "topics": {
-                each.topic: {"copied": copied[each.topic], "lag": each.lag, "lag_ms": each.age_ms}
-                for each in by_topic(lags)
-            },
-            "copied": sum(copied.values()),
+            "topics": topics,
+            "copied": sum(each["copied"] or 0 for each in topics.values()),
             "seconds": round(time.monotonic() - started_s, 1),
         }
 
@@ -305,27 +308,38 @@ class Mirror:
         return self._reading.lag_behind(dict(offsets))
 
     def _report(self, checkpoint: Files) -> None:
-        """Say how far the mirror is behind; a cluster that cannot say so now does not end it."""
+        """Say how far the mirror is behind; a cluster or file system that cannot say so now does not end it."""
+        from py4j.protocol import Py4JError
+
         try:
-            click.echo(shown(by_topic(self._lags(_standing(checkpoint)))), err=True)
-        except KafkaliteError as error:
-            click.echo(f"the lag is not known: {error}", err=True)
+            standing = _standing(checkpoint)
+            click.echo(shown(by_topic(self._lags(standing))) if standing else "no batch has begun yet", err=True)
+        except QueryCheckpointError:
+            # A batch came or ended between two looks at the checkpoint; the next report says it.
+            return
+        except (KafkaliteError, OSError, Py4JError) as error:
+            click.echo(f"the lag is not known: {own_line(str(error))}", err=True)
 
     def _writing_to(self, checkpoint: Files, options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
-                self._prepare(checkpoint)
-            except KafkaliteError as error:
+                self.prepare(checkpoint)
+                batch.write.format("kafkalite").options(**options).mode("append").save()
+            except (KafkaliteError, PySparkException, Py4JError) as error:
                 self._failure = error
-                raise
-            batch.write.format("kafkalite").options(**options).mode("append").save()
+                # Spark looks for interruptions in the text that it gets, with a regular expression that needs a stack
+                # as deep as the text is long.
+                raise BatchFailed("the batch has failed") from None
 
         return write
 
 
 def _standing(checkpoint: Files) -> dict[TopicPartition, int]:
     """Return where the mirror's last finished batch ended; nothing before the first one is."""
-    if not checkpoint.names("offsets"):
+    if not any(name.isdecimal() for name in checkpoint.names("offsets")):
         return {}
     found = QueryCheckpoint.open(checkpoint)
     if found.committed is None:
