@@ -10,8 +10,10 @@ what was copied before is not copied again.
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -284,13 +286,14 @@ class Mirror:
         writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write))
         writer = writer.option("checkpointLocation", checkpoint.root)
         writer = writer.trigger(processingTime="1 second") if continuous else writer.trigger(availableNow=True)
-        query = writer.start()
-        try:
-            await_end(query, lambda: self._report(checkpoint), report_every_s)
-        except PySparkException:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
+        with _without_py4js_tracebacks():
+            query = writer.start()
+            try:
+                await_end(query, lambda: self._report(checkpoint), report_every_s)
+            except PySparkException:
+                if self._failure is not None:
+                    raise self._failure from None
+                raise
         after = _standing(checkpoint)
         lags = self._lags(after)
         begins = {**{tp: each.log_start_offset or 0 for tp, each in lags.items()}, **_initial(checkpoint), **before}
@@ -335,6 +338,18 @@ class Mirror:
                 raise BatchFailed("the batch has failed") from None
 
         return write
+
+
+@contextmanager
+def _without_py4js_tracebacks() -> Iterator[None]:
+    """Py4J logs a traceback of what a batch raises, which the job says in a line of its own."""
+    log = logging.getLogger("py4j.clientserver")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _standing(checkpoint: Files) -> dict[TopicPartition, int]:
