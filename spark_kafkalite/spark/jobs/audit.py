@@ -35,8 +35,8 @@ from spark_kafkalite.spark.jobs.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, FilePart, LoadedRange, ManifestError, PublishedFile
 from spark_kafkalite.spark.jobs.outcome import error_line
 from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, Selection
-from spark_kafkalite.spark.jobs.replay import Instant
+from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, RecountScope
+from spark_kafkalite.spark.jobs.replay_options import Instant
 from spark_kafkalite.spark.jobs.session import (
     compacted_topics,
     reachable_files,

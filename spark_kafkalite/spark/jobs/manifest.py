@@ -270,12 +270,6 @@ class Manifest:
             for partition, offset in loaded.next_offsets.items()
         }
 
-    def layout_of(self, topic: str) -> dict[str, str]:
-        """Return the layout of one topic's files: what all have, and ``TOPIC:NAME`` for what this one has otherwise."""
-        usual = {name: value for name, value in self.layout.items() if ":" not in name}
-        own = {name.partition(":")[2]: value for name, value in self.layout.items() if name.startswith(f"{topic}:")}
-        return usual | own
-
     def to_json(self, indent: int | None = 1) -> str:
         """Return the manifest's text, in format 3; without ``indent`` it is one line."""
         document = {
