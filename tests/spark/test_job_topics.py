@@ -84,7 +84,7 @@ def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     recreate(topics, topic)
     fill(topics, topic, ["new"] * 5)
     new_id = topic_id(topics.admin, topic)
-    refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path))
+    refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path), code=4)
     assert (
         f"Error: topic {topic}: the last run loaded the topic with id {old_id}, but its id now is {new_id}" in refused
     )
@@ -282,7 +282,7 @@ def test_every_legal_name_is_loaded_and_counted(named_topics: Topics, spark: Spa
     assert {row.topic for row in rows.select("topic").distinct().collect()} == set(NAMES)
     files = files_for(spark, beside)
     assert files.names("") == sorted([*NAMES.values(), "_kafkalite"])
-    assert files.names("_kafkalite") == ["manifests", "staging"]
+    assert files.names("_kafkalite") == ["leases", "manifests", "staging"]
     # A plain listing sees them all, too.
     plain = spark.read.option("recursiveFileLookup", "true").parquet(beside)
     assert plain.count() == len(NAMES) + 2

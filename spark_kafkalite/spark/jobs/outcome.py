@@ -19,9 +19,8 @@ from spark_kafkalite.spark import conditions
 
 
 class ExitCode(IntEnum):
-    """What a job's process ends with."""
+    """What the process of a job that fails ends with."""
 
-    DONE = 0
     FAILED = 1
     USAGE = 2
     SOURCE = 3
