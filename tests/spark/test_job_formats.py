@@ -27,7 +27,7 @@ NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 DAY_MS = 86_400_000
 ALL_BYTES = bytes(range(256))
 
-pytestmark = pytest.mark.any_spark
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 
 def published(destination: Path) -> list[str]:
@@ -68,11 +68,16 @@ def plain(row: Row) -> tuple[Any, ...]:
 
 def codecs_of(*formats: FileFormat) -> list[tuple[FileFormat, str]]:
     """Return the formats with the first codec of each that compresses; with all of them in the soak."""
-    last = None if os.environ.get("KAFKALITE_SOAK") else 2
-    return [(each, codec) for each in formats for codec in CODECS[each][1 if last else 0 : last]]
+    return [(each, codec) for each in formats for codec in (CODECS[each] if _SOAK else CODECS[each][1:2])]
 
 
-@pytest.mark.parametrize(("file_format", "codec"), codecs_of("parquet", "orc", "json"))
+def in_soak(*more: Any) -> list[Any]:
+    """Return cases that differ from others of the test in little."""
+    return list(more) if _SOAK else []
+
+
+@pytest.mark.any_spark
+@pytest.mark.parametrize(("file_format", "codec"), codecs_of("orc", "json", *in_soak("parquet")))
 def test_what_spark_writes_is_read_as_it_was_sent(
     filled: tuple[Topics, str], spark: SparkSession, tmp_path: Path, file_format: str, codec: str
 ) -> None:
@@ -156,7 +161,8 @@ def send(topics: Topics, topic: str, *values: bytes | None, **fields: Any) -> No
     topics.producer.flush(30)
 
 
-@pytest.mark.parametrize("file_format", ["avro", "text"])
+@pytest.mark.any_spark
+@pytest.mark.parametrize("file_format", ["avro", *in_soak("text")])
 def test_a_record_that_does_not_get_into_its_file_is_seen(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
 ) -> None:
@@ -179,7 +185,7 @@ def test_a_record_that_does_not_get_into_its_file_is_seen(
     assert manifests(tmp_path) == []
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "json", "avro"])
+@pytest.mark.parametrize("file_format", ["parquet", *in_soak("json", "avro")])
 def test_values_of_json_become_columns(topics: Topics, spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     topic = topics.new()
     send(topics, topic, b'{"id": 1, "at": {"x": [1.5, 2]}, "more": 1}', b'{"id": null}', None, '{"name": "ü"}'.encode())
@@ -204,7 +210,8 @@ def test_values_of_json_become_columns(topics: Topics, spark: SparkSession, tmp_
     assert manifest["layout"]["value_schema"] == "id BIGINT, name STRING, at STRUCT<x: ARRAY<DOUBLE>>"
 
 
-@pytest.mark.parametrize("schema", [None, "id BIGINT"])
+@pytest.mark.any_spark
+@pytest.mark.parametrize("schema", ["id BIGINT", *in_soak(None)])
 def test_a_registry_s_frame_is_split(topics: Topics, spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
     topic = topics.new()
     send(topics, topic, b"\0\0\0\1\2" + b'{"id": 7}', None)
@@ -226,6 +233,7 @@ BAD = {
 }
 
 
+@pytest.mark.any_spark
 def test_what_cannot_be_decoded_fails_the_run_or_goes_into_quarantine(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -268,6 +276,7 @@ def test_what_cannot_be_decoded_fails_the_run_or_goes_into_quarantine(
     }
 
 
+@pytest.mark.any_spark
 def test_what_no_line_of_text_can_be_goes_into_quarantine(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = topics.new()
     send(topics, topic, b"good", None, b"two\nlines", b"two\rlines", b"\xff")
@@ -284,6 +293,7 @@ def test_what_no_line_of_text_can_be_goes_into_quarantine(topics: Topics, spark:
     ]
 
 
+@pytest.mark.any_spark
 def test_a_run_that_decodes_nothing_publishes_its_quarantine(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     send(topics, topic, b"x", b"y")
@@ -321,7 +331,8 @@ def test_directories_go_by_a_header(topics: Topics, tmp_path: Path) -> None:
     assert rows == {"day=2014-05-09": 2, "day=2014-05-10": 1, "day=2013-01-01": fallbacks}
 
 
-@pytest.mark.parametrize(("file_format", "framed"), [("parquet", True), ("avro", False)])
+@pytest.mark.any_spark
+@pytest.mark.parametrize(("file_format", "framed"), [("parquet", True), *in_soak(("avro", False))])
 def test_directories_go_by_a_field_of_the_value(topics: Topics, tmp_path: Path, file_format: str, framed: bool) -> None:
     topic = topics.new()
     frame = b"\0\0\0\0\1" if framed else b""
@@ -342,6 +353,7 @@ def test_directories_go_by_a_field_of_the_value(topics: Topics, tmp_path: Path, 
     ]
 
 
+@pytest.mark.any_spark
 def test_wrong_options_are_told_before_anything_runs(topics: Topics, tmp_path: Path) -> None:
     for given, told in [
         (["--codec", "brotli"], "--codec brotli: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
@@ -357,6 +369,7 @@ def test_wrong_options_are_told_before_anything_runs(topics: Topics, tmp_path: P
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.any_spark
 def test_values_of_different_types_are_no_one_frame(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = topics.new()
     send(topics, topic, b'{"id": 1}')
