@@ -39,10 +39,10 @@ from spark_kafkalite.spark.jobs.mirror_topics import (
     prefix_of,
     shown,
 )
+from spark_kafkalite.spark.jobs.outcome import error_line
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.session import (
     is_submitted,
-    own_line,
     reachable_files,
     start_session,
     topic_id_text,
@@ -321,7 +321,7 @@ class Mirror:
             # A batch came or ended between two looks at the checkpoint; the next report says it.
             return
         except (KafkaliteError, OSError, Py4JError) as error:
-            click.echo(f"the lag is not known: {own_line(str(error))}", err=True)
+            click.echo(f"the lag is not known: {error_line(error)}", err=True)
 
     def _writing_to(self, checkpoint: Files, options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
         from py4j.protocol import Py4JError
