@@ -32,8 +32,6 @@ from spark_kafkalite.spark.jobs.formats import FileLayout
 from spark_kafkalite.spark.jobs.planning import LoadPolicies
 from spark_kafkalite.spark.jobs.quarantine import NONE_QUARANTINED, MaxQuarantined
 
-# A choice or a parameter type for each option that may differ by topic: see `topic_options_of`.
-OptionTypes = Mapping[str, click.ParamType[Any]]
 _LAYOUT: Final = (
     "partition_by",
     "file_format",

@@ -42,8 +42,6 @@ _TIMES: Final[Mapping[PartitionBy, tuple[str, ...]]] = {
     "day": ("yyyy-MM-dd",),
     "hour": ("yyyy-MM-dd", "HH"),
 }
-# Of what `read_ranges` returns: not an account.
-IS_RECORD: Final = f"offset <> {load_source.ACCOUNT_OFFSET}"
 _FACTS: Final = "partition int, offset long, timestamp timestamp"
 
 
