@@ -62,7 +62,7 @@ class Destination:
 
     def kill(self, job: str, fault: str) -> None:
         """Run a job that is killed, or comes to its end because it does not pass the place so often."""
-        arguments = self.arguments() if job == "hadoop_load" else self.arguments()[4:] + ["--min-files", "2"]
+        arguments = self.arguments() if job == "hadoop_load" else [*self.arguments()[4:], "--min-files", "2"]
         with JobProcess(self.directory.parent, job, *arguments, fault=fault) as process:
             assert process.wait() in (-9, 0), process.process.tail()
 
