@@ -210,7 +210,7 @@ class KilledReplay:
 
 @pytest.mark.slow
 @pytest.mark.any_spark
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:
     job = KilledReplay(topics, tmp_path, [300, 200], 2)
     # Ten seconds, so that it is killed in the midst.
@@ -259,6 +259,22 @@ if _SOAK:  # These take long, and a skip would say that something is missing her
 
             job.kill_when(comes, "--max-bytes-per-second", "400k")
             print(f"turn {turn}: killed at {job.count} records, aimed at {aim} and {after_s:.2f} s")
+        job.finish()
+        assert places(topics, job.target) == everything(job.sizes)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(600)
+    def test_a_run_that_another_process_writes_is_not_begun(topics: Topics, tmp_path: Path) -> None:
+        job = KilledReplay(topics, tmp_path, [5_000], 1)
+        with job.start("--max-bytes-per-second", "20k") as process:
+            try:
+                eventually(lambda: job.count > 20 or process.poll() is not None, 120)
+                said = failure(replay, topics, *job.arguments)
+                assert process.poll() is None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert "another process goes on to write this run" in said
         job.finish()
         assert places(topics, job.target) == everything(job.sizes)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -47,6 +47,9 @@ from spark_kafkalite.spark.jobs.session import (
     start_session,
     topic_logs,
 )
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.jobs.offset_set import OffsetSet
 
 
 @click.command(name="replay", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -178,11 +181,13 @@ class Replay:
                 if run is None:
                     run = replay_run.ReplayRun.first(self._asked.digest(), plan, logs, target_logs)
                     back = Look(self._source, run_id, topic, replay_run.last_records(target_logs))
-                    replay_run.check_new(run_id, target, back.by_tasks(spark))
+                    replay_run.check_new(run_id, target, back.once(spark)[0])
                 # Also of a run that goes on: the coordinator then remembers it for longer.
                 admin.alter_group_offsets(replay_run.group_of(run_id), run.offsets())
                 look = Look(self._source, run_id, topic, run.look_from(target_logs))
-        present = look.by_tasks(spark) if look is not None and begun else {}
+        present: Mapping[int, OffsetSet] = {}
+        if look is not None and begun:
+            present = look.when_quiet(spark)
         there = sum(each.count for each in present.values())
         if begun:
             click.echo(f"run {run_id} goes on: {there} of its records are in topic {target} already", err=True)

@@ -12,6 +12,7 @@ can come behind that look.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 _WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition")
 _READ: Final = (*_WRITTEN, "offset")
+# A worker that has lost its JVM ends at once, but on a busy host that takes a moment.
+QUIET_S: Final = 2
+_STILL_WRITTEN_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +76,43 @@ class Look:
         }
         return KafkaliteBatchReader(reader_options(options), projected_schema(_columns("headers")))
 
-    def by_tasks(self, spark: SparkSession) -> dict[int, OffsetSet]:
-        """Return what is there, by partition of the topic; Spark's tasks look."""
+    def once(self, spark: SparkSession | None = None) -> tuple[dict[int, OffsetSet], Look]:
+        """Return what is there, by partition of the topic, and the look at what comes next.
+
+        Spark's tasks look, or this process where there is no session.
+        """
         if not self.begins:
-            return {}
+            return {}, self
         reader = self._reader()
         tasks = reader.partitions()
+        ends = {each.topic_partition: each.end_offset for task in tasks for each in getattr(task, "ranges", ())}
+        after = replace(self, begins={**self.begins, **ends})
+        if not ends:
+            return {}, after
+        if spark is None:
+            return united(self._found(reader, task) for task in tasks), after
         found = spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: self._found(reader, task))
-        return united(found.collect())
+        return united(found.collect()), after
 
-    def here(self) -> dict[int, OffsetSet]:
-        """Return what is there, by partition of the topic; this process looks."""
-        if not self.begins:
-            return {}
-        reader = self._reader()
-        return united(self._found(reader, task) for task in reader.partitions())
+    def when_quiet(self, spark: SparkSession | None = None) -> dict[int, OffsetSet]:
+        """Return what is there once nothing of the run has come for QUIET_S.
+
+        Workers outlive a driver or an executor that was killed, for a moment or longer, and what they write meanwhile
+        must be seen. Raises PlanError while a process goes on to write the run.
+        """
+        give_up_s = time.monotonic() + _STILL_WRITTEN_S
+        found, look = self.once(spark)
+        while True:
+            time.sleep(QUIET_S)
+            more, look = look.once(spark)
+            if not more:
+                return found
+            found = united([found, more])
+            if time.monotonic() > give_up_s:
+                raise PlanError(
+                    f"--run-id {self.run_id}: another process goes on to write this run, for {_STILL_WRITTEN_S} s now; "
+                    "end it, or wait for it, and run again"
+                )
 
     def _found(self, reader: KafkaliteBatchReader, task: InputPartition) -> dict[int, OffsetSet]:
         return present_in(reader.read(task), self.run_id, self.topic)
@@ -161,7 +187,7 @@ class TopicCopy:
         context = TaskContext.get()
         if self._look is not None and context is not None and context.attemptNumber():
             own = [each.topic_partition.partition for each in task.task.ranges]
-            present = (self._look.within(own) if self._same_partitions else self._look).here()
+            present = (self._look.within(own) if self._same_partitions else self._look).when_quiet()
         try:
             return self._writer.write(self._rows(task.task, present))
         except BaseException:
