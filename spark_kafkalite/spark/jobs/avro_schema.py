@@ -27,7 +27,7 @@ _PLAIN: Final[Mapping[pa.DataType, Any]] = {
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Return the schema of a record, each field of which may be null. Raises ValueError for what Avro cannot have."""
+    """Return the schema of a record. Raises ValueError naming a field that Avro, or this, does not have."""
     return _record(_RECORD, "", list(schema))
 
 
@@ -36,12 +36,9 @@ def _record(name: str, path: str, fields: list[pa.Field]) -> dict[str, Any]:
     for each in fields:
         if not _NAME.fullmatch(each.name):
             raise ValueError(f"field {path}{each.name}: names in Avro are letters, digits and underscores")
-        found.append({"name": each.name, "type": _or_null(f"{name}_{each.name}", f"{path}{each.name}", each.type)})
+        kind = _type(f"{name}_{each.name}", f"{path}{each.name}", each.type)
+        found.append({"name": each.name, "type": ["null", kind] if each.nullable else kind})
     return {"type": "record", "name": name, "fields": found}
-
-
-def _or_null(name: str, path: str, kind: pa.DataType) -> list[Any]:
-    return ["null", _type(name, path, kind)]
 
 
 def _type(name: str, path: str, kind: pa.DataType) -> Any:
@@ -52,7 +49,7 @@ def _type(name: str, path: str, kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pa.types.is_list(kind):
-        return {"type": "array", "items": _or_null(f"{name}_item", f"{path}[]", kind.value_type)}
+        return {"type": "array", "items": ["null", _type(f"{name}_item", f"{path}[]", kind.value_type)]}
     if pa.types.is_struct(kind):
         return _record(name, f"{path}.", [kind.field(number) for number in range(kind.num_fields)])
     raise ValueError(f"field {path} is {kind}, which files of Avro do not hold here")

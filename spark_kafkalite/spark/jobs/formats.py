@@ -78,7 +78,9 @@ class FileLayout:
             return "--value json needs --value-schema, Spark's DDL of the values such as 'id BIGINT, name STRING'"
         if self.value == "bytes" and self.value_schema is not None:
             return "--value-schema needs --value json or --value registry: values are taken as bytes otherwise"
-        if not _EVENT_TIME.fullmatch(self.event_time):
+        if self.value_schema is not None and not self.value_schema.isprintable():
+            return "--value-schema holds characters that cannot be printed, which no manifest takes"
+        if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():
             return f"--event-time {self.event_time}: not record, header:NAME or json:FIELD (json:a.b for a field of a)"
         if self.file_format == "avro" and find_spec("fastavro") is None:
             return "--format avro needs fastavro: run pip install 'spark-kafkalite[avro]'"

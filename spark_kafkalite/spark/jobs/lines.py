@@ -40,6 +40,8 @@ _MAGIC: Final = b"Obj\x01"
 _BLOCK_BYTES: Final = 256 * 1024
 # No block ends before we end it.
 _NEVER: Final = 1 << 62
+# To write a field that may be null costs fastavro several times as much.
+_NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
 _TASK: Final = re.compile(r"part-(\d+)-", re.ASCII)
 _VARINT_BYTES: Final = 10
 
@@ -174,7 +176,7 @@ class _Container:
 
         self._columns = [name for name in schema.names if name != GROUP]
         self._buffer = io.BytesIO()
-        fields = [schema.field(name) for name in self._columns]
+        fields = [schema.field(name).with_nullable(name not in _NEVER_NULL) for name in self._columns]
         self._writer = Writer(
             self._buffer,
             parse_schema(avro_schema(pa.schema(fields))),
@@ -222,9 +224,17 @@ def _documents(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Return the rows as fastavro takes them: times as microseconds, which costs less than Python's own."""
     at = rows.schema.get_field_index("timestamp")
     timed = rows.set_column(at, "timestamp", rows.column(at).cast(pa.int64()))
-    columns = [column.to_pylist() for column in timed.columns]
     names = timed.schema.names
+    columns = [_cells(timed.column(name)) for name in names]
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    """Return a column's cells; bytes with the name of their branch, which fastavro tries one by one otherwise."""
+    cells: list[Any] = column.to_pylist()
+    if pa.types.is_binary(column.type):
+        return [None if each is None else ("bytes", each) for each in cells]
+    return cells
 
 
 # What is read back ------------------------------------------------------------------------------------------------
