@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
+from spark_kafkalite.spark.jobs import hadoop_load, load_run, replay, stream
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.small_disk import SmallDisk, why_not
 
@@ -129,7 +129,7 @@ def test_a_source_that_goes_away_while_it_is_read_is_not_taken_for_the_destinati
     with BrokerProcess(tmp_path / "broker") as broker, Topics(broker.bootstrap, spark, "gone") as topics:
         topic = topics.new()
         topics.fill(topic, ["a"])
-        monkeypatch.setattr(hadoop_load, "fault_point", lambda name: broker.kill())
+        monkeypatch.setattr(load_run, "fault_point", lambda name: broker.kill())
         given = ("--topic", topic, "--destination", str(tmp_path / "d"), *_IMPATIENT)
         told = one_line(failure(hadoop_load, topics, *given, code=3))
     assert told.startswith("Error: [KAFKALITE_CONNECTION_FAILED] ")

@@ -270,65 +270,9 @@ def _check_value_schema(layout: FileLayout) -> None:
         raise click.BadParameter(str(error), param_hint="--value-schema") from None
 
 
-def _sentence(summary: dict[str, Any]) -> str:
-    lines = []
-    if summary["recovered_files"]:
-        lines.append(f"completed an earlier run: {summary['recovered_files']} files moved to their places")
-    if summary["renamed_files"]:
-        lines.append(
-            f"renamed {summary['renamed_files']} files of topics that an older version had put under names that Spark "
-            "does not read"
-        )
-    if summary["discarded_runs"]:
-        lines.append(f"dropped what {len(summary['discarded_runs'])} unfinished run(s) had left")
-    for topic, topic_id in summary["adopted_ids"].items():
-        lines.append(
-            f"topic {topic}: the manifests do not say which topic of this name was loaded; the one that is there now, "
-            f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
-        )
-    for topic in summary["recreated"]:
-        held = _first_held(topic["topic"], summary["lost"])
-        lines.append(
-            f"WARNING: topic {topic['topic']} was deleted and created again (id {topic['earlier_id'] or 'not known'}, "
-            f"now {topic['id'] or 'not known'}); loading the new one from {held}"
-        )
-    for lost in summary["lost"]:
-        lines.append(
-            f"WARNING: {lost['topic']}-{lost['partition']}: {lost['offsets']} offsets, {lost['start']} to "
-            f"{lost['until'] - 1}, were deleted from the log before they were loaded"
-        )
-    if summary["skipped"]:
-        lines.append(f"WARNING: left as they are, because records were deleted: {listed(summary['skipped'])}")
-    if summary["late_records"]:
-        lines.append(f"{summary['late_records']} records came late, for directories that were complete")
-    if summary["quarantined_records"]:
-        lines.append(
-            f"WARNING: {summary['quarantined_records']} records cannot be decoded; they are under _kafkalite/quarantine"
-        )
-    if summary["event_time_fallbacks"]:
-        lines.append(
-            f"WARNING: {summary['event_time_fallbacks']} records have no --event-time that can be read, and lie by "
-            "their own timestamp"
-        )
-    if summary["records_without_timestamp"]:
-        lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
-    if summary["files"]:
-        lines.append(
-            f"loaded {summary['records']} records into {summary['files']} files under {summary['destination']} "
-            f"({summary['manifest']})"
-        )
-    else:
-        noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
-        what = "none of the new records is in a file under" if summary["quarantined_records"] else "nothing new for"
-        lines.append(f"{what} {summary['destination']}{noted}")
-    if summary["completed"]:
-        lines.append(f"complete now: {listed(summary['completed'])}")
-    if summary["more"]:
-        lines.append("there is more to load: run again")
-    return "\n".join(lines)
-
-
-def _first_held(topic: str, lost: list[dict[str, Any]]) -> str:
-    """Say at which offset the log of each partition of a topic that was created again starts."""
-    later = [f"{topic}-{each['partition']} from offset {each['until']}" for each in lost if each["topic"] == topic]
-    return f"offset 0{', but ' if later else ''}{listed(later)}"
+def _reader(parameter: click.Parameter) -> Any:
+    """Return what makes an option's value of a text, as the command line does."""
+    own = {"--time-zone": time_zone, "--value-schema": schema_text}.get(parameter.opts[0])
+    if own is not None:
+        return own
+    return lambda value: parameter.type.convert(value, parameter, None)

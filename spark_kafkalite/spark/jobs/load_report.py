@@ -119,7 +119,8 @@ def report(summary: Mapping[str, Any]) -> str:
         )
     else:
         noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
-        lines.append(f"nothing new for {summary['destination']}{noted}")
+        what = "none of the new records is in a file under" if summary["quarantined_records"] else "nothing new for"
+        lines.append(f"{what} {summary['destination']}{noted}")
     if summary["completed"]:
         lines.append(f"complete now: {listed(summary['completed'])}")
     if summary.get("not_folded"):

@@ -18,14 +18,20 @@ from spark_kafkalite.spark.read_schema import spark_schema
 @pytest.mark.parametrize(
     ("layout", "told"),
     [
-        (Layout(codec="bogus"), "--codec bogus: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
-        (Layout(file_format="avro", codec="zstd"), "--codec zstd: --format avro has none, deflate, snappy, bzip2, xz"),
-        (Layout(file_format="text", value="registry"), "--value registry: a line of text is the value's bytes"),
-        (Layout(value="json"), "--value json needs --value-schema"),
-        (Layout(value_schema="a INT"), "--value-schema needs --value json or --value registry"),
-        (Layout(value="json", value_schema="`\u200b` INT"), "--value-schema holds characters that cannot be printed"),
+        (FileLayout(codec="bogus"), "--codec bogus: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
+        (
+            FileLayout(file_format="avro", codec="zstd"),
+            "--codec zstd: --format avro has none, deflate, snappy, ",
+        ),
+        (FileLayout(file_format="text", value="registry"), "--value registry: a line of text is the value's bytes"),
+        (FileLayout(value="json"), "--value json needs --value-schema"),
+        (FileLayout(value_schema="a INT"), "--value-schema needs --value json or --value registry"),
+        (
+            FileLayout(value="json", value_schema="`\u200b` INT"),
+            "--value-schema holds characters that cannot be printed",
+        ),
         *[
-            (Layout(event_time=text), f"--event-time {text}: not record, header:NAME or json:FIELD")
+            (FileLayout(event_time=text), f"--event-time {text}: not record, header:NAME or json:FIELD")
             for text in (
                 "",
                 "Record",
