@@ -271,14 +271,10 @@ class Mirror:
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-        from spark_kafkalite.spark.listener import install_listener
-
         started_s = time.monotonic()
         options = {**read, "includeHeaders": "true"}
         if self._to_cluster is not None:
             options["groupId"] = group_of(self._to_cluster, self._selection.prefix)
-        # Commits what the last batch has read.
-        install_listener(spark)
         frame = spark.readStream.format("kafkalite").options(**options).load()
         target = F.concat(F.lit(self._selection.prefix), F.col("topic")).alias("topic")
         rows = frame.select(target, "partition", "key", "value", "headers", "timestamp")
