@@ -116,7 +116,7 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
     (first, *_) = manifests(whole)
     final = first["files"][0]["final"]
 
-    def mismatches(name: str, change: Callable[[Path], None], *arguments: str) -> list[str]:
+    def mismatches(name: str, change: Callable[[Path], object], *arguments: str) -> list[str]:
         copy = tmp_path / name
         shutil.copytree(whole, copy)
         change(copy)
@@ -127,6 +127,10 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
 
     assert mismatches("gone", lambda copy: (copy / final).unlink()) == [
         f"{final}, published by _kafkalite/manifests/{1:020d}.json (run {first['run']}) with 6 records, is not there"
+    ]
+    beside = f"{Path(final).parent}/somebody-s.parquet"
+    assert mismatches("more", lambda copy: shutil.copy(copy / final, copy / beside)) == [
+        f"{beside} is there, and no manifest names it"
     ]
     (size, rows) = mismatches("fewer", lambda copy: without_row(copy / final, 2))
     assert f"with {first['files'][0]['size_bytes']} bytes, has " in size

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -30,9 +30,10 @@ from spark_kafkalite.spark.jobs.client_options import (
 from spark_kafkalite.spark.jobs.command import JobCommand
 from spark_kafkalite.spark.jobs.data_files import FORMATS, path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.layout import file_format_of
+from spark_kafkalite.spark.jobs.layout import file_format_of, is_data_file, is_hidden
 from spark_kafkalite.spark.jobs.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, FilePart, LoadedRange, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.outcome import error_line
 from spark_kafkalite.spark.jobs.planning import PlanError
 from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, RecountScope
@@ -162,6 +163,7 @@ def run_audit(
     if not runs:
         raise PlanError(f"{files.root}: no run has published what is to be audited")
     in_files = _compare_files(spark, files, runs, findings)
+    findings.mismatches += _not_named(files, runs, {file.final for _, file in published_files(manifests)})
     findings.mismatches += recounting.compare_merged(manifests, runs)
     findings.not_compared += [
         f"{run.name}, topic {run.topic}: with the log, because only a checkpoint has its manifest, without offsets"
@@ -203,6 +205,17 @@ def _compare_files(
         f"the records in {count} files of format {name}, whose length was" for name, count in uncounted.items()
     ]
     return counted
+
+
+def _not_named(files: Files, runs: Iterable[AuditedRun], known: Collection[str]) -> list[str]:
+    """Tell of data files beside the audited ones that no manifest names: who lists directories sees their records."""
+    directories = {file.directory for run in runs for file in run.standing}
+    found = (f"{directory}/{name}" for directory in sorted(directories) for name in files.names(directory))
+    return [
+        f"{path} is there, and no manifest names it"
+        for path in found
+        if path not in known and is_data_file(path) and not is_hidden(path.rpartition("/")[2])
+    ]
 
 
 def _counted(spark: SparkSession, files: Files, file_format: str, group: Sequence[PublishedFile]) -> dict[str, Counted]:

@@ -23,7 +23,7 @@ POINTS: Final = (
     "manifest",  # after the manifest, before the first move
     "moved-one",  # after every move
     "recovery",  # before the fence, after it, and after every directory that a recovery deletes
-    "compaction",
+    "compaction",  # merged files are written, nobody has looked at them; after every file that leaves for them
 )
 _ACTIONS: Final = ("kill", "stop", "raise")
 

@@ -41,9 +41,9 @@ FACTS: Final = "@facts"
 QUARANTINED: Final = "@quarantined"
 
 
-def is_hidden(topic: str) -> bool:
-    """Say whether programs would leave out a directory or a file of the topic's own name."""
-    return topic.startswith(("_", ".")) or topic.endswith(_HIDDEN_ENDING)
+def is_hidden(name: str) -> bool:
+    """Say whether programs leave out a directory or a file of this name, such as a topic's own."""
+    return name.startswith(("_", ".")) or name.endswith(_HIDDEN_ENDING)
 
 
 def directory_name(topic: str, name_max_bytes: int = NAME_MAX_BYTES) -> str:
@@ -95,6 +95,11 @@ def _recreated(recreations: int) -> str:
 
 def _with_ending(topic: str, ending: str, name_max_bytes: int) -> str:
     return _fitting(topic, name_max_bytes - _CHECKSUM_NAME_EXTRA - len(ending)) + ending
+
+
+def is_data_file(path: str) -> bool:
+    """Say whether a path ends as that of a published data file does."""
+    return _ENDING.search(path) is not None
 
 
 def file_format_of(path: str) -> str:
