@@ -1,6 +1,6 @@
 """Merged files hold what the others held, whoever reads them and whenever, in every format that is merged.
 
-``KAFKALITE_SOAK=1`` also merges other formats than Parquet, and files that are not to be merged.
+``KAFKALITE_SOAK=1`` also merges other formats than Parquet, and kills and pauses compactions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spark_kafkalite.spark.jobs.manifest import Manifest
 from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.merge_planning import Merge, MergeBounds, plan_merges
 
+from .job_processes import JobProcess, await_stopped, wake
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
 
@@ -150,3 +151,63 @@ if _SOAK:
         assert "so some are there twice; nothing was merged" in result.output
         assert "Traceback" not in result.output
         assert publish.newest_manifest(LocalFiles(tmp_path)) == newest
+
+    # Four files leave and two come.
+    @pytest.mark.slow
+    @pytest.mark.any_spark
+    @pytest.mark.parametrize(
+        ("fault", "is_committed"),
+        [
+            ("compaction:kill:1", False),
+            ("staged:kill", False),
+            ("manifest:kill", True),
+            ("compaction:kill:2", True),
+            ("compaction:kill:5", True),
+            ("moved-one:kill:1", True),
+            ("moved-one:kill:2", True),
+        ],
+    )
+    def test_a_compaction_that_is_killed_is_completed_or_dropped(
+        topics: Topics, spark: SparkSession, tmp_path: Path, fault: str, is_committed: bool
+    ) -> None:
+        destination = tmp_path / "d"
+        topic = load_twice(topics, destination)
+        before = rows(spark, destination)
+        with JobProcess(
+            tmp_path, "compact", "--destination", str(destination), *NOW, "--lease", "1s", fault=fault
+        ) as killed:
+            assert killed.wait() == -9, killed.process.tail()
+        # Nobody has recovered it yet.
+        assert rows(spark, destination) == before
+        assert (manifests(destination)[-1]["kind"] == "compact") is is_committed
+        assert load(topics, topic, destination)["records"] == 0
+        assert rows(spark, destination) == before
+        assert len(data_files(destination)) == (2 if is_committed else 4)
+        again = run_alone(compact, "--destination", str(destination), *NOW)
+        assert again["replaced_files"] == (0 if is_committed else 4)
+        assert rows(spark, destination) == before
+        assert spark.read.parquet(str(destination / topic)).count() == len(before)
+
+    @pytest.mark.slow
+    @pytest.mark.any_spark
+    @pytest.mark.parametrize(
+        ("fault", "code"),
+        [("compaction:stop:1", 6), ("staged:stop", 6), ("compaction:stop:3", 0), ("moved-one:stop", 0)],
+    )
+    def test_a_compaction_that_was_paused_for_too_long_ends_as_its_manifest_says(
+        topics: Topics, spark: SparkSession, tmp_path: Path, fault: str, code: int
+    ) -> None:
+        destination = tmp_path / "d"
+        load_twice(topics, destination)
+        before = rows(spark, destination)
+        with JobProcess(
+            tmp_path, "compact", "--destination", str(destination), *NOW, "--lease", "1s", fault=fault
+        ) as paused:
+            pid = await_stopped(destination, paused)
+            taken_over = run_alone(compact, "--destination", str(destination), *NOW)
+            assert taken_over["replaced_files"] == (4 if code else 0)
+            assert rows(spark, destination) == before
+            wake(pid)
+            assert paused.wait() == code, paused.process.tail()
+        assert rows(spark, destination) == before
+        assert len(data_files(destination)) == 2

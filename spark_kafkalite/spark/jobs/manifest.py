@@ -293,7 +293,7 @@ class Manifest:
             "files": [file.document() for file in self.files],
             "quarantine": [file.document() for file in self.quarantine],
         }
-        return json.dumps(document, indent=indent) + "\n"
+        return json.dumps(document, indent=indent, separators=None if indent else (",", ":")) + "\n"
 
 
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 ``_kafkalite/manifests/N.checkpoint.jsonl``, N in 20 digits. Its first line counts what follows: a line for every run up
 to N that still has published files, which is its manifest without what only the runs after it need (offsets, ranges,
-complete directories) and without the files that another run has replaced. Its topics keep their ids. So a checkpoint
-holds one record of every published file, and is read as strictly as manifests are.
+complete directories, staged paths) and without the files that another run has replaced. Its topics keep their ids. So a
+checkpoint holds one record of every published file, and is read as strictly as manifests are.
 
 ``folding`` writes checkpoints, ``publish.manifests`` reads them.
 """
@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 from spark_kafkalite.spark.jobs.manifest import (
     DIGITS,
     MANIFESTS,
+    STAGING,
     LoadedTopic,
     Manifest,
     ManifestError,
@@ -73,7 +74,8 @@ def _folded(manifest: Manifest, files: list[PublishedFile]) -> Manifest:
     topics = {file.topic for file in files}
     return replace(
         manifest,
-        files=tuple(files),
+        # Where they were staged matters to nobody any more, and was the longest of what is said of a file.
+        files=tuple(replace(file, staged=f"{STAGING}/{number}") for number, file in enumerate(files)),
         records=manifest.records - gone,
         topics={
             topic: LoadedTopic(loaded.topic_id, {}, loaded.earlier_ids)

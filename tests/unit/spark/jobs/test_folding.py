@@ -69,10 +69,9 @@ def test_a_checkpoint_has_every_published_file_and_nothing_else_of_its_runs(tmp_
     text = checkpoint_text(3, manifests)
     assert json.loads(text.splitlines()[0]) == {"format": 1, "number": 3, "runs": 2, "files": 3}
     found = read_checkpoint(text, "x", 3)
-    assert [(each.number, each.run, each.files, each.records) for each in found] == [
-        (1, "r1", manifests[0].files, 2),
-        (3, "r3", manifests[2].files, 1),
-    ]
+    assert [(each.number, each.run, each.records) for each in found] == [(1, "r1", 2), (3, "r3", 1)]
+    for was, each in zip((manifests[0], manifests[2]), found, strict=True):
+        assert [replace(file, staged="") for file in each.files] == [replace(file, staged="") for file in was.files]
     assert found[0].topics == {"t": LoadedTopic(ID, {})}
     # And once more, from a checkpoint and a later manifest.
     assert checkpoint_text(4, [*found, manifest_of(4)]) == checkpoint_text(4, [*manifests, manifest_of(4)])
@@ -162,15 +161,15 @@ def test_a_reader_sees_all_while_manifests_are_folded_and_deleted(tmp_path: Path
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda text: text.replace('"run": "r3"', '"run": "r3'), r"line 4 is damaged: it is not JSON"),
+        (lambda text: text.replace('"run":"r3"', '"run":"r3'), r"line 4 is damaged: it is not JSON"),
         (lambda text: text[:-40], r"it does not end after the 3 lines"),
         (lambda text: text[: text.index("\n", 100) + 1], r"it does not end after the 3 lines that its first"),
         (lambda text: text + text.splitlines()[-1], r"it does not end after the 3 lines"),
         (lambda text: text.replace('"runs": 3', '"runs": -3'), r"its first line does not give format, number, runs"),
         (lambda text: text.replace('"files": 6', '"files": 5'), r"it holds 6 files, and its first line counts 5"),
         (lambda text: text.replace('"number": 3, "runs"', '"number": 4, "runs"'), r"number is 4, not the 3 of"),
-        (lambda text: text.replace('"number": 2, "run"', '"number": 1, "run"'), r"not in the order of their numbers"),
-        (lambda text: text.replace('"records": 1,', '"records": "1",', 1), r'line 2 is not .*records is "1"'),
+        (lambda text: text.replace('"number":2,"run"', '"number":1,"run"'), r"not in the order of their numbers"),
+        (lambda text: text.replace('"records":1,', '"records":"1",', 1), r'line 2 is not .*records is "1"'),
         (lambda text: text.replace('{"format": 1', '{"format": 2', 1), r"format 2 is not 1: a newer version wrote it"),
         (lambda text: "x" + text, r"its first line is not JSON"),
     ],
