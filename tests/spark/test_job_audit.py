@@ -18,7 +18,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import audit, compact
+from spark_kafkalite.spark import read_published
+from spark_kafkalite.spark.jobs import audit, compact, folding
+from spark_kafkalite.spark.jobs.files import LocalFiles
 
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
@@ -164,8 +166,16 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
 
 
 @pytest.mark.any_spark
-def test_what_the_log_does_not_hold_any_more_is_said(topics: Topics, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_any_more_is_said(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = loaded(topics, tmp_path)
+    folded = tmp_path.with_name(f"{tmp_path.name}-folded")
+    shutil.copytree(tmp_path, folded)
+    assert folding.fold(LocalFiles(folded), 0, every=2) == 2
+    assert read_published(spark, str(folded), check_counts=True).count() == 24
+    code, found = audited(folded, "--bootstrap-server", topics.bootstrap)
+    assert (code, found["records"], [row["in_log"] for row in found["runs"]]) == (0, 24, [None, 12])
+    (said,) = found["not_compared"]
+    assert f"topic {topic}: with the log, because only a checkpoint has its manifest" in said
     code, found = audited(tmp_path)
     assert (code, found["not_compared"]) == (0, ["all with the log, because no --bootstrap-server is given"])
     topics.admin.delete_records({(topic, 0): 1})
