@@ -81,7 +81,9 @@ SUITES = (
         (
             "tests/spark/test_job_audit.py",
             "tests/spark/test_job_compaction.py",
+            "tests/spark/test_job_errors.py",
             "tests/spark/test_job_hdfs.py",
+            "tests/spark/test_job_kills.py",
             "tests/spark/test_job_lease.py",
             "tests/spark/test_kills.py",
             "tests/spark/test_memory.py",
