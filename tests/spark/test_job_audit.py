@@ -25,6 +25,7 @@ from spark_kafkalite.spark.jobs.files import LocalFiles
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
 
+pytestmark = pytest.mark.any_spark
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 HOUR_MS = 3_600_000
@@ -111,7 +112,6 @@ def test_an_audit_of_what_was_loaded_agrees(topics: Topics, tmp_path: Path) -> N
     assert f"all that was compared agrees: 24 records in 2 files of file://{tmp_path}" in shown.output
 
 
-@pytest.mark.any_spark
 def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     topic = loaded(topics, whole)
@@ -165,7 +165,6 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
     ]
 
 
-@pytest.mark.any_spark
 def test_what_cannot_be_compared_any_more_is_said(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = loaded(topics, tmp_path)
     folded = tmp_path.with_name(f"{tmp_path.name}-folded")
@@ -194,7 +193,6 @@ def test_what_cannot_be_compared_any_more_is_said(topics: Topics, spark: SparkSe
     assert "the topic was created again since: it had id " in found["not_compared"][0]
 
 
-@pytest.mark.any_spark
 def test_an_audit_says_what_it_cannot_do_in_one_line(tmp_path: Path) -> None:
     for arguments, said in (
         ((), "no load run has published anything here"),

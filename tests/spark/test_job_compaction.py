@@ -25,6 +25,7 @@ from .job_processes import JobProcess, await_stopped, wake
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics
 
+pytestmark = pytest.mark.any_spark
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 DAY_MS = 86_400_000
@@ -101,7 +102,6 @@ def planned(files: LocalFiles) -> tuple[tuple[Merge, ...], Manifest]:
     return plan_merges(published, MergeBounds(2), lambda *_: True).merges, newest
 
 
-@pytest.mark.any_spark
 def test_readers_see_all_records_wherever_the_swap_stops(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = load_twice(topics, tmp_path)
     before = rows(spark, tmp_path)
@@ -154,7 +154,6 @@ if _SOAK:
 
     # Four files leave and two come.
     @pytest.mark.slow
-    @pytest.mark.any_spark
     @pytest.mark.parametrize(
         ("fault", "is_committed"),
         [
@@ -189,7 +188,6 @@ if _SOAK:
         assert spark.read.parquet(str(destination / topic)).count() == len(before)
 
     @pytest.mark.slow
-    @pytest.mark.any_spark
     @pytest.mark.parametrize(
         ("fault", "code"),
         [("compaction:stop:1", 6), ("staged:stop", 6), ("compaction:stop:3", 0), ("moved-one:stop", 0)],

@@ -27,6 +27,7 @@ from .job_runs import failure, run
 from .test_submitted import spark_home
 from .topics import Topics, eventually
 
+pytestmark = pytest.mark.any_spark
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 STAMPS = ("kafkalite-replay", "kafkalite-replay-topic", "kafkalite-replay-partition", "kafkalite-replay-offset")
 
@@ -49,7 +50,6 @@ def everything(sizes: list[int]) -> Counter[tuple[int, int]]:
     return Counter((partition, offset) for partition, size in enumerate(sizes) for offset in range(size))
 
 
-@pytest.mark.any_spark
 # In as many partitions as the source has, and in others.
 @pytest.mark.parametrize("partitions", [2, 3] if _SOAK else [2])
 def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks(
@@ -82,7 +82,6 @@ def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks
     )
 
 
-@pytest.mark.any_spark
 def test_a_run_is_not_repeated_into_a_topic_that_is_not_what_it_was(topics: Topics) -> None:
     source, target = topics.new(), topics.new()
     topics.fill(source, ["a", "b"])
@@ -97,7 +96,6 @@ def test_a_run_is_not_repeated_into_a_topic_that_is_not_what_it_was(topics: Topi
     assert "give another --run-id" in failure(replay, topics, *arguments, target)
 
 
-@pytest.mark.any_spark
 def test_a_dry_run_shows_ranges_and_bytes_and_writes_nothing(topics: Topics) -> None:
     source, target = topics.new(2), topics.new()
     topics.fill(source, ["x" * 1_000] * 20, 0)
@@ -112,7 +110,6 @@ def test_a_dry_run_shows_ranges_and_bytes_and_writes_nothing(topics: Topics) -> 
     assert topics.admin.group_offsets(group_of("dry")) == {}
 
 
-@pytest.mark.any_spark
 def test_a_range_of_the_batches_of_a_query(topics: Topics, checkpoint: str) -> None:
     source, target = topics.new(), topics.new()
     topics.fill(source, range(6))
@@ -129,7 +126,6 @@ def test_a_range_of_the_batches_of_a_query(topics: Topics, checkpoint: str) -> N
     assert "the start of batch 1 of file:" in said and ", offset 2 is not in the log" in said
 
 
-@pytest.mark.any_spark
 def test_a_time_is_named_as_it_was_given(topics: Topics, tmp_path: Path) -> None:
     source = topics.new()
     topics.fill(source, ["a"], timestamp_ms=1_000)
@@ -209,7 +205,6 @@ class KilledReplay:
 
 
 @pytest.mark.slow
-@pytest.mark.any_spark
 @pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:
     job = KilledReplay(topics, tmp_path, [300, 200], 2)
