@@ -38,9 +38,12 @@ NAMES = (
     "spark_latency",
     "spark_start",
     "spark_sockets",
+    "hadoop_load",
 )
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
-ENVIRONMENTS = dict.fromkeys(("spark_read_write", "spark_latency", "spark_start", "spark_sockets"), ".venv-spark42")
+ENVIRONMENTS = dict.fromkeys(
+    ("spark_read_write", "spark_latency", "spark_start", "spark_sockets", "hadoop_load"), ".venv-spark42"
+)
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 

@@ -79,10 +79,18 @@ SUITES = (
     Suite(
         "applications",
         (
+            "tests/spark/test_job_audit.py",
+            "tests/spark/test_job_compaction.py",
+            "tests/spark/test_job_errors.py",
+            "tests/spark/test_job_hdfs.py",
+            "tests/spark/test_job_kills.py",
+            "tests/spark/test_job_lease.py",
             "tests/spark/test_kills.py",
             "tests/spark/test_memory.py",
+            "tests/spark/test_mirror.py",
             "tests/spark/test_programs.py",
             "tests/spark/test_recipes.py",
+            "tests/spark/test_replay_runs.py",
         ),
         only_by_name=True,
     ),

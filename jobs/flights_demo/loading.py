@@ -38,7 +38,8 @@ class Loader:
         self._runs += 1
         return JobRun(
             "hadoop_load", "--bootstrap-server", self._bootstrap, "--topic", "flights", "--destination",
-            self.destination, log=self._logs / f"hadoop_load-{self._runs}.log",
+            # The run after one that is killed waits for no longer than this.
+            self.destination, "--lease", "3s", log=self._logs / f"hadoop_load-{self._runs}.log",
         )  # fmt: skip
 
     def run(self, what: str, expected_records: int) -> None:

@@ -13,7 +13,10 @@ from spark_kafkalite.cli.output import print_json, print_table
 
 JOBS = {
     "hadoop_load": "Load what arrived in topics since the last run into a directory, each record once.",
-    "replay": "Read a past range of a topic again, by offset or time, into a topic or a directory.",
+    "audit": "Count a load's records again, in its files and in the log, and compare.",
+    "compact": "Merge the small files of a load into few.",
+    "mirror": "Copy topics to another cluster, with partitions, keys, headers and timestamps, and go on from there.",
+    "replay": "Read a past range of a topic again, by offset, time or batch, into a topic or a directory.",
     "stream": "Copy a topic continuously into another topic or into Parquet files.",
 }
 
@@ -61,7 +64,7 @@ def path(name: str) -> None:
 def run(name: str, arguments: tuple[str, ...]) -> int:
     """Run a job in this process, on a local Spark unless the environment names another.
 
-    JOB is hadoop_load, replay or stream; 'kafkalite jobs run JOB --help' shows its options.
+    JOB is one of those that 'kafkalite jobs list' shows; 'kafkalite jobs run JOB --help' shows its options.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise click.ClickException("the Spark jobs need PySpark: pip install 'spark-kafkalite[spark]'")

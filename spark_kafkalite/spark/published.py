@@ -8,17 +8,17 @@ gone, or has another length than it was published with, is an error that names t
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import unquote
 
 from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs.data_files import path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.layout import file_format_of
-from spark_kafkalite.spark.jobs.manifest import Manifest, ManifestError, PublishedFile
-from spark_kafkalite.spark.read_schema import spark_schema
+from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,11 @@ def read_published(
 ) -> DataFrame:
     """Return the records of every complete load run under ``path``, with the columns of the source.
 
-    A run that has committed but not yet moved all its files is left out until it, or the next run, has. With
+    Values have the type that the runs gave them; of text files there is the value alone. Avro needs spark-avro on the
+    class path.
+
+    A run that has committed but not yet moved all its files is left out until it, or the next run, has. Files that a
+    compaction replaced are left out, those that it made are in: all of them, from the moment at which it commits. With
     ``on_missing="warn"`` files that were deleted from the destination are left out with a warning. With
     ``check_counts=True`` a Spark job also counts the records of every file before this returns, and compares them with
     the manifests.
@@ -49,29 +53,53 @@ def read_published(
     not read are renamed, as the next run of the job would.
 
     Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
-    manifests and the files contradict each other, and ValueError for another ``on_missing``.
+    manifests and the files contradict each other or runs gave values different types, and ValueError for another
+    ``on_missing``.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
     files = files_for(spark, path)
-    runs = [manifest for manifest in publish.manifests(files) if not files.exists(manifest.staging)]
-    published: _Published = [(manifest, file) for manifest in runs for file in manifest.files]
+    runs, published = _published(files)
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
+    _check_one_form(files, published)
     _check_sums(files, runs, on_missing)
     frames = _read_unless_it_fails(spark, files, published)
     # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
-    if frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
-        published = _present(files, published, on_missing)
-        if not published:
-            raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
-        frames = _read(spark, files, published)
+    while frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
+        before, (runs, published) = published, _published(files)
+        if published == before:
+            published = _present(files, published, on_missing)
+            if not published:
+                raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
+            frames = _read(spark, files, published)
+            break
+        # Files were replaced since the manifests were read.
+        frames = _read_unless_it_fails(spark, files, published)
     if check_counts:
         _check_counts(files, frames, published)
     from pyspark.sql import DataFrame
 
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), map(_as_source, frames))
+
+
+def _published(files: Files) -> tuple[list[Manifest], _Published]:
+    """Return the runs that are complete, and where the files lie that count.
+
+    A load with files still to be moved is left out. A compaction that is committed counts, because what it replaces may
+    have left already; each of its files is taken from where it is.
+    """
+    manifests = publish.manifests(files)
+    # After the manifests: of a run that ends in between nothing is staged any more.
+    unfinished = frozenset(files.names(STAGING))
+    runs = [each for each in manifests if each.run not in unfinished or each.kind == COMPACT]
+    return runs, [
+        (manifest, replace(file, final=file.staged))
+        if manifest.run in unfinished and files.exists(file.staged)
+        else (manifest, file)
+        for manifest, file in published_files(runs)
+    ]
 
 
 def _show_hidden_files(files: Files, published: _Published) -> None:
@@ -101,15 +129,42 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
 
 def _read(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame]:
     """Return the files' records, a frame for each format."""
-    by_format: dict[str, list[str]] = {}
-    for _, file in published:
-        by_format.setdefault(file_format_of(file.final), []).append(f"{files.root}/{file.final}")
-    frames = []
-    for name, paths in sorted(by_format.items()):
-        # Lines of JSON do not say which of their texts are bytes.
-        reader = spark.read if name != "json" else spark.read.schema(spark_schema(include_headers=True))
-        frames.append(reader.format(name).load(paths))
-    return frames
+    by_form: dict[tuple[str, str, str | None], list[str]] = {}
+    for manifest, file in published:
+        form = (file_format_of(file.final), *_value_form(manifest, file))
+        by_form.setdefault(form, []).append(f"{files.root}/{file.final}")
+    return [
+        read_files(spark, name, paths, value, schema)
+        for (name, value, schema), paths in sorted(by_form.items(), key=str)
+    ]
+
+
+def _value_form(manifest: Manifest, file: PublishedFile) -> tuple[str, str | None]:
+    layout = manifest.layout_of(file.topic)
+    return layout.get("value", "bytes"), layout.get("value_schema")
+
+
+def _check_one_form(files: Files, published: _Published) -> None:
+    """Raise ManifestError where the values of one run have other types than those of another."""
+    forms: dict[tuple[str, str | None], Manifest] = {}
+    for manifest, file in published:
+        forms.setdefault(_value_form(manifest, file), manifest)
+    if len(forms) > 1:
+        named = "; ".join(
+            f"{manifest.path}: --value {value}{'' if schema is None else f' --value-schema {schema!r}'}"
+            for (value, schema), manifest in list(forms.items())[:_NAMED_AT_MOST]
+        )
+        raise ManifestError(
+            f"{files.root}: runs put values of different types there, which are no one frame: {named}; read their "
+            "files apart, and load each into a destination of its own"
+        )
+
+
+def _as_source(frame: DataFrame) -> DataFrame:
+    """Return the frame with the source's columns; a line of text is a value."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    return frame.select(F.col("value").cast("binary")) if frame.columns == ["value"] else frame
 
 
 def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame] | None:
@@ -162,19 +217,14 @@ def _check_counts(files: Files, frames: Iterable[DataFrame], published: _Publish
 
     by_path = (frame.groupBy(F.col("_metadata.file_path").alias("path")).count() for frame in frames)
     rows = [row for frame in by_path for row in frame.collect()]
-    # Spark gives the paths as URIs, and Files.root is none.
-    counted = {_without_authority(unquote(row["path"])): row["count"] for row in rows}
+    counted = {path_of_uri(row["path"]): row["count"] for row in rows}
     wrong = [
         f"{file.final} has {found} records, and {file.records} were published by {manifest.path} (run {manifest.run})"
         for manifest, file in published
-        if (found := counted.get(_without_authority(f"{files.root}/{file.final}"), 0)) != file.records
+        if (found := counted.get(path_below(files, file.final), 0)) != file.records
     ]
     if wrong:
         _complain(files, wrong, "they are not what was published: restore them", "fail")
-
-
-def _without_authority(path: str) -> str:
-    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "", path)
 
 
 def _complain(files: Files, wrong: list[str], advice: str, policy: Literal["fail", "warn"]) -> None:

@@ -12,6 +12,7 @@ query decides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,32 +49,42 @@ class HeaderStamps:
     def stamp(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with the stamp behind the headers that each has; ``headers`` may be absent and null."""
         count = batch.num_rows
-        places = _from_zero(count)
-        rows = pc.add(places, self._next_row)
+        rows = pc.add(_from_zero(count), self._next_row)
         self._next_row += count
-        names = [pa.repeat(pa.scalar(name), count) for name in STAMP_NAMES]
-        values: list[Any] = [pa.repeat(pa.scalar(value, pa.binary()), count) for value in self._place]
+        values: list[pa.Array] = [pa.repeat(pa.scalar(value, pa.binary()), count) for value in self._place]
         values.append(rows.cast(pa.string()).cast(pa.binary()))
-        parents = [places] * len(STAMP_NAMES)
-        lengths = pa.repeat(pa.scalar(len(STAMP_NAMES), pa.int32()), count)
-        index = batch.schema.get_field_index("headers")
-        if index >= 0:
-            own = batch.column(index)
-            own_names, own_values = pc.list_flatten(own).flatten()
-            names.insert(0, own_names)
-            values.insert(0, own_values)
-            parents.insert(0, pc.list_parent_indices(own).cast(pa.int64()))
-            lengths = pc.add(lengths, pc.fill_null(pc.list_value_length(own), 0))
-        # Stable, so that within each row the headers keep the order of the lists above.
-        order = pc.array_sort_indices(pa.concat_arrays(parents))
-        pairs = pa.StructArray.from_arrays(
-            [pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)], fields=list(_PAIRS)
-        )
-        ends = pc.cumulative_sum(lengths)
-        headers = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), pairs)
-        if index >= 0:
-            return batch.set_column(index, "headers", headers)
-        return batch.append_column("headers", headers)
+        return with_headers(batch, dict(zip(STAMP_NAMES, values, strict=True)))
+
+
+def with_headers(batch: pa.RecordBatch, added: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return the rows with headers behind those that each has: by name, a binary column of their values.
+
+    ``headers`` may be absent and null.
+    """
+    count = batch.num_rows
+    places = _from_zero(count)
+    names: list[Any] = [pa.repeat(pa.scalar(name), count) for name in added]
+    values: list[Any] = list(added.values())
+    parents = [places] * len(added)
+    lengths = pa.repeat(pa.scalar(len(added), pa.int32()), count)
+    index = batch.schema.get_field_index("headers")
+    if index >= 0:
+        own = batch.column(index)
+        own_names, own_values = pc.list_flatten(own).flatten()
+        names.insert(0, own_names)
+        values.insert(0, own_values)
+        parents.insert(0, pc.list_parent_indices(own).cast(pa.int64()))
+        lengths = pc.add(lengths, pc.fill_null(pc.list_value_length(own), 0))
+    # Stable, so that within each row the headers keep the order of the lists above.
+    order = pc.array_sort_indices(pa.concat_arrays(parents))
+    pairs = pa.StructArray.from_arrays(
+        [pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)], fields=list(_PAIRS)
+    )
+    ends = pc.cumulative_sum(lengths)
+    headers = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), pairs)
+    if index >= 0:
+        return batch.set_column(index, "headers", headers)
+    return batch.append_column("headers", headers)
 
 
 def _from_zero(count: int) -> pa.Array:

@@ -24,8 +24,6 @@ _STOP_TIMEOUT_S: Final = 30
 # Of PySpark's jars: Hadoop's client, shaded, and the logging that it expects. All of them would bring a second Netty
 # and Jersey.
 _PYSPARK_JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-", "jcl-over-slf4j-", "log4j-")
-# What the name node answers while it waits for the data node's first report.
-_LIVE_NODES: Final = b'"NumLiveDataNodes" : 1'
 _SAFE_MODE_OFF: Final = b'"FSState" : "Operational"'
 
 
@@ -82,7 +80,7 @@ class MiniHdfs:
         self._process = ChildProcess(command, self.directory, "hdfs", working_directory=self.directory)
         try:
             self._process.wait_until(
-                lambda: _serves(http_port), _START_TIMEOUT_S, f"serving on {self.uri} with a data node"
+                lambda: is_serving(http_port), _START_TIMEOUT_S, f"serving on {self.uri} with a data node"
             )
         except ChildFailed:
             self._process.kill()
@@ -118,12 +116,12 @@ def hadoop_client_jars() -> list[Path] | None:
     return [jar for jar in jars.jars_in(Path(spec.origin).parent / "jars") if jar.name.startswith(_PYSPARK_JARS)]
 
 
-def _serves(http_port: int) -> bool:
-    """Whether the name node has its data node and has left safe mode, by its own metrics."""
+def is_serving(http_port: int, data_nodes: int = 1) -> bool:
+    """Whether a name node has that many data nodes and has left safe mode, by its own metrics."""
     state = f"http://127.0.0.1:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     try:
         with urllib.request.urlopen(state, timeout=2) as answer:
             text = answer.read(1_000_000)
     except (OSError, ValueError):
         return False
-    return _LIVE_NODES in text and _SAFE_MODE_OFF in text
+    return b'"NumLiveDataNodes" : %d,' % data_nodes in text and _SAFE_MODE_OFF in text

@@ -106,7 +106,7 @@ def test_the_command_line_talks_to_a_broker(installed: Environment) -> None:
     assert installed.run_python(BROKER_FOR_A_COMMAND).split() == ["first", "second"]
 
 
-@pytest.mark.parametrize("job", ["hadoop_load", "replay", "stream"])
+@pytest.mark.parametrize("job", ["hadoop_load", "mirror", "replay", "stream"])
 def test_the_jobs_are_files_that_spark_submit_can_run(installed: Environment, job: str) -> None:
     path = Path(installed.run_script("kafkalite", "jobs", "path", job).strip())
     assert path.is_file()

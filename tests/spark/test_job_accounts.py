@@ -24,7 +24,7 @@ from spark_kafkalite.spark.jobs import hadoop_load, load_source
 from .job_runs import data_files, failure, load, manifests, values
 from .topics import Topics
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -119,7 +119,6 @@ def test_small_partitions_share_a_file_and_large_ones_are_cut(
     assert values(spark, tmp_path / "cut") == values(spark, tmp_path / "shared")
 
 
-@pytest.mark.any_spark
 @pytest.mark.parametrize("file_format", ["orc", "json"])
 def test_other_formats_hold_the_same_records(
     topics: Topics, spark: SparkSession, tmp_path: Path, file_format: str

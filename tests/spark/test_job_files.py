@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.spark.jobs import lease
 from spark_kafkalite.spark.jobs.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
+from spark_kafkalite.spark.jobs.lease import DestinationHeld
 
 _COUNTER = itertools.count()
 
@@ -119,3 +123,30 @@ def test_the_default_file_system_decides_about_a_path_without_scheme(spark: Spar
         assert isinstance(files_for(spark, "/data"), HadoopFiles)
     finally:
         configuration.set("fs.defaultFS", before)
+
+
+def test_a_lease_is_renewed_by_a_thread_beside_the_calls_of_the_run(files: Files, spark: SparkSession) -> None:
+    said: list[str] = []
+    with lease.held(files, "r1", lease_ms=3000, wait_ms=None, say=said.append) as held:
+        path = lease.lease_path(held.number)
+        renewed = set()
+        while len(renewed) < 3:
+            renewed.add(files.modified_ms(path))
+            assert spark.range(3).count() == 3
+        with pytest.raises(DestinationHeld), lease.held(files, "r2", lease_ms=3000, wait_ms=0, say=said.append):
+            raise AssertionError("r2 holds it")
+        assert files.names(lease.LEASES) == [path.rpartition("/")[2]]
+    # Released, and the clock's file is gone.
+    with lease.held(files, "r3", lease_ms=60_000, wait_ms=0, say=said.append) as third:
+        assert third.number == held.number + 1
+        assert files.names(lease.LEASES) == [lease.lease_path(third.number).rpartition("/")[2]]
+    assert said == []
+
+
+def test_a_lease_that_is_not_renewed_ends_by_the_clock_of_the_file_system(files: Files) -> None:
+    dead = asdict(lease.Holder.of_this_process("dead", 400))
+    files.write_new(lease.lease_path(1), json.dumps(dead))
+    written_ms = files.modified_ms(lease.lease_path(1)) or 0
+    with lease.held(files, "r1", lease_ms=60_000, wait_ms=None, say=[].append) as held:
+        assert held.number == 2
+        assert (files.modified_ms(lease.lease_path(2)) or 0) >= written_ms + 400

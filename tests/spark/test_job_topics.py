@@ -19,6 +19,7 @@ from spark_kafkalite.spark.jobs import hadoop_load, replay, staging
 from spark_kafkalite.spark.jobs.files import files_for
 from spark_kafkalite.spark.jobs.manifest import MANIFESTS, ManifestError
 from spark_kafkalite.spark.jobs.session import topic_id_text
+from spark_kafkalite.spark.jobs.topic_copy import TopicCopy
 
 from .job_runs import data_files, failure, load, manifests, values
 from .topics import Topics
@@ -83,7 +84,7 @@ def test_a_topic_created_again_and_grown_beyond_the_old_one_is_not_read_on(
     recreate(topics, topic)
     fill(topics, topic, ["new"] * 5)
     new_id = topic_id(topics.admin, topic)
-    refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path))
+    refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path), code=4)
     assert (
         f"Error: topic {topic}: the last run loaded the topic with id {old_id}, but its id now is {new_id}" in refused
     )
@@ -160,14 +161,14 @@ def test_a_replay_into_a_topic_says_when_its_source_was_created_again_meanwhile(
 ) -> None:
     source, target = topics.new(), topics.new()
     fill(topics, source, ["old"] * 3)
-    read_ranges = staging.read_ranges
+    read_and_write = TopicCopy.run
 
     def read_another_topic(*arguments: Any) -> Any:
         recreate(topics, source)
         fill(topics, source, ["new"] * 5)
-        return read_ranges(*arguments)
+        return read_and_write(*arguments)
 
-    monkeypatch.setattr(staging, "read_ranges", read_another_topic)
+    monkeypatch.setattr(TopicCopy, "run", read_another_topic)
     refused = failure(replay, topics, "--topic", source, "--from-offsets", '{"0": 1}', "--to-topic", target)
     assert f"meanwhile; what was written to topic {target} is not what was asked" in refused
 
@@ -281,7 +282,7 @@ def test_every_legal_name_is_loaded_and_counted(named_topics: Topics, spark: Spa
     assert {row.topic for row in rows.select("topic").distinct().collect()} == set(NAMES)
     files = files_for(spark, beside)
     assert files.names("") == sorted([*NAMES.values(), "_kafkalite"])
-    assert files.names("_kafkalite") == ["manifests", "staging"]
+    assert files.names("_kafkalite") == ["leases", "manifests", "staging"]
     # A plain listing sees them all, too.
     plain = spark.read.option("recursiveFileLookup", "true").parquet(beside)
     assert plain.count() == len(NAMES) + 2

@@ -279,9 +279,14 @@ class Producer:
         deadline = Deadline.after_ms(self.config.max_block_ms, self._clock)
         return self._cluster.topic(topic, deadline, allow_auto_create=True)
 
-    def topic_state(self, topic: str) -> tuple[TopicPartitioner, list[PartitionQueue]]:
-        """Return the partitioner and the queues of a topic, for the encoder of columns."""
+    def topic_state(self, topic: str, partition: int = 0) -> tuple[TopicPartitioner, list[PartitionQueue]]:
+        """Return the partitioner and the queues of a topic, asking anew when this partition is not known.
+
+        For the encoder of columns.
+        """
         state = self._topics.get(topic) or self._load_topic(topic)
+        if partition >= len(state.queues):
+            state = self._load_topic(topic, anew=True)
         return state.partitioner, state.queues
 
     def next_sticky(self, partitioner: TopicPartitioner) -> int:

@@ -48,8 +48,8 @@ class Topics(Protocol):
 
     config: ProducerConfig
 
-    def topic_state(self, topic: str) -> tuple[TopicPartitioner, list[PartitionQueue]]:
-        """Return the partitioner and the queues of a topic."""
+    def topic_state(self, topic: str, partition: int = 0) -> tuple[TopicPartitioner, list[PartitionQueue]]:
+        """Return the partitioner and the queues of a topic, asking anew when this partition is not known."""
         ...
 
     def next_sticky(self, partitioner: TopicPartitioner) -> int:
@@ -172,10 +172,11 @@ def _encode_columns(producer: Topics, topic: str, columns: Columns, explicit: ar
     """Give every row a partition and yield the batches."""
     if not columns.count:
         return
-    partitioner, queues = producer.topic_state(topic)
+    largest = 0 if explicit is None else max(explicit)
+    partitioner, queues = producer.topic_state(topic, largest)
     count = len(queues)
-    if explicit is not None and max(explicit) >= count:
-        raise UnknownTopicOrPartition(f"{topic}-{max(explicit)}: topic {topic} has partitions 0 to {count - 1}")
+    if largest >= count:
+        raise UnknownTopicOrPartition(f"{topic}-{largest}: topic {topic} has partitions 0 to {count - 1}")
     numbers = _partition_numbers(partitioner, columns, count, explicit)
     if numbers is None:
         yield from _encode_sticky(producer, topic, columns, None)

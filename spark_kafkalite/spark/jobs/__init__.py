@@ -1,1 +1,1 @@
-"""The Spark jobs: load into Hadoop, replay, stream. Each has a plan (pure), a staging part and a publishing part."""
+"""The Spark jobs: load into Hadoop, audit and compact what was loaded, replay, stream."""

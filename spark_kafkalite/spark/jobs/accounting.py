@@ -14,7 +14,7 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.load_source import RangeAccount
 from spark_kafkalite.spark.jobs.manifest import FilePart, LoadedRange, PublishedFile
-from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError
+from spark_kafkalite.spark.jobs.planning import DataLossError, LoadPlan
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 HolePolicy = Literal["fail", "accept"]
@@ -134,7 +134,7 @@ def _check_bounds(file: PublishedFile, part: FilePart, asked: OffsetRange | None
 
 
 def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None:
-    """Raise PlanError for offsets that no batch holds, in a topic that is neither compacted nor transactional.
+    """Raise DataLossError for offsets that no batch holds, in a topic that is neither compacted nor transactional.
 
     ``compacted`` are the topics whose ``cleanup.policy`` says so. A topic is transactional where the range itself has
     markers or records of transactions.
@@ -142,7 +142,7 @@ def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None
     known = set(compacted)
     for each in ranges:
         if each.removed and each.topic not in known and not each.control and not each.aborted:
-            raise PlanError(
+            raise DataLossError(
                 f"{each.topic}-{each.partition}: {each.removed} of the offsets from {each.start} to "
                 f"{each.next_offset - 1} are not in the log, though the topic is neither compacted nor transactional: "
                 "records may be lost; nothing was published. Look at the brokers' logs (kafkalite log check), or run "

@@ -18,12 +18,14 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.settings import SettingGroup
 from spark_kafkalite.spark.connections import admin_settings
+from spark_kafkalite.spark.jobs.outcome import ExitCode
 from spark_kafkalite.spark.jobs.session import JobFailed, is_submitted, start_session
 from spark_kafkalite.spark.options import refused_setting
 from spark_kafkalite.spark.shipped_files import shipped_file
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.produce.producer import Producer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # A file may name them for other tools; a job has an option for the first, and its source joins no group.
@@ -78,7 +80,7 @@ def _of_file(command_config: str) -> dict[str, str]:
     try:
         given = read_command_config(_found(command_config), _warn)
     except ConfigError as error:
-        raise JobFailed(f"--command-config: {error}") from None
+        raise JobFailed(f"--command-config: {error}", ExitCode.USAGE) from None
     settings = {}
     for name, value in given.items():
         if name in _NOT_FROM_A_FILE or refused_setting(name):
@@ -123,3 +125,11 @@ def open_admin(bootstrap_server: str, settings: Mapping[str, str]) -> Admin:
     from spark_kafkalite.client.admin.admin import Admin
 
     return Admin({"bootstrap.servers": bootstrap_server, **admin_settings(settings)})
+
+
+def open_producer(bootstrap_server: str, settings: Mapping[str, str]) -> Producer:
+    """Return a producer of the cluster, with those of the client settings that it reads."""
+    from spark_kafkalite.client.produce.producer import Producer
+
+    own = {name: value for name, value in settings.items() if name in PRODUCER_SETTINGS}
+    return Producer({"bootstrap.servers": bootstrap_server, **own})

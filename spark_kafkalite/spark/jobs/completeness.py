@@ -61,9 +61,18 @@ def advanced(
     policy: LatePolicy,
     grace_ms: int,
     time_zone: str,
+    *,
+    by_record_time: bool = True,
 ) -> Directories:
-    """Return what the plan's topics have passed once the run is published, and the directories that this completes."""
-    largest = {TopicPartition(each.topic, each.partition): each.max_timestamp for each in ranges}
+    """Return what the plan's topics have passed once the run is published, and the directories that this completes.
+
+    Without ``by_record_time`` the directories go by another time than the records' timestamps. Then what a partition
+    has surely reached is the beginning of its latest directory.
+    """
+    if by_record_time:
+        largest = {TopicPartition(each.topic, each.partition): each.max_timestamp for each in ranges}
+    else:
+        largest = _latest_beginnings_ms(files, time_zone)
     topics: dict[str, LoadedTopic] = {}
     completed: list[str] = []
     reopened = tuple(sorted({file.directory for file in files if file.late})) if policy == "reopen" else ()
@@ -101,20 +110,39 @@ def passed_ms(
         known.append(ended_at_ms - grace_ms)
     if largest_event_ms is not None:
         known.append(min(largest_event_ms, ended_at_ms) - grace_ms)
-    return max(known, default=None)
+    # Manifests have no times before 1970.
+    return max((each for each in known if each >= 0), default=None)
 
 
 def ends_at_ms(directory: str, time_zone: str) -> int | None:
     """Return the end, in ms since the epoch, of the day or hour that a directory's path ends in; None without one."""
+    return _boundary_ms(directory, time_zone, 1)
+
+
+def _latest_beginnings_ms(files: Iterable[PublishedFile], time_zone: str) -> dict[TopicPartition, int | None]:
+    latest: dict[TopicPartition, int | None] = {}
+    for file in files:
+        begins = _boundary_ms(file.directory, time_zone, 0)
+        for part in file.parts if begins is not None else ():
+            tp = TopicPartition(file.topic, part.partition)
+            latest[tp] = max(begins or 0, latest.get(tp) or 0)
+    return latest
+
+
+def _boundary_ms(directory: str, time_zone: str, later: int) -> int | None:
+    """Return when a directory's day or hour begins, or, with ``later`` 1, the following one."""
     found = _LABELS.search(directory)
     if found is None:
         return None
     day, hour = found.groups()
-    begins = datetime.fromisoformat(day) + timedelta(hours=int(hour or 0))
-    # By the clock on the wall: an hour that comes twice, and a day of 23 or 25 hours, end where the next one begins.
-    following = begins + (timedelta(hours=1) if hour else timedelta(days=1))
-    moment = following.replace(tzinfo=ZoneInfo(time_zone)).astimezone(UTC)
-    return int(moment.timestamp() * 1000)
+    try:
+        begins = datetime.fromisoformat(day) + timedelta(hours=int(hour or 0))
+        # By the clock on the wall: an hour that comes twice, and a day of 23 or 25 hours, end where the next begins.
+        moment = begins + later * (timedelta(hours=1) if hour else timedelta(days=1))
+        return int(moment.replace(tzinfo=ZoneInfo(time_zone)).astimezone(UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        # The calendar's first and last day.
+        return None
 
 
 def complete_directories(

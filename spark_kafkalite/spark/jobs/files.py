@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -73,7 +73,10 @@ class Files(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """Return when a file was last written, in ms since the epoch; None when there is no such file."""
+        """Return when a file was last written, or a directory got or lost an entry, in ms since the epoch.
+
+        None when there is no such file. The file system's clock says.
+        """
         ...
 
     def beside(self, suffix: str) -> Files:
@@ -190,10 +193,11 @@ class LocalFiles:
 
     def delete(self, path: str) -> None:
         target = self._root / path
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        while target.is_dir():
+            # Another run may delete it, too, and rmtree fails over a file that is gone.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(target)
+        target.unlink(missing_ok=True)
 
 
 def _fsync_directory(directory: Path) -> None:
@@ -237,12 +241,22 @@ class HadoopFiles:
             return None
         return int(self._fs.getFileStatus(self._path(path)).getLen())
 
-    def _statuses(self, directory: str) -> Iterator[Any]:
-        if self.exists(directory):
-            yield from self._fs.listStatus(self._path(directory))
-
     def names(self, directory: str) -> list[str]:
-        return sorted(status.getPath().getName() for status in self._statuses(directory))
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            statuses = self._fs.listStatus(self._path(directory))
+        except Py4JJavaError as error:
+            if "FileNotFoundException" in error.java_exception.getClass().getName():
+                return []
+            raise
+        # One call for all: ten thousand entries take seconds one by one. No name has a NUL in it. The names go into an
+        # array of objects because py4j does not find a method for any other array.
+        paths, lang = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses), self._jvm.java.lang
+        objects = lang.reflect.Array.newInstance(lang.Class.forName("java.lang.Object"), len(paths))
+        lang.System.arraycopy(paths, 0, objects, 0, len(paths))
+        joined = str(self._jvm.org.apache.commons.lang3.StringUtils.join(objects, "\0"))
+        return sorted(path.rpartition("/")[2] for path in joined.split("\0") if path)
 
     def read(self, path: str) -> str:
         if not self.exists(path):

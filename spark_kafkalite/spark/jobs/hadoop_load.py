@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from spark_kafkalite.spark.jobs import publish
+from spark_kafkalite.spark.jobs import lease, publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
+from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
+from spark_kafkalite.spark.jobs.decoding import check_value_schema
+from spark_kafkalite.spark.jobs.formats import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load_options import (
-    Bounds,
     LoadOptions,
+    RunBounds,
     TopicOptions,
     named_pattern,
+    schema_text,
     time_zone,
     topic_options_of,
 )
 from spark_kafkalite.spark.jobs.load_report import metrics_text, planned_text, report, write_metrics
 from spark_kafkalite.spark.jobs.load_run import plan_round, run_load, summary_of
-from spark_kafkalite.spark.jobs.quantities import Duration, Size
-from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
+from spark_kafkalite.spark.jobs.quantities import Duration, Share, Size
+from spark_kafkalite.spark.jobs.session import reachable_files, say, start_session
 
 
-@click.command(name="hadoop_load", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", "topics", default="", help="Topic to load, or several with commas.")
 @click.option("--topic-pattern", help="Also load the topics whose whole name this regular expression matches.")
@@ -43,18 +47,52 @@ from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_f
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["parquet", "orc", "json"]),
+    type=click.Choice(list(CODECS)),
     default="parquet",
     show_default=True,
-    help="Format of the files; json is a JSON object a line, with keys and values in base64.",
+    help="Format of the files: json is a JSON object a line, with keys and values in base64; text the values alone, "
+    "a line each; avro needs fastavro.",
 )
-@click.option("--codec", help="Compression of the files, in Spark's name: zstd, gzip, none. [default: Spark's own]")
+@click.option(
+    "--codec",
+    help="Compression of the files: none, or "
+    + "; ".join(f"{name}: {', '.join(codecs[1:])}" for name, codecs in CODECS.items())
+    + ". [default: Spark's own; avro: none]",
+)
+@click.option(
+    "--value",
+    type=click.Choice(list(get_args(ValueForm))),
+    default="bytes",
+    show_default=True,
+    help="What becomes of a value: its bytes; columns of the JSON in it; or schema_id and payload of a schema "
+    "registry's frame, the payload as JSON with --value-schema.",
+)
+@click.option(
+    "--value-schema",
+    metavar="DDL|FILE",
+    help="Schema of the JSON, such as 'id BIGINT, name STRING', or a file with that or with a Spark schema's JSON.",
+)
+@click.option(
+    "--max-quarantined",
+    type=Share(),
+    default="0",
+    show_default=True,
+    help="How many records, N or P% of all, may be put under _kafkalite/quarantine because they cannot be decoded; "
+    "more fail the run.",
+)
 @click.option(
     "--partition-by",
     type=click.Choice(["day", "hour", "none"]),
     default="day",
     show_default=True,
-    help="Directories by record timestamp.",
+    help="Directories by time.",
+)
+@click.option(
+    "--event-time",
+    default=RECORD_TIME,
+    show_default=True,
+    help="Time of the directories: record (its timestamp), header:NAME, or json:FIELD of the value (json:a.b for a "
+    "field of a), in ms since the epoch or ISO 8601. Records without it go by their timestamp, and are counted.",
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of days and hours, such as Europe/Berlin.")
 @click.option(
@@ -119,16 +157,25 @@ from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_f
 @click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
+@click.option(
+    "--keep-manifests",
+    "keep_manifests_ms",
+    type=Duration(),
+    default="30d",
+    show_default=True,
+    help="How long manifests are kept once a checkpoint stands in for them.",
+)
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
+@lease_options
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(**given: Any) -> None:
     """Load what TOPIC received since the last run into DESTINATION.
 
     Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet, or TOPIC-load-RUN-N.parquet
-    with several small partitions, with the columns of the Spark source, values undecoded. A run killed at any point
-    leaves nothing half-done: the next one completes or drops it. A directory gets _SUCCESS when every partition of the
-    topic has passed its end.
+    with several small partitions, with the columns of the Spark source; values are bytes unless --value says what they
+    are. A run killed at any point leaves nothing half-done: the next one completes or drops it. A directory gets
+    _SUCCESS when every partition of the topic has passed its end.
 
     The first character of a TOPIC that begins with '_' or '.' is written as %XX in names, because Spark leaves such
     files out, and names too long for the file system are cut and end in a hash. What a run could not load, and topics
@@ -138,17 +185,23 @@ def main(**given: Any) -> None:
     started = time.monotonic()
     summary: dict[str, Any] = {}
     try:
-        with failures_in_one_line():
-            spark = start_session("kafkalite hadoop_load")
-            files = reachable_files(spark, "--destination", given["destination"])
-            if given["dry_run"]:
-                newest = publish.newest_manifest(files)
-                click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
-                return
-            if given["recover_only"]:
-                summary = summary_of(files, publish.recover(files))
-            else:
-                summary = run_load(spark, files, options)
+        spark = start_session("kafkalite hadoop_load")
+        for each in (options.usual, *(each for _, each in options.by_pattern)):
+            _check_value_schema(each.layout)
+        files = reachable_files(spark, "--destination", given["destination"])
+        if given["dry_run"]:
+            newest = publish.newest_manifest(files)
+            click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
+            return
+        run = publish.new_run()
+        with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
+            recovery = publish.recover(files, run, held.check)
+            summary = summary_of(files, recovery)
+            if not given["recover_only"]:
+                run_load(spark, files, options, run, recovery.newest, summary)
+    except BaseException:
+        summary = {}
+        raise
     finally:
         seconds = round(time.monotonic() - started, 1)
         if given["metrics_file"] is not None and not given["dry_run"]:
@@ -164,6 +217,10 @@ _BY_TOPIC = {
     "partition-by": "partition_by",
     "time-zone": "time_zone",
     "file-size": "file_bytes",
+    "value": "value",
+    "value-schema": "value_schema",
+    "event-time": "event_time",
+    "max-quarantined": "max_quarantined",
     "on-out-of-range": "on_out_of_range",
     "on-recreated-topic": "on_recreated_topic",
     "new-partitions": "new_partitions",
@@ -182,11 +239,17 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         )
     if pattern is not None:
         named_pattern(pattern, "--topic-pattern")
-    time_zone(given["time_zone"])
     parameters = {option.opts[0].removeprefix("--"): option for option in main.params}
     values = {own: given[str(parameters[name].name)] for name, own in _BY_TOPIC.items()}
+    values["time_zone"] = time_zone(values["time_zone"])
+    values["value_schema"] = schema_text(values["value_schema"])
     usual = TopicOptions().changed(values)
     known = {name: (own, _reader(parameters[name])) for name, own in _BY_TOPIC.items()}
+    by_pattern = () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known)
+    for where, each in (("", usual), *((f"[topics.{pattern}]: ", each) for pattern, each in by_pattern)):
+        problem = each.layout.problem()
+        if problem is not None:
+            raise click.UsageError(f"{where}{problem}")
     minutes = given["max_minutes"]
     return LoadOptions(
         given["bootstrap_server"],
@@ -194,13 +257,22 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         pattern,
         client_settings(given["command_config"], given["option_pairs"]),
         usual,
-        () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known),
-        Bounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
+        by_pattern,
+        RunBounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
+        given["keep_manifests_ms"],
     )
+
+
+def _check_value_schema(layout: FileLayout) -> None:
+    try:
+        check_value_schema(layout)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--value-schema") from None
 
 
 def _reader(parameter: click.Parameter) -> Any:
     """Return what makes an option's value of a text, as the command line does."""
-    if "--time-zone" in parameter.opts:
-        return time_zone
+    own = {"--time-zone": time_zone, "--value-schema": schema_text}.get(parameter.opts[0])
+    if own is not None:
+        return own
     return lambda value: parameter.type.convert(value, parameter, None)

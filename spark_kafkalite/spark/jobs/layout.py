@@ -28,14 +28,22 @@ _DIGEST_DIGITS: Final = 32
 _HIDDEN_ENDING: Final = "._COPYING_"
 _OFFSET_DIGITS: Final = 20
 _ENDING: Final = re.compile(r"\.(parquet|orc|json|avro|txt)(?:\.[a-z0-9]+)?\Z", re.ASCII)
+_RECREATED: Final = re.compile(r"-recreated([1-9][0-9]*)\.[a-z]+(?:\.[a-z0-9]+)?\Z", re.ASCII)
 # Of Spark's directories while a run stages; they hold a partition, a day and an hour beside the topic. Far below any
 # limit, because a hash there is seen by nobody.
 MAX_STAGED_TOPIC: Final = 100
+# The column that makes those directories: topic@[day[@hour]], the topic as `staged_topic` has it, or what is no record
+# of a file. Neither '@' nor the '~' before a hash can stand in a topic's name.
+GROUP: Final = "kafkalite_group"
+NO_DATA: Final = "@"
+ACCOUNTS: Final = "@accounts"
+FACTS: Final = "@facts"
+QUARANTINED: Final = "@quarantined"
 
 
-def is_hidden(topic: str) -> bool:
-    """Say whether programs would leave out a directory or a file of the topic's own name."""
-    return topic.startswith(("_", ".")) or topic.endswith(_HIDDEN_ENDING)
+def is_hidden(name: str) -> bool:
+    """Say whether programs leave out a directory or a file of this name, such as a topic's own."""
+    return name.startswith(("_", ".")) or name.endswith(_HIDDEN_ENDING)
 
 
 def directory_name(topic: str, name_max_bytes: int = NAME_MAX_BYTES) -> str:
@@ -57,9 +65,7 @@ def file_name(
     ``recreations`` counts how often the topic has been deleted and created again since its first load: its offsets
     begin anew each time, and its files must not take the names of those before.
     """
-    ending = f"-{partition}-{first_offset:0{_OFFSET_DIGITS}d}-{last_offset:0{_OFFSET_DIGITS}d}"
-    if recreations:
-        ending += f"-recreated{recreations}"
+    ending = f"-{partition}-{first_offset:0{_OFFSET_DIGITS}d}-{last_offset:0{_OFFSET_DIGITS}d}{_recreated(recreations)}"
     return _with_ending(topic, f"{ending}.{file_format}", name_max_bytes)
 
 
@@ -70,13 +76,30 @@ def shared_file_name(
     number: int,
     name_max_bytes: int = NAME_MAX_BYTES,
     file_format: str = "parquet",
+    recreations: int = 0,
 ) -> str:
     """Return the name of a data file with rows of several partitions: the ``number``-th of a ``run`` of some kind."""
-    return _with_ending(topic, f"-{kind}-{run}-{number}.{file_format}", name_max_bytes)
+    ending = f"-{kind}-{run}-{number}{_recreated(recreations)}"
+    return _with_ending(topic, f"{ending}.{file_format}", name_max_bytes)
+
+
+def recreations_in_name(path: str) -> int:
+    """Return how often a topic had been created again when the file was named, as far as its name tells."""
+    found = _RECREATED.search(path)
+    return int(found[1]) if found else 0
+
+
+def _recreated(recreations: int) -> str:
+    return f"-recreated{recreations}" if recreations else ""
 
 
 def _with_ending(topic: str, ending: str, name_max_bytes: int) -> str:
     return _fitting(topic, name_max_bytes - _CHECKSUM_NAME_EXTRA - len(ending)) + ending
+
+
+def is_data_file(path: str) -> bool:
+    """Say whether a path ends as that of a published data file does."""
+    return _ENDING.search(path) is not None
 
 
 def file_format_of(path: str) -> str:

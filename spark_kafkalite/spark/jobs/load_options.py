@@ -17,6 +17,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -26,18 +27,27 @@ import click
 from spark_kafkalite.spark.jobs.accounting import HolePolicy
 from spark_kafkalite.spark.jobs.client_options import source_options
 from spark_kafkalite.spark.jobs.completeness import LatePolicy
+from spark_kafkalite.spark.jobs.folding import KEEP_MS
+from spark_kafkalite.spark.jobs.formats import FileLayout
 from spark_kafkalite.spark.jobs.planning import LoadPolicies
-from spark_kafkalite.spark.jobs.staging import Layout
+from spark_kafkalite.spark.jobs.quarantine import NONE_QUARANTINED, MaxQuarantined
 
-# A choice or a parameter type for each option that may differ by topic: see `topic_options_of`.
-OptionTypes = Mapping[str, click.ParamType[Any]]
-_LAYOUT: Final = ("partition_by", "file_format", "codec", "time_zone", "file_bytes")
+_LAYOUT: Final = (
+    "partition_by",
+    "file_format",
+    "codec",
+    "time_zone",
+    "file_bytes",
+    "value",
+    "value_schema",
+    "event_time",
+)
 _POLICIES: Final = ("on_out_of_range", "on_recreated_topic", "new_partitions")
-_OTHERS: Final = ("on_hole", "late", "grace_ms")
+_OTHERS: Final = ("on_hole", "late", "grace_ms", "max_quarantined")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RunBounds:
     """How much a run takes at most; None is no bound. Bytes are those of the log, and a soft bound."""
 
     max_bytes: int | None = None
@@ -49,11 +59,12 @@ class Bounds:
 class TopicOptions:
     """What may differ from topic to topic."""
 
-    layout: Layout = field(default_factory=Layout)
+    layout: FileLayout = field(default_factory=FileLayout)
     policies: LoadPolicies = field(default_factory=LoadPolicies)
     on_hole: HolePolicy = "fail"
     late: LatePolicy = "append"
     grace_ms: int = 600_000
+    max_quarantined: MaxQuarantined = NONE_QUARANTINED
 
     def changed(self, given: Mapping[str, Any]) -> TopicOptions:
         """Return the options with others of these names."""
@@ -75,7 +86,8 @@ class LoadOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     usual: TopicOptions = field(default_factory=TopicOptions)
     by_pattern: tuple[tuple[str, TopicOptions], ...] = ()
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RunBounds = field(default_factory=RunBounds)
+    keep_manifests_ms: int = KEEP_MS
 
     @property
     def source(self) -> dict[str, str]:
@@ -107,6 +119,20 @@ def time_zone(text: str, option: str = "--time-zone") -> str:
     return text
 
 
+def schema_text(given: str | None, option: str = "--value-schema") -> str | None:
+    """Return a schema that was given, itself or as a file, on one line.
+
+    Raises click.BadParameter for a file that cannot be read.
+    """
+    if given is None:
+        return None
+    try:
+        text = Path(given).read_text(encoding="utf-8") if isfile(given) else given
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{given}: {error}", param_hint=option) from None
+    return " ".join(text.split())
+
+
 def topic_options_of(
     path: str, usual: TopicOptions, known: Mapping[str, tuple[str, Callable[[Any], Any]]]
 ) -> tuple[tuple[str, TopicOptions], ...]:
@@ -136,7 +162,8 @@ def topic_options_of(
                 )
             own, make = known[name]
             try:
-                values[own] = make(value)
+                # A number is what it is on the command line.
+                values[own] = make(str(value))
             except click.UsageError as error:
                 raise click.BadParameter(f"{where}, {name}: {error.message}", param_hint=hint) from None
         found.append((named_pattern(pattern, where), usual.changed(values)))

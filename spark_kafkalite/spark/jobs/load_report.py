@@ -16,6 +16,7 @@ from spark_kafkalite.spark.jobs.load_run import RoundPlan
 # Figures of the summary, the names they have for Prometheus, and what they are.
 _FIGURES = {
     "records": "Records that the last run published.",
+    "quarantined_records": "Records of the last run that could not be decoded.",
     "late_records": "Records of the last run that came after their directory was complete.",
     "offsets": "Offsets that the last run went through.",
     "lost_offsets": "Offsets that were gone before the last run could load them.",
@@ -97,6 +98,15 @@ def report(summary: Mapping[str, Any]) -> str:
         lines.append(f"WARNING: left as they are, because records were deleted: {listed(summary['skipped'])}")
     if summary["late_records"]:
         lines.append(f"{summary['late_records']} records came late, for directories that were complete")
+    if summary["quarantined_records"]:
+        lines.append(
+            f"WARNING: {summary['quarantined_records']} records cannot be decoded; they are under _kafkalite/quarantine"
+        )
+    if summary["event_time_fallbacks"]:
+        lines.append(
+            f"WARNING: {summary['event_time_fallbacks']} records have no --event-time that can be read, and lie by "
+            "their own timestamp"
+        )
     if summary["records_without_timestamp"]:
         lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
     for topic, of_topic in summary["topics"].items() if len(summary["topics"]) > 1 else ():
@@ -109,9 +119,12 @@ def report(summary: Mapping[str, Any]) -> str:
         )
     else:
         noted = f" ({summary['manifest']})" if summary["manifest"] is not None else ""
-        lines.append(f"nothing new for {summary['destination']}{noted}")
+        what = "none of the new records is in a file under" if summary["quarantined_records"] else "nothing new for"
+        lines.append(f"{what} {summary['destination']}{noted}")
     if summary["completed"]:
         lines.append(f"complete now: {listed(summary['completed'])}")
+    if summary.get("not_folded"):
+        lines.append(f"WARNING: old manifests were not folded into a checkpoint: {summary['not_folded']}")
     if summary["more"]:
         lines.append("there is more to load: run again")
     return "\n".join(lines)

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.jobs import completeness, publish, staging
+from spark_kafkalite.spark.jobs import completeness, folding, publish, staging
 from spark_kafkalite.spark.jobs.accounting import check_holes, with_late
 from spark_kafkalite.spark.jobs.client_options import open_admin
 from spark_kafkalite.spark.jobs.completeness import Directories
+from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.load_options import Bounds, LoadOptions, TopicOptions
+from spark_kafkalite.spark.jobs.formats import FileLayout
+from spark_kafkalite.spark.jobs.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, Manifest, PublishedFile
 from spark_kafkalite.spark.jobs.planning import LoadPlan, TopicLogs, plan_load
 from spark_kafkalite.spark.jobs.progress import shown_progress
+from spark_kafkalite.spark.jobs.quarantine import MaxQuarantined
 from spark_kafkalite.spark.jobs.session import check_same_topics, compacted_topics, matching_topics, topic_logs
 from spark_kafkalite.spark.jobs.task_planning import planned_in_tasks
 from spark_kafkalite.spark.offset_ranges import limited
@@ -46,36 +49,42 @@ class RoundPlan:
 
 
 def run_load(
-    spark: SparkSession, files: Files, options: LoadOptions, clock_s: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
-    """Load what there is, within the bounds, and return what is to be told of it.
+    spark: SparkSession,
+    files: Files,
+    options: LoadOptions,
+    run: str,
+    newest: Manifest | None,
+    summary: dict[str, Any],
+    clock_s: Callable[[], float] = time.monotonic,
+) -> None:
+    """Load what there is, within the bounds, and add what is to be told of it to the summary.
 
-    Raises PlanError, AuditError and ManifestError, and what Spark and the file system raise.
+    ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
+    PlanError, AuditError and ManifestError, and what Spark and the file system raise.
     """
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
-    recovery = publish.recover(files)
-    summary = summary_of(files, recovery)
-    newest = recovery.newest
     left = options.bounds
     while True:
         planned = plan_round(options, left, newest)
-        published = _publish(spark, files, options, planned, newest)
+        published = _publish(spark, files, options, run, planned, newest)
         _add_round(summary, planned, published)
         if published is not None:
+            summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
             newest = published
             left = replace(
                 left,
                 max_bytes=_less(left.max_bytes, planned.size_bytes),
                 max_records=_less(left.max_records, planned.plan.size),
             )
+        summary["more"] = planned.more
         out_of_bounds = left.max_bytes == 0 or left.max_records == 0
         timed_out = until_s is None or clock_s() >= until_s
         if published is None or not planned.more or out_of_bounds or timed_out:
-            summary["more"] = planned.more
-            return summary
+            return
+        run = publish.new_run()
 
 
-def plan_round(options: LoadOptions, bounds: Bounds, newest: Manifest | None) -> RoundPlan:
+def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
     """Return what the next round of a destination is going to load. Raises PlanError."""
     with open_admin(options.bootstrap_server, options.client) as admin:
         topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
@@ -103,6 +112,8 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "files": 0,
         "records": 0,
         "late_records": 0,
+        "quarantined_records": 0,
+        "event_time_fallbacks": 0,
         "offsets": 0,
         "lost_offsets": 0,
         "lost": [],
@@ -113,6 +124,7 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "records_without_timestamp": 0,
         "topics": {},
         "more": False,
+        "not_folded": None,
     }
 
 
@@ -120,7 +132,7 @@ def _less(bound: int | None, taken: float) -> int | None:
     return None if bound is None else max(0, bound - int(taken))
 
 
-def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
+def _bounded(plan: LoadPlan, bounds: RunBounds, sampler: Sampler) -> LoadPlan:
     starts = {each.topic_partition: each.start_offset for each in plan.ranges}
     ends: dict[TopicPartition, int] = {each.topic_partition: each.end_offset for each in plan.ranges}
     if bounds.max_records is not None:
@@ -134,13 +146,13 @@ def _bounded(plan: LoadPlan, bounds: Bounds, sampler: Sampler) -> LoadPlan:
 
 
 def _publish(
-    spark: SparkSession, files: Files, options: LoadOptions, planned: RoundPlan, newest: Manifest | None
+    spark: SparkSession, files: Files, options: LoadOptions, run: str, planned: RoundPlan, newest: Manifest | None
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
-    run = publish.new_run()
     if plan.ranges:
         publish.write_plan(files, run, plan)
+        fault_point("planned")
     with shown_progress(spark, "loading", plan.size, planned.size_bytes):
         staged = _staged(spark, files, run, options, plan)
     if plan.ranges:
@@ -155,28 +167,35 @@ def _publish(
     loaded = newest.topics if newest is not None else {}
     if not plan.ranges and not plan.changes(loaded) and not directories.completed:
         return None
+    if not plan.ranges:
+        # The sign that there is something to be done after the commit.
+        publish.write_plan(files, run, plan)
     return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
 
 
 def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, plan: LoadPlan) -> staging.Staged:
     """Stage each group of topics that have one layout."""
     parts = [
-        staging.stage(spark, files, run, plan.of_topics(topics), options.source, usual.layout, number)
+        staging.stage(
+            spark, files, run, plan.of_topics(topics), options.source, usual.layout, usual.max_quarantined, number
+        )
         for number, (usual, topics) in enumerate(_groups(options, plan.topics))
     ]
     return staging.Staged(
         tuple(file for part in parts for file in part.files),
         tuple(each for part in parts for each in part.ranges),
         sum(part.records_without_timestamp for part in parts),
+        tuple(file for part in parts for file in part.quarantine),
+        sum(part.event_time_fallbacks for part in parts),
     )
 
 
 def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[TopicOptions, set[str]]]:
-    """Return the topics by layout, each group with the options of one of them."""
-    groups: dict[staging.Layout, tuple[TopicOptions, set[str]]] = {}
+    """Return the topics by layout and what it may not decode, each group with the options of one of them."""
+    groups: dict[tuple[FileLayout, MaxQuarantined], tuple[TopicOptions, set[str]]] = {}
     for topic in topics:
         of_topic = options.of_topic(topic)
-        groups.setdefault(of_topic.layout, (of_topic, set()))[1].add(topic)
+        groups.setdefault((of_topic.layout, of_topic.max_quarantined), (of_topic, set()))[1].add(topic)
     return iter(groups.values())
 
 
@@ -202,6 +221,7 @@ def _placed(
             of_topic.late,
             of_topic.grace_ms,
             of_topic.layout.time_zone,
+            by_record_time=of_topic.layout.by_record_time,
         )
         placed += own
         topics |= found.topics
@@ -240,6 +260,8 @@ def _add_round(summary: dict[str, Any], planned: RoundPlan, published: Manifest 
     summary["files"] += len(published.files)
     summary["records"] += published.records
     summary["late_records"] += sum(each.late for each in published.ranges)
+    summary["quarantined_records"] += sum(each.quarantined for each in published.ranges)
+    summary["event_time_fallbacks"] += published.event_time_fallbacks
     summary["offsets"] += plan.size
     summary["completed"] += published.completed
     summary["records_without_timestamp"] += published.records_without_timestamp

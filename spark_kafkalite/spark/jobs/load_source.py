@@ -80,8 +80,29 @@ def tasks_from_json(text: str) -> Tasks:
     )
 
 
+class LoadReader(DataSourceReader):
+    """The tasks as planned, and how each is read."""
+
+    def __init__(self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks) -> None:
+        self._options = options
+        self.plan = ReadPlan.of(options, schema)
+        self._tasks = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks."""
+        return tasks_of(self._options, self._tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each range, and its account; runs in a Python worker."""
+        passed = PassedOffsets()
+        for each, batches in read_ranges(self.plan, partition, passed):
+            yield from accounted(each, batches, passed, self.plan.schema)
+
+
 class LoadSource(DataSource):
     """Reads planned ranges; registered by the jobs, for themselves."""
+
+    reader_type: type[LoadReader] = LoadReader
 
     @classmethod
     def name(cls) -> str:
@@ -97,31 +118,13 @@ class LoadSource(DataSource):
         given = {name: value for name, value in self.options.items() if name != TASKS}
         options = reader_options(given)
         speak_of(SOURCE, options.subject)
-        return LoadReader(options, projected_schema(schema), tasks_from_json(self.options[TASKS]))
+        return self.reader_type(options, projected_schema(schema), tasks_from_json(self.options[TASKS]))
 
 
-class LoadReader(DataSourceReader):
-    """The tasks as planned, and how each is read."""
-
-    def __init__(self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks) -> None:
-        self._options = options
-        self._plan = ReadPlan.of(options, schema)
-        self._tasks = tasks
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the tasks."""
-        return tasks_of(self._options, self._tasks)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each range, and its account; runs in a Python worker."""
-        passed = PassedOffsets()
-        for each, batches in read_ranges(self._plan, partition, passed):
-            yield from _accounted(each, batches, passed, self._plan.schema)
-
-
-def _accounted(
+def accounted(
     each: OffsetRange, batches: Iterator[pa.RecordBatch], passed: PassedOffsets, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range, and its account as one more; ``passed`` counts what is decoded."""
     before = replace(passed)
     size_bytes = 0
     bounds: list[tuple[int, int]] = []

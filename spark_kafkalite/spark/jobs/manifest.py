@@ -35,12 +35,14 @@ FORMAT_WITHOUT_IDS: Final = 1
 HOME: Final = "_kafkalite"
 MANIFESTS: Final = f"{HOME}/manifests"
 STAGING: Final = f"{HOME}/staging"
+QUARANTINE: Final = f"{HOME}/quarantine"
+REPLACED: Final = f"{HOME}/replaced"
 LOAD: Final = "load"
 TAKEOVER: Final = "takeover"
 COMPACT: Final = "compact"
 KINDS: Final = (LOAD, TAKEOVER, COMPACT)
-_DIGITS: Final = 20
-_NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json", re.ASCII)
+DIGITS: Final = 20
+_NAME: Final = re.compile(rf"[0-9]{{{DIGITS}}}\.json", re.ASCII)
 
 NextOffsets = dict[TopicPartition, int]
 
@@ -210,7 +212,9 @@ class Manifest:
     ``kind`` is what the run did: ``load`` (also a replay into a directory), ``takeover`` (nothing but to take the
     number from a run that may still be alive), ``compact`` (``replaced`` are the final paths that its files stand in
     for).
-    ``layout`` is what the run was asked for: format, directories, event time and their like.
+    ``layout`` is what the run was asked for: format, directories, event time and their like. ``quarantine`` are the
+    files with the records that could not be decoded, ``event_time_fallbacks`` counts the records in ``files`` that lie
+    by their own timestamp, because the event time that was asked for is not in them.
     """
 
     number: int
@@ -230,6 +234,8 @@ class Manifest:
     layout: Mapping[str, str] = field(default_factory=dict)
     kind: str = LOAD
     format: int = FORMAT
+    quarantine: tuple[PublishedFile, ...] = ()
+    event_time_fallbacks: int = 0
 
     @property
     def path(self) -> str:
@@ -238,6 +244,17 @@ class Manifest:
     @property
     def staging(self) -> str:
         return staging_path(self.run)
+
+    def layout_of(self, topic: str) -> dict[str, str]:
+        """Return the layout of one topic: the run's, and what that topic had otherwise (``TOPIC:NAME``)."""
+        usual = {name: value for name, value in self.layout.items() if ":" not in name}
+        own = f"{topic}:"
+        return usual | {name.removeprefix(own): value for name, value in self.layout.items() if name.startswith(own)}
+
+    @property
+    def moved_files(self) -> tuple[PublishedFile, ...]:
+        """All files that have a staged and a final place."""
+        return (*self.files, *self.quarantine)
 
     @property
     def may_have_hidden_files(self) -> bool:
@@ -253,8 +270,8 @@ class Manifest:
             for partition, offset in loaded.next_offsets.items()
         }
 
-    def to_json(self) -> str:
-        """Return the manifest's text, in format 3."""
+    def to_json(self, indent: int | None = 1) -> str:
+        """Return the manifest's text, in format 3; without ``indent`` it is one line."""
         document = {
             "format": FORMAT,
             "number": self.number,
@@ -264,6 +281,7 @@ class Manifest:
             "layout": dict(sorted(self.layout.items())),
             "records": self.records,
             "records_without_timestamp": self.records_without_timestamp,
+            "event_time_fallbacks": self.event_time_fallbacks,
             "topics": {topic: _topic_document(loaded) for topic, loaded in sorted(self.topics.items())},
             "ranges": [each.document() for each in self.ranges],
             "lost": [each.document() for each in self.lost],
@@ -273,8 +291,9 @@ class Manifest:
             "reopened": list(self.reopened),
             "replaced": list(self.replaced),
             "files": [file.document() for file in self.files],
+            "quarantine": [file.document() for file in self.quarantine],
         }
-        return json.dumps(document, indent=1) + "\n"
+        return json.dumps(document, indent=indent, separators=None if indent else (",", ":")) + "\n"
 
 
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
@@ -293,7 +312,7 @@ def _offsets_document(offsets: Mapping[int, int]) -> dict[str, int]:
 
 def manifest_path(number: int) -> str:
     """Return where manifest ``number`` lies under the destination."""
-    return f"{MANIFESTS}/{number:0{_DIGITS}d}.json"
+    return f"{MANIFESTS}/{number:0{DIGITS}d}.json"
 
 
 def manifest_numbers(names: list[str]) -> list[int]:
@@ -304,3 +323,8 @@ def manifest_numbers(names: list[str]) -> list[int]:
 def staging_path(run: str) -> str:
     """Return the staging directory of a run."""
     return f"{STAGING}/{run}"
+
+
+def replaced_path(run: str, final: str) -> str:
+    """Return where a file lies that a run has replaced."""
+    return f"{REPLACED}/{run}/{final}"

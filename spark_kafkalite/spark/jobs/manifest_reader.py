@@ -24,6 +24,7 @@ from spark_kafkalite.spark.jobs.manifest import (
     HOME,
     KINDS,
     LOAD,
+    QUARANTINE,
     RANGE_FIELDS,
     STAGING,
     FilePart,
@@ -218,7 +219,9 @@ class _Fields:
         if number is not None and found != number:
             self._refuse("number", found, f"the {number} of the file's name")
         files = self.objects("files", lambda each: each.file(written))
-        for name, places in (("staged", [each.staged for each in files]), ("final", [each.final for each in files])):
+        held_back = self.objects("quarantine", lambda each: each.file(written, QUARANTINE)) if with_ranges else ()
+        moved = (*files, *held_back)
+        for name, places in (("staged", [each.staged for each in moved]), ("final", [each.final for each in moved])):
             if len(set(places)) != len(places):
                 seen: set[str] = set()
                 twice = next(each for each in places if each in seen or seen.add(each))  # type: ignore[func-returns-value]
@@ -241,6 +244,8 @@ class _Fields:
             layout=self.texts("layout") if with_ranges else {},
             kind=self.one_of("kind", KINDS) if with_ranges else LOAD,
             format=written,
+            quarantine=held_back,
+            event_time_fallbacks=self.number("event_time_fallbacks") if with_ranges else 0,
         )
 
     def topics(self, written: int) -> dict[str, LoadedTopic]:
@@ -294,7 +299,8 @@ class _Fields:
             self.topic("topic"), self.topic_id("earlier_id"), self.topic_id("id"), self.offsets("earlier_next_offsets")
         )
 
-    def file(self, written: int) -> PublishedFile:
+    def file(self, written: int, within: str | None = None) -> PublishedFile:
+        """Return a file; its final path is ``within`` a directory of ours, None: outside of all of them."""
         with_parts = written > FORMAT_WITHOUT_RANGES
         fields = _FILE_FIELDS if with_parts else _FILE_FIELDS_OF_ONE_PARTITION
         unknown = self._document.keys() - fields
@@ -315,6 +321,10 @@ class _Fields:
             self.number("records", max(1, file.records), file.records)
         if not file.staged.startswith(f"{STAGING}/"):
             self._refuse(self._within("staged"), file.staged, f"a path in {STAGING}")
+        if within is not None:
+            if not file.final.startswith(f"{within}/"):
+                self._refuse(self._within("final"), file.final, f"a path in {within}")
+            return file
         # Format 1 put a topic of that name there.
         if file.final.startswith(f"{HOME}/") and (written > FORMAT_WITHOUT_IDS or file.topic != HOME):
             self._refuse(self._within("final"), file.final, f"a path outside of {HOME}")

@@ -37,6 +37,10 @@ class PlanError(KafkaliteError):
     """What is to be read is not in the log."""
 
 
+class DataLossError(PlanError):
+    """Going on would leave out records, or mix those of two logs, without anybody having said so."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicLogs:
     """What the cluster holds of some topics. ``topic_ids`` in Kafka's text; a topic without one is not in it.
@@ -156,8 +160,8 @@ def plan_load(
 ) -> LoadPlan:
     """Return what is in the log and not yet loaded; ``policies`` are those of all topics, or of each.
 
-    Raises PlanError when the next offset of a partition lies beyond the end of its log, when it lies before the start
-    unless ``on_out_of_range`` says how to go on, and for a topic that was deleted and created again unless
+    Raises DataLossError when the next offset of a partition lies beyond the end of its log, when it lies before its
+    start unless ``on_out_of_range`` says how to go on, and for a topic that was deleted and created again unless
     ``on_recreated_topic`` is ``earliest``: what its logs hold is loaded then, and what they no longer hold from offset
     0 on is among the lost ranges.
     """
@@ -174,7 +178,7 @@ def plan_load(
         reason = _recreation(topic, before, found_id, logs_of_topic)
         if reason is not None:
             if own.on_recreated_topic == "fail":
-                raise PlanError(
+                raise DataLossError(
                     f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, beside what "
                     "was loaded of the earlier one, or load it into another destination"
                 )
@@ -188,7 +192,7 @@ def plan_load(
             first = log.start_offset if own.new_partitions == "earliest" else log.end_offset
             start = before.next_offsets.get(partition, first)
             if start > log.end_offset:
-                raise PlanError(
+                raise DataLossError(
                     f"{topic_partition}: the last run ended at offset {start}, but the log now ends at "
                     f"{log.end_offset}, and the topic is the same: a new leader does not know its end yet (run again), "
                     "or the log was truncated (load the topic into another destination)"
@@ -225,9 +229,9 @@ def plan_load(
 
 
 def _resumed(topic_partition: TopicPartition, start: int, log: LogBounds, policy: OutOfRangePolicy) -> int:
-    """Return where to go on behind offsets that are gone. Raises PlanError where the run is to fail."""
+    """Return where to go on behind offsets that are gone. Raises DataLossError where the run is to fail."""
     if policy == "fail":
-        raise PlanError(
+        raise DataLossError(
             f"{topic_partition}: the last run ended at offset {start}, but the log now starts at {log.start_offset}: "
             f"{log.start_offset - start} offsets were deleted before they were loaded; run with --on-out-of-range "
             "earliest to go on without them"
@@ -247,7 +251,7 @@ def _recreation(
 ) -> str | None:
     """Say why the topic is not the one that was loaded before; None when nothing speaks against it.
 
-    Raises PlanError for one that was loaded before the last: another cluster is being asked, or was.
+    Raises DataLossError for one that was loaded before the last: another cluster is being asked, or was.
     """
     if before.topic_id is not None and found_id is not None:
         if found_id == before.topic_id:
@@ -256,7 +260,7 @@ def _recreation(
             f"topic {topic}: the last run loaded the topic with id {before.topic_id}, but its id now is {found_id}"
         )
         if found_id in before.earlier_ids:
-            raise PlanError(
+            raise DataLossError(
                 f"{changed}, which was loaded before that one: two clusters have a topic of this name; check "
                 "--bootstrap-server, and load each cluster into a destination of its own"
             )
@@ -271,42 +275,3 @@ def _recreation(
                 "the topic was deleted and created again, or truncated"
             )
     return None
-
-
-def plan_replay(
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    logs: TopicLogs,
-) -> LoadPlan:
-    """Return the ranges between two asked-for positions; partitions without an end go to the log's end.
-
-    Raises PlanError when a start or end lies outside the log, or a start beyond its end.
-    """
-    unknown = sorted(str(item) for item in {*starts, *ends} - set(logs.bounds))
-    if unknown:
-        raise PlanError(f"no such partition: {', '.join(unknown)}")
-    ranges: list[OffsetRange] = []
-    for topic_partition, log in sorted(logs.bounds.items()):
-        start = starts.get(topic_partition, log.start_offset)
-        until = ends.get(topic_partition, log.end_offset)
-        for name, offset in (("start", start), ("end", until)):
-            if not log.start_offset <= offset <= log.end_offset:
-                raise PlanError(
-                    f"{topic_partition}: the {name} {offset} is not in the log, which holds offsets "
-                    f"{log.start_offset} to {log.end_offset} (exclusive)"
-                )
-        if start > until:
-            raise PlanError(f"{topic_partition}: the start {start} lies beyond the end {until}")
-        if start < until:
-            ranges.append(OffsetRange(topic_partition, start, until))
-    topics = {
-        topic: LoadedTopic(
-            logs.topic_ids.get(topic),
-            {
-                partition: ends.get(TopicPartition(topic, partition), log.end_offset)
-                for partition, log in partitions.items()
-            },
-        )
-        for topic, partitions in _by_topic(logs.bounds).items()
-    }
-    return LoadPlan(tuple(ranges), topics)

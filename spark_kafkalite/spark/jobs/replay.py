@@ -1,9 +1,10 @@
 """The replay job: reads a past range of a topic again, into another topic or into files.
 
-The range is given by time or by offset and is planned before anything is read. Into a topic, records keep key, value,
-headers and timestamp, and their partition when the target has as many partitions; into files, they go through the same
-stage and commit as a load, into a destination that holds nothing yet. A topic has no such commit: every run writes, and
-one that is run again writes records again.
+The range is given by time, by offset or by the batches of a query, and is planned before anything is read
+(``replay_plan``). Into a topic, records keep key, value, headers and timestamp, and their partition when the target has
+as many partitions (``topic_copy``); with a run id the cluster remembers the run (``replay_run``), and one that is run
+again writes what the target lacks. Into files, records go through the same stage and commit as a load, into a
+destination that holds nothing yet.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from spark_kafkalite.client.admin.admin import Admin
-from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
-from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs import planning, publish, staging
+from spark_kafkalite.model import IsolationLevel
+from spark_kafkalite.spark.jobs import lease, publish, replay_run, staging
 from spark_kafkalite.spark.jobs.client_options import (
     client_options,
     client_settings,
@@ -27,58 +26,58 @@ from spark_kafkalite.spark.jobs.client_options import (
     sink_options,
     source_options,
 )
+from spark_kafkalite.spark.jobs.command import JobCommand
+from spark_kafkalite.spark.jobs.formats import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.quantities import Size
+from spark_kafkalite.spark.jobs.replay_options import (
+    FROM_OFFSETS,
+    AskedRange,
+    Batches,
+    Instant,
+    PartitionOffsets,
+    exactly_one,
+    run_id_option,
+)
 from spark_kafkalite.spark.jobs.session import (
     check_same_topics,
-    failures_in_one_line,
     is_submitted,
     reachable_files,
+    say,
     start_session,
     topic_logs,
 )
-from spark_kafkalite.spark.positions import EARLIEST, LATEST
-from spark_kafkalite.times import moment_ms
 
-_FROM_OFFSETS: Final = (
-    'First offset of every partition: \'{"0": 120, "1": 80}\'; -2 is the earliest offset there is, -1 the end.'
-)
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.jobs.offset_set import OffsetSet
 
 
-class Instant(click.ParamType[int]):
-    """Milliseconds since the epoch, or an ISO 8601 time; a time without a zone is UTC."""
-
-    name = "MS_OR_ISO"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return moment_ms(str(value))
-        except ValueError:
-            self.fail(f"{str(value)!r} is neither milliseconds since the epoch nor an ISO 8601 time", param, ctx)
-
-
-class PartitionOffsets(click.ParamType[dict[int, int]]):
-    """Offsets by partition as JSON: {"0": 120, "1": 80}. -2 is the earliest one, -1 the end, as in Spark's source."""
-
-    name = "JSON"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, int]:
-        if isinstance(value, dict):
-            return value
-        try:
-            document = json.loads(str(value))
-            return {int(partition): int(offset) for partition, offset in document.items()}
-        except (ValueError, AttributeError, TypeError):
-            self.fail(f'{value!r} is not of the form {{"PARTITION": OFFSET, ...}}', param, ctx)
-
-
-@click.command(name="replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="replay", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", required=True, help="Topic to read again.")
 @click.option("--from-timestamp", type=Instant(), help="First record timestamp: milliseconds, or ISO 8601 (UTC).")
-@click.option("--from-offsets", type=PartitionOffsets(), help=_FROM_OFFSETS)
+@click.option("--from-offsets", type=PartitionOffsets(), help=FROM_OFFSETS)
+@click.option("--from-checkpoint", metavar="DIR", help="Begin where a batch of the query with this checkpoint began.")
+@click.option(
+    "--batch",
+    "span",
+    type=Batches(),
+    help="With --from-checkpoint: that batch, and with N..M also end where batch M ended. Default: the last finished.",
+)
 @click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
 @click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive; the log's where not named.")
-@click.option("--to-topic", help="Topic to write the records to, again at each run; it must exist.")
+@click.option("--to-topic", help="Topic to write the records to; it must exist.")
+@click.option(
+    "--run-id",
+    callback=run_id_option,
+    metavar="NAME",
+    help="With --to-topic: run again with it, a run writes only what the topic lacks of it. It stamps the records.",
+)
+@click.option(
+    "--max-bytes-per-second",
+    type=Size(),
+    help="With --to-topic: of keys, values and headers, of all tasks together, such as 10m.",
+)
 @click.option("--destination", help="Directory to write the records to; it must hold no manifest yet.")
 @click.option(
     "--partition-by",
@@ -88,169 +87,183 @@ class PartitionOffsets(click.ParamType[dict[int, int]]):
     help="Directories by record timestamp, in UTC.",
 )
 @client_options
+@click.option("--dry-run", is_flag=True, help="Show the ranges and about how many bytes they have, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(
     bootstrap_server: str,
     topic: str,
-    from_timestamp: int | None,
-    from_offsets: dict[int, int] | None,
-    to_timestamp: int | None,
-    to_offsets: dict[int, int] | None,
     to_topic: str | None,
+    run_id: str | None,
+    max_bytes_per_second: int | None,
     destination: str | None,
     partition_by: str,
     command_config: str | None,
     option_pairs: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
+    **range_options: Any,
 ) -> None:
     """Read a past range of TOPIC again, into another topic or into files.
 
     The range is in log order: with timestamps it starts, in each partition, at the first record whose timestamp is at
     or after the one given, and runs to the first at or after the end. Records may be out of time order inside it.
 
-    Every replay into a topic writes: run twice, or run again after one that failed, it writes records twice. Replay
-    again into an empty topic. A directory that holds published files is refused.
+    With --run-id a replay into a topic that was killed, or is run again, goes on: it writes what the topic lacks of the
+    range that its first start planned. Without, every replay into a topic writes: run twice, or run again after one
+    that failed, it writes records twice. A directory that holds published files is refused.
     """
-    _exactly_one("--from-timestamp", from_timestamp, "--from-offsets", from_offsets)
-    _exactly_one("--to-topic", to_topic, "--destination", destination)
-    if to_timestamp is not None and to_offsets is not None:
-        raise click.UsageError("give --to-timestamp or --to-offsets, not both")
+    asked = AskedRange(topic, **range_options)
+    asked.check()
+    exactly_one({"--to-topic": to_topic, "--destination": destination})
+    for option, value in (("--run-id", run_id), ("--max-bytes-per-second", max_bytes_per_second)):
+        if value is not None and to_topic is None:
+            raise click.UsageError(f"{option} needs --to-topic")
     if to_topic == topic:
         raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
-    if from_timestamp is not None and to_timestamp is not None and from_timestamp >= to_timestamp:
-        raise click.UsageError(
-            f"--from-timestamp {_shown(from_timestamp)} is not before --to-timestamp {_shown(to_timestamp)}: swap them"
-        )
     options = client_settings(command_config, option_pairs, writes=to_topic is not None)
-    with failures_in_one_line():
-        if is_submitted():
-            # Only a session knows where the files lie that were shipped.
-            start_session("kafkalite replay")
-        with open_admin(bootstrap_server, options) as admin:
-            logs = topic_logs(admin, [topic], IsolationLevel.READ_COMMITTED)
-            if from_offsets is not None:
-                check_all_named(topic, logs.bounds, from_offsets)
-            starts = _positions(admin, topic, logs.bounds, from_timestamp, from_offsets)
-            ends = _positions(admin, topic, logs.bounds, to_timestamp, to_offsets)
-            same_partitions = to_topic is not None and len(logs.bounds) == len(
-                topic_logs(admin, [to_topic], IsolationLevel.READ_UNCOMMITTED).bounds
-            )
-        plan = planning.plan_replay(starts, ends, logs)
-        if not plan.ranges:
-            click.echo(nothing_to_replay(topic, logs.bounds, starts, from_timestamp), err=True)
-        summary = _run(
-            bootstrap_server,
-            plan,
-            logs,
-            to_topic,
-            same_partitions,
-            destination,
-            cast(staging.PartitionBy, partition_by),
-            options,
-        )
-    click.echo(json.dumps(summary) if as_json else f"replayed {summary['records']} records to {summary['target']}")
-
-
-def _exactly_one(first: str, first_value: object, second: str, second_value: object) -> None:
-    if (first_value is None) == (second_value is None):
-        raise click.UsageError(f"give exactly one of {first} and {second}")
-
-
-def _positions(
-    admin: Admin,
-    topic: str,
-    bounds: Mapping[TopicPartition, LogBounds],
-    timestamp: int | None,
-    offsets: dict[int, int] | None,
-) -> dict[TopicPartition, int]:
-    """Return the offset of each partition that a timestamp or explicit offsets name; a time past the end is the end."""
-    if offsets is not None:
-        named = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-        return {item: _resolved(offset, bounds.get(item)) for item, offset in named.items()}
-    if timestamp is None:
-        return {}
-    found = admin.list_offsets(dict.fromkeys(bounds, timestamp), isolation=IsolationLevel.READ_COMMITTED)
-    return {item: bounds[item].end_offset if at is None else at.offset for item, at in found.items()}
-
-
-def _resolved(offset: int, log: LogBounds | None) -> int:
-    if log is None:
-        return offset
-    return {EARLIEST: log.start_offset, LATEST: log.end_offset}.get(offset, offset)
-
-
-def check_all_named(topic: str, bounds: Mapping[TopicPartition, LogBounds], offsets: Mapping[int, int]) -> None:
-    """Raise PlanError when ``--from-offsets`` leaves a partition out, as Spark's source does."""
-    lacking = [item for item in sorted(bounds) if item.partition not in offsets]
-    if lacking:
-        raise PlanError(
-            f"--from-offsets names not every partition of topic {topic}: it lacks {listed(lacking)}; add each with the "
-            f'offset to begin with, as "{lacking[0].partition}": OFFSET, in which -2 is the earliest and -1 the end, '
-            "which replays nothing of it"
-        )
-
-
-def nothing_to_replay(
-    topic: str,
-    bounds: Mapping[TopicPartition, LogBounds],
-    starts: Mapping[TopicPartition, int],
-    from_timestamp: int | None,
-) -> str:
-    """Say why no partition has a range."""
-    if all(log.start_offset == log.end_offset for log in bounds.values()):
-        return f"nothing to replay: topic {topic} holds no records"
-    if from_timestamp is not None and all(starts[item] == log.end_offset for item, log in bounds.items()):
-        return f"nothing to replay: topic {topic} holds no record of {_shown(from_timestamp)} or later"
-    return f"nothing to replay: topic {topic} holds records, but none between the start and the end that were given"
-
-
-def _shown(timestamp_ms: int) -> str:
-    """Return a time as people read it; as milliseconds where Python's calendar ends before it."""
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp_ms} ms"
-
-
-def _run(
-    bootstrap_server: str,
-    plan: LoadPlan,
-    logs: TopicLogs,
-    to_topic: str | None,
-    same_partitions: bool,
-    destination: str | None,
-    partition_by: staging.PartitionBy,
-    options: dict[str, str],
-) -> dict[str, object]:
-    started = time.monotonic()
-    spark = start_session("kafkalite replay")
-    source = {**source_options(bootstrap_server, options), "kafka.isolation.level": "read_committed"}
-    records = 0
+    job = Replay(bootstrap_server, options, asked)
+    if is_submitted():
+        # Only a session knows where the files lie that were shipped.
+        start_session("kafkalite replay")
     if to_topic is not None:
+        summary = job.into_topic(to_topic, run_id, max_bytes_per_second, dry_run)
+    else:
+        summary = job.into_files(cast(str, destination), cast(PartitionBy, partition_by), dry_run)
+    click.echo(json.dumps(summary) if as_json else sentence(summary))
+
+
+class Replay:
+    """One run of the job: a range of a topic, and the cluster that it is on."""
+
+    def __init__(self, bootstrap_server: str, options: Mapping[str, str], asked: AskedRange) -> None:
+        self._bootstrap_server = bootstrap_server
+        self._options = options
+        self._asked = asked
+        self._started_s = time.monotonic()
+        self._source = {
+            **source_options(bootstrap_server, options),
+            "kafka.isolation.level": "read_committed",
+        }
+
+    def _admin(self) -> Admin:
+        return open_admin(self._bootstrap_server, self._options)
+
+    def _logs(self, admin: Admin) -> TopicLogs:
+        return topic_logs(admin, [self._asked.topic], IsolationLevel.READ_COMMITTED)
+
+    def into_topic(
+        self, target: str, run_id: str | None, max_bytes_per_second: int | None, dry_run: bool
+    ) -> dict[str, Any]:
+        """Copy the range, or what the target lacks of it, and return the summary."""
+        run: replay_run.ReplayRun | None = None
+        begun = False
+        with self._admin() as admin:
+            logs = self._logs(admin)
+            target_logs = topic_logs(admin, [target], IsolationLevel.READ_UNCOMMITTED)
+            if run_id is not None:
+                if (problem := replay_run.compaction_problem(admin, target)) is not None:
+                    raise PlanError(problem)
+                run = replay_run.recorded_run(admin, run_id)
+            begun = run is not None
+            if run is not None and run_id is not None:
+                plan = run.resumed(run_id, self._asked.digest(), logs, target_logs)
+            else:
+                plan = self._asked.plan(admin, logs)
+            if dry_run:
+                return {**self._planned(plan, target), "run_id": run_id, "begun": begun}
+            spark = start_session("kafkalite replay")
+            # Spark's worker processes import what reads and writes; who only plans does without.
+            from spark_kafkalite.spark.jobs.topic_copy import Look, TopicCopy
+
+            look = None
+            if run_id is not None:
+                topic = self._asked.topic
+                if run is None:
+                    run = replay_run.ReplayRun.first(self._asked.digest(), plan, logs, target_logs)
+                    back = Look(self._source, run_id, topic, replay_run.last_records(target_logs))
+                    replay_run.check_new(run_id, target, back.once(spark)[0])
+                # Also of a run that goes on: the coordinator then remembers it for longer.
+                admin.alter_group_offsets(replay_run.group_of(run_id), run.offsets())
+                look = Look(self._source, run_id, topic, run.look_from(target_logs))
+        present: Mapping[int, OffsetSet] = {}
+        if look is not None and begun:
+            present = look.when_quiet(spark)
+        there = sum(each.count for each in present.values())
+        if begun:
+            click.echo(f"run {run_id} goes on: {there} of its records are in topic {target} already", err=True)
+        same_partitions = len(logs.bounds) == len(target_logs.bounds)
+        sink = {**sink_options(self._bootstrap_server, self._options), "topic": target}
+        records = 0
         if plan.ranges:
-            frame = staging.read_ranges(spark, plan, source).where(staging.IS_RECORD)
-            columns = ["key", "value", "headers", "timestamp", *(["partition"] if same_partitions else [])]
-            writer = frame.select(*columns).write.format("kafkalite").options(**sink_options(bootstrap_server, options))
-            writer.option("topic", to_topic).mode("append").save()
-            with open_admin(bootstrap_server, options) as admin:
-                check_same_topics(admin, logs.topic_ids, f"what was written to topic {to_topic} is not what was asked")
-            records = plan.size
-    elif destination is not None:
+            copy = TopicCopy(self._source, sink, plan, same_partitions=same_partitions, look=look)
+            records = copy.run(spark, present, max_bytes_per_second)
+            with self._admin() as admin:
+                check_same_topics(admin, logs.topic_ids, f"what was written to topic {target} is not what was asked")
+        return {**self._summary(plan, target, records), "run_id": run_id, "present_before": there}
+
+    def into_files(self, destination: str, partition_by: PartitionBy, dry_run: bool) -> dict[str, Any]:
+        """Publish the range in a directory and return the summary."""
+        with self._admin() as admin:
+            logs = self._logs(admin)
+            plan = self._asked.plan(admin, logs)
+        if dry_run:
+            return self._planned(plan, destination)
+        spark = start_session("kafkalite replay")
         files = reachable_files(spark, "--destination", destination)
-        if publish.newest_manifest(files) is not None:
-            raise PlanError(f"{files.root} already holds published files; replay into a new directory")
-        publish.recover(files)
+        run = publish.new_run()
+        records = 0
+        with lease.held(files, run, lease_ms=lease.DEFAULT_MS, wait_ms=None, say=say) as held:
+            recovery = publish.recover(files, run, held.check)
+            # A recovery leaves a manifest of no topic where nothing has been published.
+            if recovery.newest is not None and recovery.newest.topics:
+                raise PlanError(f"{files.root} already holds published files; replay into a new directory")
+            if plan.ranges:
+                publish.write_plan(files, run, plan)
+                staged = staging.stage(spark, files, run, plan, self._source, FileLayout(partition_by))
+                with self._admin() as admin:
+                    check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
+                records = publish.commit(files, run, plan, staged, recovery.newest).records
+        return self._summary(plan, destination, records)
+
+    def _summary(self, plan: LoadPlan, target: str, records: int) -> dict[str, Any]:
+        return {
+            "target": target,
+            "offsets": plan.size,
+            "records": records,
+            "ranges": json.loads(plan.to_json())["ranges"],
+            "seconds": round(time.monotonic() - self._started_s, 1),
+        }
+
+    def _planned(self, plan: LoadPlan, target: str) -> dict[str, Any]:
+        """Return what a dry run says: the ranges, each with about the bytes that it takes in the log."""
+        from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+        from spark_kafkalite.spark.options import reader_options
+        from spark_kafkalite.spark.range_bytes import measured
+
+        ranges = json.loads(plan.to_json())["ranges"]
         if plan.ranges:
-            run = publish.new_run()
-            publish.write_plan(files, run, plan)
-            staged = staging.stage(spark, files, run, plan, source, staging.Layout(partition_by))
-            with open_admin(bootstrap_server, options) as admin:
-                check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
-            records = publish.commit(files, run, plan, staged, None).records
-    return {
-        "target": to_topic or destination,
-        "offsets": plan.size,
-        "records": records,
-        "ranges": json.loads(plan.to_json())["ranges"],
-        "seconds": round(time.monotonic() - started, 1),
-    }
+            lookup = ClusterOffsets(reader_options({**self._source, "assign": plan.assign_option()}))
+            spans = {each.topic_partition: (each.start_offset, each.end_offset) for each in plan.ranges}
+            sizes = measured(lookup.samples, spans)
+            for shown, each in zip(ranges, plan.ranges, strict=True):
+                shown["bytes"] = round(sizes[each.topic_partition].size_bytes)
+        size = sum(each["bytes"] for each in ranges)
+        return {"dry_run": True, "target": target, "offsets": plan.size, "bytes": size, "ranges": ranges}
+
+
+def sentence(summary: Mapping[str, Any]) -> str:
+    """Return a summary as people read it."""
+    if not summary.get("dry_run"):
+        before = f", {summary['present_before']} were there already" if summary.get("present_before") else ""
+        return f"replayed {summary['records']} records to {summary['target']}{before}"
+    lines = [
+        f"would replay {summary['offsets']} offsets, about {summary['bytes']} bytes of the log, to {summary['target']}"
+    ]
+    if summary.get("begun"):
+        lines[0] += f"; run {summary['run_id']} has begun, what the target holds of it is left out"
+    for each in summary["ranges"]:
+        lines.append(
+            f"  {each['topic']}-{each['partition']}: offsets {each['start']} to {each['until']} (exclusive), about "
+            f"{each['bytes']} bytes"
+        )
+    return "\n".join(lines)

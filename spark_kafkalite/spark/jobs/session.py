@@ -13,12 +13,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    KafkaError,
+    KafkaliteError,
+    NoBrokerThere,
+    OffsetOutOfRange,
+    SslHandshakeFailed,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.jobs.files import Files, files_for
-from spark_kafkalite.spark.jobs.manifest import HOME
-from spark_kafkalite.spark.jobs.planning import PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.accounting import AuditError
+from spark_kafkalite.spark.jobs.files import FileExists, Files, FilesError, files_for
+from spark_kafkalite.spark.jobs.lease import DestinationHeld
+from spark_kafkalite.spark.jobs.manifest import HOME, ManifestError
+from spark_kafkalite.spark.jobs.outcome import (
+    ExitCode,
+    first_line,
+    java_causes,
+    of_causes,
+    of_condition,
+    of_os_error,
+    of_text,
+    own_line,
+)
+from spark_kafkalite.spark.jobs.planning import DataLossError, PlanError, TopicLogs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,51 +47,89 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
 
 
-_MAX_CAUSES: Final = 10
+# What logs a failed task, write or query of Spark, each with the stack traces of all its causes.
+_TELL_STACK_TRACES: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+    "org.apache.spark.util.Utils",
+)
+# Where click's context of a job keeps whether --debug was given.
+DEBUG: Final = "spark_kafkalite.jobs.debug"
 
 
 class JobFailed(click.ClickException):
-    """A job's error for its user: one line on stderr, exit code 1."""
+    """An error for its user: one line on stderr. Jobs exit with ``code``, other commands with 1."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(" ".join(message.split()))
+        self.code = code
+
+
+class TopicMissing(PlanError):
+    """The cluster has no such topic."""
+
+
+# The first class that an error is of counts.
+_CODES: Final[tuple[tuple[type[KafkaliteError], ExitCode], ...]] = (
+    (DestinationHeld, ExitCode.HELD),
+    (DataLossError, ExitCode.DATA_LOSS),
+    (AuditError, ExitCode.DATA_LOSS),
+    (OffsetOutOfRange, ExitCode.DATA_LOSS),
+    (TopicMissing, ExitCode.SOURCE),
+    (ManifestError, ExitCode.DESTINATION),
+    (FilesError, ExitCode.DESTINATION),
+    (FileExists, ExitCode.DESTINATION),
+    (ConfigError, ExitCode.USAGE),
+    (KafkaError, ExitCode.SOURCE),
+    (BrokerUnreachable, ExitCode.SOURCE),
+    (NoBrokerThere, ExitCode.SOURCE),
+    (SslHandshakeFailed, ExitCode.SOURCE),
+)
 
 
 @contextmanager
 def failures_in_one_line() -> Iterator[None]:
-    """Turn what a job's user can do something about into JobFailed: our errors, Spark's and those of file systems.
-
-    Spark's workers and the JVM have logged their stack traces by then.
-    """
-    from py4j.protocol import Py4JJavaError
+    """Turn what a job's user can do something about into JobFailed: our errors, Spark's and those of file systems."""
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except SparkConditionError as error:
-        raise JobFailed(own_line(str(error))) from error
-    except (KafkaliteError, OSError) as error:
-        raise JobFailed(str(error)) from error
+        raise JobFailed(own_line(str(error)) or str(error), of_condition(error.condition)) from error
+    except KafkaliteError as error:
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
+        raise JobFailed(str(error) or type(error).__name__, code) from error
+    except OSError as error:
+        told = of_os_error(error)
+        raise JobFailed(told.line, told.code) from error
     except PySparkException as error:
-        raise JobFailed(own_line(str(error))) from error
+        told = of_text(str(error))
+        origin = getattr(error, "_origin", None)
+        if told.code == ExitCode.FAILED and origin is not None:
+            chain = of_causes(java_causes(origin))
+            # What nothing is known of is told best in Spark's own words.
+            told = told if chain.code == ExitCode.FAILED else chain
+        raise JobFailed(told.line, told.code) from error
     except Py4JJavaError as error:
-        raise JobFailed(own_line(_with_causes(error.java_exception))) from error
+        told = of_causes(java_causes(error.java_exception))
+        raise JobFailed(told.line, told.code) from error
+    except Py4JError as error:
+        raise JobFailed(f"the driver's JVM does not answer any more: {first_line(str(error))}") from error
 
 
-def _with_causes(exception: Any) -> str:
-    """Return the messages of a Java exception and of what caused it; Spark's own often says only that a job failed."""
-    messages: list[str] = []
-    while exception is not None and len(messages) < _MAX_CAUSES:
-        messages.append(str(exception.toString()).strip())
-        exception = exception.getCause()
-    return "\n".join(messages)
+def say(text: str) -> None:
+    """Say something on stderr, beside a job's result."""
+    click.echo(text, err=True)
 
 
-def own_line(text: str) -> str:
-    """Return the source's or sink's own ``[CONDITION] ...`` line, else the first line.
-
-    The engine wraps ours in a traceback and a SQLSTATE.
-    """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line[line.index("[KAFKA") :] for line in lines if "[KAFKA" in line]
-    return own[-1] if own else lines[0]
+def wants_stack_traces() -> bool:
+    """Whether the job that runs was given --debug."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(DEBUG))
 
 
 def is_submitted() -> bool:
@@ -87,10 +146,20 @@ def start_session(name: str) -> SparkSession:
     spark = SparkSession.builder.appName(name).getOrCreate()
     if not hasattr(spark, "_jsc"):
         raise JobFailed("jobs need classic Spark: a Spark Connect session has no JVM that reaches Hadoop file systems")
+    if not wants_stack_traces():
+        _quieten(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     # Listing staged files, one directory each, takes a task a directory otherwise.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
     return spark
+
+
+def _quieten(spark: SparkSession) -> None:
+    """Keep Spark's stack traces of a failed task or query off stderr: the job tells the error that is behind them."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    for name in _TELL_STACK_TRACES:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
@@ -101,29 +170,17 @@ def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
         files = files_for(spark, path)
         files.exists(HOME)
     except Py4JJavaError as error:
-        raise JobFailed(
-            f"{option} {path}: {_root_cause(error.java_exception)}; check its scheme, host and port, and that its file "
-            "system is up"
-        ) from error
+        told = of_causes(java_causes(error.java_exception))
+        raise JobFailed(f"{option} {path}: {told.line}", ExitCode.DESTINATION) from error
     return files
 
 
-def _root_cause(exception: Any) -> str:
-    """Return the class and message of what a Java exception came from, without the advice that Hadoop adds."""
-    for _ in range(_MAX_CAUSES):
-        cause = exception.getCause()
-        if cause is None:
-            break
-        exception = cause
-    return f"{exception.getClass().getSimpleName()}: {exception.getMessage()}"
-
-
 def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -> TopicLogs:
-    """Return the topics' ids, and the start and end of all their partitions. Raises PlanError for a missing topic."""
+    """Return the topics' ids, and the start and end of all their partitions. Raises TopicMissing."""
     try:
         described = admin.describe_topics(topics)
     except UnknownTopicOrPartition as error:
-        raise PlanError(f"{error}; `kafkalite topics list` shows what there is") from error
+        raise TopicMissing(f"{error}; `kafkalite topics list` shows what there is") from error
     partitions = [TopicPartition(name, each.partition) for name, info in described.items() for each in info.partitions]
     ended_at_ms = int(time.time() * 1000)
     starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
@@ -150,7 +207,7 @@ def matching_topics(admin: Admin, pattern: str) -> list[str]:
 
 
 def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: str) -> None:
-    """Raise PlanError, ending in ``consequence``, when a topic has another id than it had when the plan was made.
+    """Raise DataLossError, ending in ``consequence``, when a topic has another id than it had when the plan was made.
 
     Called when all is read: what was read in between is of the planned topics then. One that is gone is no error, as
     every range was read in full before.
@@ -162,7 +219,7 @@ def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: s
             continue
         now = topic_id_text(info.topic_id)
         if now is not None and now != topic_id:
-            raise PlanError(
+            raise DataLossError(
                 f"topic {topic} had id {topic_id} when its offsets were planned, and has id {now} now that they are "
                 f"read: it was deleted and created again meanwhile; {consequence}"
             )

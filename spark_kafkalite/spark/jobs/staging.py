@@ -10,13 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.spark.jobs import load_source
+from spark_kafkalite.spark.jobs import decoding, lines, load_source, quarantine
 from spark_kafkalite.spark.jobs.accounting import AuditError, check_accounts
+from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.formats import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.layout import (
+    ACCOUNTS,
+    GROUP,
     MAX_STAGED_TOPIC,
+    NO_DATA,
+    QUARANTINED,
     directory_name,
     file_name,
     shared_file_name,
@@ -25,49 +31,33 @@ from spark_kafkalite.spark.jobs.layout import (
 from spark_kafkalite.spark.jobs.load_source import RangeAccount
 from spark_kafkalite.spark.jobs.manifest import FilePart, LoadedRange, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.planning import LoadPlan
+from spark_kafkalite.spark.jobs.quarantine import NONE_QUARANTINED, MaxQuarantined, Quarantined
+from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-PartitionBy = Literal["day", "hour", "none"]
-FileFormat = Literal["parquet", "orc", "json"]
-
-# The directory column of staged files: topic@[day[@hour]], the topic as `staged_topic` has it. Neither '@' nor the '~'
-# before a hash can stand in a topic's name.
-_GROUP: Final = "kafkalite_group"
-_ACCOUNTS: Final = "@accounts"
-_TIMES: Final[Mapping[str, tuple[str, ...]]] = {"none": (), "day": ("yyyy-MM-dd",), "hour": ("yyyy-MM-dd", "HH")}
-# Of what `read_ranges` returns: not an account.
-IS_RECORD: Final = f"offset <> {load_source.ACCOUNT_OFFSET}"
+_TIMES: Final[Mapping[PartitionBy, tuple[str, ...]]] = {
+    "none": (),
+    "day": ("yyyy-MM-dd",),
+    "hour": ("yyyy-MM-dd", "HH"),
+}
 _FACTS: Final = "partition int, offset long, timestamp timestamp"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a destination's files are made: their format, its codec (None: Spark's choice), and their directories.
-
-    Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
-    """
-
-    partition_by: PartitionBy = "day"
-    file_format: FileFormat = "parquet"
-    codec: str | None = None
-    time_zone: str = "UTC"
-    file_bytes: int = 256 * 1024 * 1024
-
-    def document(self) -> dict[str, str]:
-        """Return what a manifest says of it."""
-        found = {"partition_by": self.partition_by, "format": self.file_format, "time_zone": self.time_zone}
-        return found if self.codec is None else {**found, "codec": self.codec}
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
-    """What a run wrote to its staging directory, and what became of every offset of its plan."""
+    """What a run wrote to its staging directory, and what became of every offset of its plan.
+
+    ``quarantine`` are the files of records that could not be decoded. ``event_time_fallbacks`` counts records in
+    ``files`` without the event time that was asked for.
+    """
 
     files: tuple[PublishedFile, ...] = ()
     ranges: tuple[LoadedRange, ...] = ()
     records_without_timestamp: int = 0
+    quarantine: tuple[PublishedFile, ...] = ()
+    event_time_fallbacks: int = 0
 
     @property
     def records(self) -> int:
@@ -80,15 +70,17 @@ def stage(
     run: str,
     plan: LoadPlan,
     source_options: Mapping[str, str],
-    layout: Layout,
+    layout: FileLayout,
+    max_quarantined: MaxQuarantined = NONE_QUARANTINED,
     number: int = 0,
 ) -> Staged:
     """Write the plan's records under the run's staging directory and return the facts of every file and range.
 
-    ``number`` tells one part of a run, which has a layout of its own, from the others.
-
-    Raises AuditError when files and accounts do not make up the plan, offset for offset.
+    ``number`` tells one part of a run, which has a layout of its own, from the others. Raises AuditError when files and
+    accounts do not make up the plan, offset for offset, and when more records than ``max_quarantined`` cannot be
+    decoded.
     """
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     if not plan.ranges:
@@ -96,38 +88,57 @@ def stage(
     # Directories are made, and read back, in the zone of the layout.
     spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
     data = f"{staging_path(run)}/data-{number}"
+    frame = _grouped(decoding.decoded(read_ranges(spark, plan, source_options), layout), plan, layout)
+    times = None if layout.by_record_time else Observation()
+    if times is not None:
+        missing = F.col(decoding.TIME).isNull() & ~F.col(GROUP).startswith(NO_DATA)
+        frame = frame.observe(times, F.count_if(missing).alias("fallbacks"))
+    frame = _as_in_files(frame)
+    separator = "\n"
+    if layout.is_of_lines:
+        separator = lines.new_separator(layout)
+        frame = lines.as_lines(frame, layout, separator)
+    else:
+        frame = frame.sortWithinPartitions(GROUP, "partition", "offset")
     writer = (
-        _grouped(read_ranges(spark, plan, source_options), plan, layout)
-        .sortWithinPartitions(_GROUP, "partition", "offset")
-        .write.partitionBy(_GROUP)
+        frame.write.partitionBy(GROUP)
         # Files go straight to the staging directory at the task's commit: nothing sees it before the manifest does, and
         # version 1 would rename every file a second time on the driver.
         .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        # One file of a task in each group, whatever the session says: facts are matched by task.
+        .option("maxRecordsPerFile", 0)
     )
-    if layout.codec is not None:
+    if layout.is_of_lines:
+        writer = writer.option("lineSep", separator)
+    if layout.codec is not None and layout.file_format != "avro":
         writer = writer.option("compression", layout.codec)
-    writer.format(layout.file_format).save(f"{files.root}/{data}")
-    accounts = _accounts(spark, files, data, layout)
-    rows: list[Row] = []
-    if any(name.startswith(f"{_GROUP}=") and _ACCOUNTS not in name for name in files.names(data)):
+    writer.format(layout.spark_format).save(f"{files.root}/{data}")
+    fault_point("staging")
+    groups = [name.removeprefix(f"{GROUP}=") for name in files.names(data) if name.startswith(f"{GROUP}=")]
+    accounts = [
+        RangeAccount.from_json(row.document)
+        for row in _documents(spark, files, data, ACCOUNTS, layout, separator).collect()
+    ]
+    held_back = Quarantined()
+    if QUARANTINED in groups:
+        documents = _documents(spark, files, data, QUARANTINED, layout, separator)
+        held_back = quarantine.counted(documents)
+        quarantine.check_quarantined(held_back, sum(each.present for each in accounts), max_quarantined)
+    rows: list[dict[str, Any]] = []
+    if any(not group.startswith(NO_DATA) for group in groups):
         rows = (
-            spark.read.format(layout.file_format)
-            .schema(f"{_FACTS}, {_GROUP} string")
-            .load(f"{files.root}/{data}")
-            .where(F.col(_GROUP) != _ACCOUNTS)
-            .groupBy(_GROUP, F.col("_metadata.file_name").alias("file"), "partition")
-            .agg(
-                F.min("offset").alias("first"),
-                F.max("offset").alias("last"),
-                F.count("offset").alias("records"),
-                F.max("_metadata.file_size").alias("size"),
-                F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
-            )
-            .collect()
+            lines.made_files(spark, files, data, layout, separator)
+            if layout.is_of_lines
+            else _facts(spark, files, data, layout)
         )
     staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
-    ranges = check_accounts(plan, accounts, staged)
-    return Staged(staged, ranges, sum(row["untimed"] for row in rows))
+    return Staged(
+        staged,
+        check_accounts(plan, accounts, staged, held_back.by_partition),
+        sum(row["untimed"] for row in rows),
+        quarantine.write(spark, files, run, number, documents, held_back) if held_back.records else (),
+        0 if times is None else times.get["fallbacks"],
+    )
 
 
 def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str, str]) -> DataFrame:
@@ -142,7 +153,7 @@ def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str
     )
 
 
-def _grouped(frame: DataFrame, plan: LoadPlan, layout: Layout) -> DataFrame:
+def _grouped(frame: DataFrame, plan: LoadPlan, layout: FileLayout) -> DataFrame:
     """Return the rows with the directory that each belongs into."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
@@ -150,32 +161,80 @@ def _grouped(frame: DataFrame, plan: LoadPlan, layout: Layout) -> DataFrame:
     if any(len(name) > MAX_STAGED_TOPIC for name in plan.topics):
         hashed = F.concat(F.lit("~"), F.sha2(topic.cast("binary"), 256))
         topic = F.when(F.length(topic) > MAX_STAGED_TOPIC, hashed).otherwise(topic)
-    times = F.concat_ws("@", *(F.date_format("timestamp", pattern) for pattern in _TIMES[layout.partition_by]))
-    of_account = F.col("offset") == load_source.ACCOUNT_OFFSET
-    group = F.when(of_account, F.lit(_ACCOUNTS)).otherwise(F.concat(topic, F.lit("@"), times))
-    return frame.withColumn(_GROUP, group)
+    time = F.col("timestamp")
+    if decoding.TIME in frame.columns:
+        time = F.coalesce(decoding.TIME, time)
+    times = F.concat_ws("@", *(F.date_format(time, pattern) for pattern in _TIMES[layout.partition_by]))
+    group = F.when(F.col("offset") == load_source.ACCOUNT_OFFSET, F.lit(ACCOUNTS))
+    if decoding.REASON in frame.columns:
+        group = group.when(F.col(decoding.REASON).isNotNull(), F.lit(QUARANTINED))
+    # Not null, as Spark sees: it would replace empty names otherwise.
+    return frame.withColumn(GROUP, F.coalesce(group.otherwise(F.concat(topic, F.lit("@"), times)), F.lit("")))
 
 
-def _accounts(spark: SparkSession, files: Files, data: str, layout: Layout) -> list[RangeAccount]:
-    rows = spark.read.format(layout.file_format).schema("key binary").load(f"{files.root}/{data}/{_GROUP}={_ACCOUNTS}")
-    return [RangeAccount.from_json(bytes(row.key)) for row in rows.collect()]
+def _as_in_files(frame: DataFrame) -> DataFrame:
+    """Return the source's columns as files have them; a record in quarantine as a document in the place of its key."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    columns: dict[str, Column] = {name: F.col(name) for name in spark_schema(include_headers=True).names}
+    if decoding.REASON in frame.columns:
+        held_back = F.col(GROUP) == QUARANTINED
+        at_ms = F.unix_millis("timestamp").alias("timestamp")
+        reason = F.col(decoding.REASON).alias("reason")
+        parts: list[Column | str] = ["topic", "partition", "offset", at_ms, reason, "key", "value", "headers"]
+        document = F.to_json(F.struct(*parts)).cast("binary")
+        columns["key"] = F.when(held_back, document).otherwise(F.col("key"))
+        columns["value"] = F.when(~held_back, decoding.decoded_value(frame))
+        columns["headers"] = F.when(~held_back, F.col("headers"))
+    return frame.select(*(column.alias(name) for name, column in columns.items()), GROUP)
+
+
+def _documents(
+    spark: SparkSession, files: Files, data: str, group: str, layout: FileLayout, separator: str
+) -> DataFrame:
+    """Return the documents of a group that is no data, in the column ``document``."""
+    path = f"{files.root}/{data}/{GROUP}={group}"
+    if layout.is_of_lines:
+        return spark.read.option("lineSep", separator).schema("document string").text(path)
+    return spark.read.format(layout.file_format).schema("key binary").load(path).selectExpr("string(key) AS document")
+
+
+def _facts(spark: SparkSession, files: Files, data: str, layout: FileLayout) -> list[dict[str, Any]]:
+    """Return what the files hold, a row for each partition in one."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    found = (
+        spark.read.format(layout.file_format)
+        .schema(f"{_FACTS}, {GROUP} string")
+        .load(f"{files.root}/{data}")
+        .where(~F.col(GROUP).startswith(NO_DATA))
+        .groupBy(GROUP, F.col("_metadata.file_name").alias("file"), "partition")
+        .agg(
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count("offset").alias("records"),
+            F.max("_metadata.file_size").alias("size"),
+            F.count_if(F.col("timestamp") < F.timestamp_seconds(F.lit(0))).alias("untimed"),
+        )
+    )
+    return [row.asDict() for row in found.collect()]
 
 
 def _published_files(
-    rows: Iterable[Row], data: str, run: str, plan: LoadPlan, name_max_bytes: int, layout: Layout
+    rows: Iterable[Mapping[str, Any]], data: str, run: str, plan: LoadPlan, name_max_bytes: int, layout: FileLayout
 ) -> tuple[PublishedFile, ...]:
     """Return the files as they are to be published, in the order of topics, directories, partitions and offsets."""
     topics = {staged_topic(topic): topic for topic in plan.topics}
-    by_file: dict[tuple[str, str], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row[_GROUP], row["partition"], row["first"])):
-        by_file.setdefault((row[_GROUP], row["file"]), []).append(row)
+    by_file: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row[GROUP], row["partition"], row["first"])):
+        by_file.setdefault((row[GROUP], row["file"]), []).append(row)
     found = []
     for number, ((group, name), parts) in enumerate(by_file.items(), 1):
         staged, *times = group.split("@")
         topic = topics.get(staged)
         if topic is None:
-            raise AuditError(f"{data}/{_GROUP}={group} holds a topic that was not planned; nothing was published")
-        ending = _ending(name, layout.file_format)
+            raise AuditError(f"{data}/{GROUP}={group} holds a topic that was not planned; nothing was published")
+        ending = layout.ending(name)
         if len(parts) == 1:
             (only,) = parts
             recreations = len(plan.topics[topic].earlier_ids)
@@ -187,7 +246,7 @@ def _published_files(
         labelled = (f"{label}={time}" for label, time in zip(("day", "hour"), filter(None, times), strict=False))
         found.append(
             PublishedFile(
-                staged=f"{data}/{_GROUP}={group}/{name}",
+                staged=f"{data}/{GROUP}={group}/{name}",
                 final="/".join([directory_name(topic, name_max_bytes), *labelled, final]),
                 topic=topic,
                 parts=tuple(FilePart(row["partition"], row["first"], row["last"], row["records"]) for row in parts),
@@ -195,10 +254,3 @@ def _published_files(
             )
         )
     return tuple(found)
-
-
-def _ending(name: str, file_format: str) -> str:
-    """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
-    # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
-    ending = name.partition(".c000.")[2]
-    return ending if ending.startswith(file_format) else file_format

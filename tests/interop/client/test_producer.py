@@ -372,6 +372,16 @@ def test_partitions_added_later_are_used(bootstrap: str, topic: str, admin: Admi
         assert producer.send(topic, b"y", partition=5).result(30).partition == 5
 
 
+def test_columns_go_to_partitions_added_later(bootstrap: str, topic: str, admin: Admin) -> None:
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        producer.send_batch(topic, [b"before"]).result(30)
+        count = len(admin.describe_topics([topic])[topic].partitions) + 1
+        admin.create_partitions({topic: count})
+        producer.send_batch(topic, [{"value": b"after", "partition": count - 1}]).result(30)
+        with pytest.raises(UnknownTopicOrPartition, match=f"has partitions 0 to {count - 1}"):
+            producer.send_batch(topic, [{"value": b"nowhere", "partition": count}])
+
+
 def test_partitions_added_later_are_found_without_any_error(bootstrap: str, topic: str, admin: Admin) -> None:
     """By the age of the metadata alone: every record goes to a partition that is where it was."""
     deadline = time.monotonic() + 30

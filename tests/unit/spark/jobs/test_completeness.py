@@ -40,6 +40,7 @@ def test_what_was_not_read_to_its_end_has_passed_its_largest_event_and_none_of_t
     assert passed_ms(None, 10_000, 600, at_end=False, largest_event_ms=4_070_908_800_000) == 9_400
     assert passed_ms(None, 10_000, 600, at_end=False, largest_event_ms=None) is None
     assert passed_ms(7_000, 10_000, 600, at_end=False, largest_event_ms=5_000) == 7_000
+    assert passed_ms(None, 10_000, 600, at_end=False, largest_event_ms=599) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,9 @@ def test_a_directory_ends_when_its_hour_does_on_the_clock_of_its_zone(directory:
     assert ends_at_ms(directory, zone) == ms(end)
 
 
-@pytest.mark.parametrize("directory", ["t", "t/hour=01", "t/day=2026-01-01/x", "t/day=2026-1-1"])
+@pytest.mark.parametrize(
+    "directory", ["t", "t/hour=01", "t/day=2026-01-01/x", "t/day=2026-1-1", "t/day=9999-12-31", "t/day=2026-13-01"]
+)
 def test_other_directories_have_no_end(directory: str) -> None:
     assert ends_at_ms(directory, "UTC") is None
 
@@ -110,6 +113,18 @@ def test_a_new_partition_counts_from_its_first_plan() -> None:
     open_before = LoadedTopic("id", {0: 10}, (), {0: ms("2026-01-01T07:50")}, (hour,))
     found = advance(plan("2026-01-01T09:00", {0: 10, 1: 3}, {0}, open_before), p1=ms("2026-01-01T06:00"))
     assert found.completed == ()
+
+
+def test_another_time_than_the_records_reaches_the_beginning_of_the_latest_directory() -> None:
+    files = (file("t/day=2025-12-31/hour=20/a", 0), file("t/day=2026-01-01/hour=07/b", 0), file("t/x", 1))
+    read = [LoadedRange("t", each, 0, 9, records=9, max_timestamp=ms("2026-01-01T08:59")) for each in range(2)]
+    behind = plan("2026-01-01T09:00", {0: 9, 1: 9}, set())
+    by_record = advanced(behind, read, files, "append", GRACE_MS, "UTC")
+    assert by_record.topics["t"].passed_ms == dict.fromkeys(range(2), ms("2026-01-01T08:49"))
+    by_event = advanced(behind, read, files, "append", GRACE_MS, "UTC", by_record_time=False)
+    assert by_event.topics["t"].passed_ms == {0: ms("2026-01-01T06:50")}
+    only_old = advanced(behind, read, (file("t/day=1969-12-31/a"),), "append", GRACE_MS, "UTC", by_record_time=False)
+    assert only_old.topics["t"].passed_ms == {}
 
 
 @pytest.mark.parametrize("policy", ["append", "late-dir", "reopen"])

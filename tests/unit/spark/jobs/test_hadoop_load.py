@@ -20,6 +20,8 @@ NOTHING: dict[str, Any] = {
     "adopted_ids": {},
     "skipped": [],
     "late_records": 0,
+    "quarantined_records": 0,
+    "event_time_fallbacks": 0,
     "completed": [],
     "more": False,
     "topics": {},
@@ -36,6 +38,12 @@ def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
     told = report({**NOTHING, "lost": lost})
     assert "(id A, now B); loading the new one from offset 0, but t-1 from offset 15\n" in told
     assert "WARNING: t-1: 15 offsets, 0 to 14, were deleted from the log before they were loaded" in told
+
+
+def test_records_without_a_place_and_without_their_time_are_told() -> None:
+    told = report({**NOTHING, "quarantined_records": 3, "event_time_fallbacks": 4})
+    assert "WARNING: 3 records cannot be decoded; they are under _kafkalite/quarantine\n" in told
+    assert "WARNING: 4 records have no --event-time that can be read, and lie by their own timestamp\n" in told
 
 
 def test_the_pages_name_the_command_as_it_can_be_run() -> None:

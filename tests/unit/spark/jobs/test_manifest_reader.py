@@ -24,6 +24,7 @@ def full_manifest() -> dict[str, Any]:
         "layout": {"format": "parquet"},
         "records": 5,
         "records_without_timestamp": 0,
+        "event_time_fallbacks": 2,
         "topics": {
             "t": {
                 "id": ID,
@@ -68,12 +69,23 @@ def full_manifest() -> dict[str, Any]:
                 "offsets": [{"partition": 0, "first": 0, "last": 4, "rows": 5}],
             }
         ],
+        "quarantine": [
+            {
+                "staged": "_kafkalite/staging/r/q",
+                "final": "_kafkalite/quarantine/t/b",
+                "topic": "t",
+                "records": 1,
+                "size_bytes": 3,
+                "late": False,
+                "offsets": [{"partition": 0, "first": 0, "last": 0, "rows": 1}],
+            }
+        ],
     }
 
 
 def format_2() -> dict[str, Any]:
     document = full_manifest() | {"format": 2}
-    for name in ("kind", "layout", "ranges", "completed", "reopened", "replaced"):
+    for name in ("kind", "layout", "ranges", "completed", "reopened", "replaced", "quarantine", "event_time_fallbacks"):
         del document[name]
     for name in ("passed_ms", "open_directories"):
         del document["topics"]["t"][name]
@@ -116,6 +128,9 @@ def test_older_formats_are_read() -> None:
         ("created", None),
         *[("records", value) for value in (-1, 1.5, None)],
         ("records_without_timestamp", "0"),
+        *[("event_time_fallbacks", value) for value in (-1, "0", None)],
+        ("quarantine", {}),
+        *[("quarantine[0].final", value) for value in ("t/b", "_kafkalite/manifests/b", "_kafkalite/quarantine")],
         *[("lost[0].until", value) for value in (1, 2.5)],
         ("lost[0].offsets", 4),
         ("lost[0].partition", -1),

@@ -5,7 +5,7 @@ import pytest
 
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.manifest import LoadedTopic, LostRange, RecreatedTopic
-from spark_kafkalite.spark.jobs.planning import LoadPolicies, PlanError, TopicLogs, plan_load, plan_replay
+from spark_kafkalite.spark.jobs.planning import LoadPolicies, PlanError, TopicLogs, plan_load
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -178,25 +178,3 @@ def test_a_bounded_run_ends_earlier_and_goes_on_there() -> None:
     assert plan.at_end == {P1}
     assert plan_load(plan.topics, logs({P0: (0, 9), P1: (0, 2)})).ranges == (OffsetRange(P0, 7, 9),)
     assert whole.bounded({P0: 5, P1: 2}).ranges == (OffsetRange(P1, 0, 2),)
-
-
-def test_replay_defaults_to_the_whole_log() -> None:
-    plan = plan_replay({P0: 3}, {}, logs({P0: (1, 9), P1: (2, 4)}))
-    assert plan.ranges == (OffsetRange(P0, 3, 9), OffsetRange(P1, 2, 4))
-    assert plan.topics == loaded({0: 9, 1: 4})
-
-
-@pytest.mark.parametrize(
-    ("starts", "ends", "message"),
-    [
-        ({P0: 0}, {}, r"t-0: the start 0 is not in the log, which holds offsets 1 to 9"),
-        ({}, {P0: 10}, r"t-0: the end 10 is not in the log"),
-        ({P0: 5}, {P0: 4}, r"t-0: the start 5 lies beyond the end 4"),
-        ({TopicPartition("t", 7): 0}, {}, r"no such partition: t-7"),
-    ],
-)
-def test_replay_of_what_is_not_there_fails(
-    starts: dict[TopicPartition, int], ends: dict[TopicPartition, int], message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
-        plan_replay(starts, ends, logs({P0: (1, 9)}))

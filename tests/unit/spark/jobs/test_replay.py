@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs import replay
 from spark_kafkalite.spark.jobs.planning import PlanError
+from spark_kafkalite.spark.jobs.replay_options import AskedRange, check_all_named, nothing_to_replay
+from spark_kafkalite.spark.jobs.replay_plan import QueryBatches
 from tests.paths import PROJECT
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -38,18 +40,55 @@ def test_a_time_range_without_time_in_it_is_refused(end: str) -> None:
     assert said in " ".join(result.output.split())
 
 
+FILES, TOPIC = ["--destination", "d"], ["--to-topic", "u"]
+OFFSETS = ["--from-offsets", '{"0": 1}']
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*FILES], "give exactly one of --from-timestamp, --from-offsets and --from-checkpoint"),
+        ([*FILES, *OFFSETS, "--from-checkpoint", "c"], "give exactly one of"),
+        ([*OFFSETS], "give exactly one of --to-topic and --destination"),
+        ([*FILES, *OFFSETS, "--batch", "5"], "--batch needs --from-checkpoint DIR"),
+        ([*FILES, "--from-checkpoint", "c", "--batch", "5.."], "'5..' is neither the number of a batch"),
+        ([*FILES, "--from-checkpoint", "c", "--batch", "5..4"], "'5..4' ends with batch 4, before it begins"),
+        (
+            [*FILES, "--from-checkpoint", "c", "--batch", "5..6", "--to-offsets", "{}"],
+            "give --to-offsets or --batch 5..6, not both",
+        ),
+        ([*FILES, *OFFSETS, "--to-timestamp", "5", "--to-offsets", "{}"], "give --to-timestamp or --to-offsets"),
+        ([*FILES, *OFFSETS, "--run-id", "r"], "--run-id needs --to-topic"),
+        ([*FILES, *OFFSETS, "--max-bytes-per-second", "1m"], "--max-bytes-per-second needs --to-topic"),
+        ([*TOPIC, *OFFSETS, "--run-id", "a b"], "'a b': must be 1 to 100 letters, digits"),
+        ([*TOPIC, *OFFSETS, "--max-bytes-per-second", "fast"], "'fast' is no size above 0"),
+        ([*TOPIC, *OFFSETS, "--max-bytes-per-second", "0"], "'0' is no size above 0"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(replay.main, ["--topic", "t", *arguments])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_the_same_range_has_the_same_digest() -> None:
+    one = AskedRange("t", from_offsets={0: 1, 1: 2})
+    assert one.digest() == AskedRange("t", from_offsets={1: 2, 0: 1}).digest()
+    others = [
+        AskedRange("t", from_offsets={0: 1, 1: 3}),
+        AskedRange("t", from_timestamp=5),
+        AskedRange("t", to_timestamp=5),
+        AskedRange("t", from_checkpoint="c", span=QueryBatches(5)),
+        AskedRange("t", from_checkpoint="c", span=QueryBatches(5, 5)),
+    ]
+    assert len({each.digest() for each in (one, *others)}) == len(others) + 1
+
+
 def test_offsets_must_name_every_partition() -> None:
     bounds = dict.fromkeys((P0, P1, P2), LogBounds(0, 9))
     with pytest.raises(PlanError, match=r"not every partition of topic t: it lacks t-0, t-1; .*-2 is the earliest"):
-        replay.check_all_named("t", bounds, {2: 5})
-    replay.check_all_named("t", bounds, {0: -2, 1: 4, 2: 5})
-
-
-def test_offsets_may_be_the_ends_of_the_log() -> None:
-    bounds = {P0: LogBounds(3, 9), P1: LogBounds(4, 8)}
-    # Without a time nothing is asked of the cluster.
-    found = replay._positions(None, "t", bounds, None, {0: -2, 1: -1, 2: -2})  # type: ignore[arg-type]
-    assert found == {P0: 3, P1: 8, P2: -2}  # planning refuses the partition that is not there
+        check_all_named("t", bounds, {2: 5})
+    check_all_named("t", bounds, {0: -2, 1: 4, 2: 5})
 
 
 @pytest.mark.parametrize(
@@ -63,5 +102,5 @@ def test_offsets_may_be_the_ends_of_the_log() -> None:
     ],
 )
 def test_a_replay_of_nothing_says_why(log: LogBounds, start: int, from_timestamp: int | None, said: str) -> None:
-    told = replay.nothing_to_replay("t", {P0: log}, {P0: start}, from_timestamp)
+    told = nothing_to_replay("t", {P0: log}, {P0: start}, from_timestamp)
     assert told.startswith(f"nothing to replay: {said}")

@@ -1,11 +1,11 @@
-"""How the stream job ends: with its query, or by Ctrl-C."""
+"""How a streaming query of a job ends: with its query, or by Ctrl-C."""
 
 import os
 import signal
 
 import pytest
 
-from spark_kafkalite.spark.jobs.stream import _await_end
+from spark_kafkalite.spark.jobs.streaming import await_end
 
 
 class Query:
@@ -31,14 +31,14 @@ def press_ctrl_c():
 def test_ctrl_c_stops_the_query_and_is_no_error():
     before = signal.getsignal(signal.SIGINT)
     query = Query(lambda: False, press_ctrl_c)
-    _await_end(query)
+    await_end(query)
     assert query.stopped
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_query_that_ends_is_left_as_it_is():
     query = Query(lambda: False, lambda: True)
-    _await_end(query)
+    await_end(query)
     assert not query.stopped
     assert not query.looks
 
@@ -46,5 +46,5 @@ def test_a_query_that_ends_is_left_as_it_is():
 def test_a_query_that_fails_says_so_and_leaves_ctrl_c_as_it_was():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError):
-        _await_end(Query(lambda: 1 // 0))
+        await_end(Query(lambda: 1 // 0))
     assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,110 @@
+"""What a load's files are made as: format and codec, directories, and what of a record stands in them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final, Literal
+
+PartitionBy = Literal["day", "hour", "none"]
+FileFormat = Literal["parquet", "orc", "json", "text", "avro"]
+ValueForm = Literal["bytes", "json", "registry"]
+
+# What Spark's writers, and fastavro, have without a library of their own: each was written and read. Spark also names
+# brotli and lzo for Parquet.
+CODECS: Final[Mapping[FileFormat, tuple[str, ...]]] = {
+    "parquet": ("none", "snappy", "gzip", "lz4_raw", "zstd"),
+    "orc": ("none", "snappy", "zlib", "lz4", "zstd"),
+    "json": ("none", "bzip2", "deflate", "gzip", "lz4", "snappy"),
+    "text": ("none", "bzip2", "deflate", "gzip", "lz4", "snappy"),
+    "avro": ("none", "deflate", "snappy", "bzip2", "xz"),
+}
+RECORD_TIME: Final = "record"
+_EVENT_TIME: Final = re.compile(r"record|header:[^\x00-\x1f]+|json:[^\x00-\x1f.'\[\]*]+(\.[^\x00-\x1f.'\[\]*]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How a destination's files are made: their format, its codec (None: the writer's choice), and their directories.
+
+    Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
+    ``value`` says what becomes of a record's value: the bytes, columns of the JSON in it, or the parts of a registry's
+    frame; ``value_schema`` is Spark's DDL of that JSON, or the JSON of a Spark schema. ``event_time`` is where the time
+    of a directory comes from: ``record``, ``header:NAME`` or ``json:FIELD``.
+    """
+
+    partition_by: PartitionBy = "day"
+    file_format: FileFormat = "parquet"
+    codec: str | None = None
+    time_zone: str = "UTC"
+    file_bytes: int = 256 * 1024 * 1024
+    value: ValueForm = "bytes"
+    value_schema: str | None = None
+    event_time: str = RECORD_TIME
+
+    @property
+    def by_record_time(self) -> bool:
+        """Whether directories go by the records' own timestamps."""
+        return self.event_time == RECORD_TIME
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether there may be records that have no place in the files, because they cannot be decoded."""
+        return self.value != "bytes" or self.file_format == "text"
+
+    @property
+    def spark_format(self) -> str:
+        """The format of Spark's writer: its lines carry what tasks of ours have made (``lines``)."""
+        return "text" if self.is_of_lines else self.file_format
+
+    @property
+    def is_of_lines(self) -> bool:
+        return self.file_format in ("text", "avro")
+
+    def ending(self, staged_name: str) -> str:
+        """Return the ending of a published name, see :func:`published_ending`."""
+        return published_ending(staged_name, self.file_format)
+
+    def problem(self) -> str | None:
+        """Say which options contradict each other, or name what is not there; None when all is well."""
+        codecs = CODECS[self.file_format]
+        if self.codec is not None and self.codec not in codecs:
+            return f"--codec {self.codec}: --format {self.file_format} has {', '.join(codecs)}"
+        if self.file_format == "text" and self.value != "bytes":
+            return f"--value {self.value}: a line of text is the value's bytes; leave it out, or take --format json"
+        if self.value == "json" and self.value_schema is None:
+            return "--value json needs --value-schema, Spark's DDL of the values such as 'id BIGINT, name STRING'"
+        if self.value == "bytes" and self.value_schema is not None:
+            return "--value-schema needs --value json or --value registry: values are taken as bytes otherwise"
+        if self.value_schema is not None and not self.value_schema.isprintable():
+            return "--value-schema holds characters that cannot be printed, which no manifest takes"
+        if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():
+            return f"--event-time {self.event_time}: not record, header:NAME or json:FIELD (json:a.b for a field of a)"
+        if self.file_format == "avro" and find_spec("fastavro") is None:
+            return "--format avro needs fastavro: run pip install 'spark-kafkalite[avro]'"
+        return None
+
+    def document(self) -> dict[str, str]:
+        """Return what a manifest says of it."""
+        found = {
+            "partition_by": self.partition_by,
+            "format": self.file_format,
+            "codec": self.codec,
+            "time_zone": self.time_zone,
+            "value": self.value,
+            "value_schema": self.value_schema,
+            "event_time": self.event_time,
+        }
+        return {name: text for name, text in found.items() if text is not None}
+
+
+def published_ending(staged_name: str, file_format: str) -> str:
+    """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
+    if file_format == "avro":
+        return "avro"
+    base = "txt" if file_format == "text" else file_format
+    # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
+    ending = staged_name.partition(".c000.")[2]
+    return ending if ending.startswith(base) else base

@@ -1,0 +1,365 @@
+"""The mirror job: topics of one cluster copied to another through a streaming query.
+
+Records keep partition, key, value, headers and timestamp; offsets are the target's own. The rules are in
+``mirror_topics``. Before each batch the targets get the topics and partitions that their sources have got. At least
+once: a batch that is run again is sent again. The checkpoint is the truth about what was read, and it belongs to one
+pair of clusters and to the targets that were there: another pair, or a target that was deleted, is refused, because
+what was copied before is not copied again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.client.admin.admin import Admin, PartitionLag
+from spark_kafkalite.client.network.metadata import TopicInfo
+from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError, offsets_path
+from spark_kafkalite.spark.jobs.client_options import client_settings, open_admin, sink_options, source_options
+from spark_kafkalite.spark.jobs.command import JobCommand
+from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.manifest import HOME
+from spark_kafkalite.spark.jobs.mirror_topics import (
+    MirroredTopics,
+    TopicLag,
+    by_topic,
+    changes_of_targets,
+    check_clusters,
+    check_no_way_back,
+    group_of,
+    prefix_of,
+    shown,
+)
+from spark_kafkalite.spark.jobs.outcome import error_line
+from spark_kafkalite.spark.jobs.planning import PlanError
+from spark_kafkalite.spark.jobs.session import (
+    is_submitted,
+    reachable_files,
+    start_session,
+    topic_id_text,
+)
+from spark_kafkalite.spark.jobs.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ENDS_PATH: Final = f"{HOME}/mirror"
+_TARGET_IDS: Final = "target_topic_ids"
+_TARGET_GONE: Final = (
+    "what was copied before would be missing from it; give another --checkpoint to copy from --starting-offsets on"
+)
+_CREATED_AGAIN: Final = "give another --checkpoint to copy the topic from --starting-offsets on"
+_TOPIC_SOURCE: Final = "topic"
+
+
+@click.command(name="mirror", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--from-bootstrap-server", required=True, help="HOST:PORT of a broker of the cluster to read.")
+@click.option("--to-bootstrap-server", required=True, help="HOST:PORT of a broker of the cluster to write to.")
+@click.option("--topic", "topic_list", help="Topic to copy, or several with commas.")
+@click.option("--topic-pattern", help="Regular expression: topics are copied whose names it matches anywhere.")
+@click.option("--topic-prefix", default="", help="Put before the names of the targets.")
+@click.option("--checkpoint", required=True, help="Directory that remembers what has been copied.")
+@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C; without, end when all is copied that was there.")
+@click.option("--starting-offsets", default="earliest", show_default=True, help="For a new checkpoint.")
+@click.option("--max-offsets-per-trigger", type=click.IntRange(min=1), help="Bound of one micro-batch.")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="Of targets that are created; else the broker's."
+)
+@click.option("--with-configs", is_flag=True, help="Give targets that are created the settings of their sources.")
+@click.option(
+    "--report-every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between lags."
+)
+@click.option("--from-command-config", metavar="FILE", help="Properties file of the client that reads.")
+@click.option("--to-command-config", metavar="FILE", help="Properties file of the client that writes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def main(
+    from_bootstrap_server: str,
+    to_bootstrap_server: str,
+    topic_list: str | None,
+    topic_pattern: str | None,
+    topic_prefix: str,
+    checkpoint: str,
+    continuous: bool,
+    starting_offsets: str,
+    max_offsets_per_trigger: int | None,
+    replication_factor: int | None,
+    with_configs: bool,
+    report_every: float,
+    from_command_config: str | None,
+    to_command_config: str | None,
+    as_json: bool,
+) -> None:
+    """Copy topics to another cluster, batch by batch, and go on where the checkpoint stands.
+
+    Partitions, keys, headers and timestamps stay, offsets do not. Targets that are missing are created with as many
+    partitions as their sources, and grow with them. At least once: after a failure some records come again.
+    """
+    selection = _selection(topic_list, topic_pattern, topic_prefix)
+    source = client_settings(from_command_config, ())
+    target = client_settings(to_command_config, (), writes=True)
+    query_options = {"startingOffsets": starting_offsets}
+    if max_offsets_per_trigger is not None:
+        query_options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    if is_submitted():
+        # Only a session knows where the files lie that were shipped.
+        start_session("kafkalite mirror")
+    with open_admin(from_bootstrap_server, source) as reading, open_admin(to_bootstrap_server, target) as writing:
+        mirror = Mirror(selection, reading, writing, NewTargets(replication_factor or -1, with_configs))
+        spark = start_session("kafkalite mirror")
+        files = reachable_files(spark, "--checkpoint", checkpoint)
+        mirror.check(files)
+        read = {
+            "kafka.isolation.level": "read_committed",
+            **source_options(from_bootstrap_server, source),
+            **selection.source_options(),
+            **query_options,
+        }
+        summary = mirror.run(spark, files, read, sink_options(to_bootstrap_server, target), continuous, report_every)
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        copied = ", ".join(f"{topic} {each['copied']}" for topic, each in summary["topics"].items())
+        lags = [TopicLag(topic, each["lag"], each["lag_ms"]) for topic, each in summary["topics"].items()]
+        click.echo(f"mirrored {summary['copied']} offsets ({copied}); {shown(lags)}" if copied else "nothing to mirror")
+
+
+def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> MirroredTopics:
+    if (topic_list is None) == (pattern is None):
+        raise click.UsageError("give exactly one of --topic and --topic-pattern")
+    names = tuple(dict.fromkeys(name.strip() for name in (topic_list or "").split(",") if name.strip()))
+    if pattern is None and not names:
+        raise click.BadParameter(f"{topic_list!r} names no topic", param_hint="--topic")
+    return MirroredTopics(names, pattern, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTargets:
+    """How targets are created; -1 is the broker's own replication factor."""
+
+    replication_factor: int = -1
+    with_configs: bool = False
+
+
+class BatchFailed(KafkaliteError):
+    """What the engine is told of a batch that failed."""
+
+
+class Mirror:
+    """A mirror of some topics from the cluster that ``reading`` asks to that of ``writing``."""
+
+    def __init__(self, selection: MirroredTopics, reading: Admin, writing: Admin, new: NewTargets) -> None:
+        self._selection = selection
+        self._reading = reading
+        self._writing = writing
+        self._new = new
+        self._from_cluster = reading.describe_cluster().cluster_id
+        self._to_cluster = writing.describe_cluster().cluster_id
+        # What the checkpoint is known to remember, so that not each batch reads it again: by kind and name.
+        self._known_ids: dict[tuple[str, str], str] = {}
+        # What ended the query: the engine would show it within its own words and tracebacks.
+        self._failure: Exception | None = None
+
+    def check(self, checkpoint: Files) -> None:
+        """Raise PlanError for what must not be mirrored; create and extend targets."""
+        topics = self._topics()
+        lacking = [topic for topic in self._selection.topics if topic not in topics]
+        if lacking:
+            raise UnknownTopicOrPartition(f"no such topic: {', '.join(lacking)}")
+        check_clusters(self._selection, topics, self._from_cluster, self._to_cluster)
+        self._check_way_back(topics)
+        self._check_ends(checkpoint)
+        self.prepare(checkpoint)
+
+    def _topics(self) -> dict[str, TopicInfo]:
+        """Return the topics to copy that are there."""
+        return self._reading.describe_topics(self._selection.of(self._reading.list_topics()))
+
+    def _check_way_back(self, topics: Collection[str]) -> None:
+        if self._from_cluster is None:
+            return
+        for listing in self._writing.list_groups():
+            prefix = prefix_of(listing.group_id, self._from_cluster)
+            if prefix is not None:
+                read = {tp.topic for tp in self._writing.group_offsets(listing.group_id)}
+                check_no_way_back(self._selection, topics, listing.group_id, prefix, read)
+
+    def _check_ends(self, checkpoint: Files) -> None:
+        """Remember the clusters in the checkpoint. Raises PlanError where it remembers others."""
+        ends = {"from": self._from_cluster, "to": self._to_cluster, "prefix": self._selection.prefix}
+        if not checkpoint.exists(_ENDS_PATH):
+            if checkpoint.names("offsets"):
+                raise PlanError(
+                    f"{checkpoint.root}: the checkpoint of a query that is no mirror; give another --checkpoint"
+                )
+            checkpoint.write_new(_ENDS_PATH, json.dumps(ends) + "\n")
+            return
+        before = json.loads(checkpoint.read(_ENDS_PATH))
+        if before != ends:
+            raise PlanError(
+                f"{checkpoint.root}: the checkpoint of a mirror from cluster {before['from']} to {before['to']} with "
+                f"prefix {before['prefix']!r}, but this is one from {ends['from']} to {ends['to']} with prefix "
+                f"{ends['prefix']!r}: what was copied before would be missing; give another --checkpoint"
+            )
+
+    def prepare(self, checkpoint: Files) -> None:
+        """Create targets that are missing, and extend those that their sources have outgrown.
+
+        Raises PlanError for a topic that is another one than the checkpoint remembers, and for a target that is gone.
+        """
+        source = self._topics()
+        check_clusters(self._selection, source, self._from_cluster, self._to_cluster)
+        for topic, info in source.items():
+            self._check_id(checkpoint, topic, info, SOURCE_IDS, _CREATED_AGAIN)
+        there = set(self._writing.list_topics(include_internal=True))
+        found = self._writing.describe_topics([name for name in map(self._selection.target, source) if name in there])
+        counts = {name: len(each.partitions) for name, each in found.items()}
+        wanted = {topic: len(info.partitions) for topic, info in source.items()}
+        changes = changes_of_targets(self._selection, wanted, counts)
+        for name in changes.create:
+            if check_topic_id(checkpoint, name, None, _TARGET_GONE, _TARGET_IDS):
+                raise PlanError(f"topic {name}: it was deleted since this mirror wrote to it; {_TARGET_GONE}")
+        for name, count in changes.create.items():
+            configs = self._configs(name.removeprefix(self._selection.prefix)) if self._new.with_configs else {}
+            self._writing.create_topic(name, count, self._new.replication_factor, configs, if_not_exists=True)
+            click.echo(f"created topic {name} with {count} partitions", err=True)
+        if changes.grow:
+            self._writing.create_partitions(changes.grow)
+            for name, count in changes.grow.items():
+                click.echo(f"topic {name} has {count} partitions now", err=True)
+        if changes.create:
+            found |= self._writing.describe_topics(changes.create)
+        for name, each in found.items():
+            self._check_id(checkpoint, name, each, _TARGET_IDS, _TARGET_GONE)
+
+    def _check_id(self, checkpoint: Files, name: str, info: TopicInfo, kind: str, advice: str) -> None:
+        """Have the checkpoint remember the topic's id. Raises PlanError, ending in ``advice``, where it has another."""
+        found = topic_id_text(info.topic_id)
+        if found is None or self._known_ids.get((kind, name)) == found:
+            return
+        if not check_topic_id(checkpoint, name, found, advice, kind):
+            remember_topic_id(checkpoint, name, found, kind)
+        self._known_ids[kind, name] = found
+
+    def _configs(self, topic: str) -> dict[str, str]:
+        """Return the settings that were made for a topic of the source."""
+        entries = self._reading.describe_configs(topic=topic).values()
+        return {
+            each.name: each.value
+            for each in entries
+            if each.source == _TOPIC_SOURCE and each.value is not None and not each.is_sensitive
+        }
+
+    def run(
+        self,
+        spark: SparkSession,
+        checkpoint: Files,
+        read: Mapping[str, str],
+        write: Mapping[str, str],
+        continuous: bool,
+        report_every_s: float,
+    ) -> dict[str, Any]:
+        """Run the query until it ends and return the summary."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+        started_s = time.monotonic()
+        options = {**read, "includeHeaders": "true"}
+        if self._to_cluster is not None:
+            options["groupId"] = group_of(self._to_cluster, self._selection.prefix)
+        frame = spark.readStream.format("kafkalite").options(**options).load()
+        target = F.concat(F.lit(self._selection.prefix), F.col("topic")).alias("topic")
+        rows = frame.select(target, "partition", "key", "value", "headers", "timestamp")
+        before = _standing(checkpoint)
+        writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write))
+        writer = writer.option("checkpointLocation", checkpoint.root)
+        writer = writer.trigger(processingTime="1 second") if continuous else writer.trigger(availableNow=True)
+        with _without_py4js_tracebacks():
+            query = writer.start()
+            try:
+                await_end(query, lambda: self._report(checkpoint), report_every_s)
+            except PySparkException:
+                if self._failure is not None:
+                    raise self._failure from None
+                raise
+        after = _standing(checkpoint)
+        lags = self._lags(after)
+        begins = {**{tp: each.log_start_offset or 0 for tp, each in lags.items()}, **_initial(checkpoint), **before}
+        topics: dict[str, dict[str, int | None]] = {}
+        for each in by_topic(lags):
+            copied = sum(offset - begins[tp] for tp, offset in after.items() if tp.topic == each.topic)
+            topics[each.topic] = {"copied": copied, "lag": each.lag, "lag_ms": each.age_ms}
+        return {
+            "topics": topics,
+            "copied": sum(each["copied"] or 0 for each in topics.values()),
+            "seconds": round(time.monotonic() - started_s, 1),
+        }
+
+    def _lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionLag]:
+        return self._reading.lag_behind(dict(offsets))
+
+    def _report(self, checkpoint: Files) -> None:
+        """Say how far the mirror is behind; a cluster or file system that cannot say so now does not end it."""
+        from py4j.protocol import Py4JError
+
+        try:
+            standing = _standing(checkpoint)
+            click.echo(shown(by_topic(self._lags(standing))) if standing else "no batch has begun yet", err=True)
+        except QueryCheckpointError:
+            # A batch came or ended between two looks at the checkpoint; the next report says it.
+            return
+        except (KafkaliteError, OSError, Py4JError) as error:
+            click.echo(f"the lag is not known: {error_line(error)}", err=True)
+
+    def _writing_to(self, checkpoint: Files, options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            try:
+                self.prepare(checkpoint)
+                batch.write.format("kafkalite").options(**options).mode("append").save()
+            except (KafkaliteError, PySparkException, Py4JError) as error:
+                self._failure = error
+                # Spark looks for interruptions in the text that it gets, with a regular expression that needs a stack
+                # as deep as the text is long.
+                raise BatchFailed("the batch has failed") from None
+
+        return write
+
+
+@contextmanager
+def _without_py4js_tracebacks() -> Iterator[None]:
+    """Py4J logs a traceback of what a batch raises, which the job says in a line of its own."""
+    log = logging.getLogger("py4j.clientserver")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _standing(checkpoint: Files) -> dict[TopicPartition, int]:
+    """Return where the mirror's last finished batch ended; nothing before the first one is."""
+    if not any(name.isdecimal() for name in checkpoint.names("offsets")):
+        return {}
+    found = QueryCheckpoint.open(checkpoint)
+    if found.committed is None:
+        return _initial(checkpoint)
+    return dict(found.batch(found.committed).sources[0].offsets or {})
+
+
+def _initial(checkpoint: Files) -> dict[TopicPartition, int]:
+    """Return where the mirror began, as long as the checkpoint has its first batch."""
+    if not checkpoint.exists(offsets_path(0)):
+        return {}
+    return dict(QueryCheckpoint.open(checkpoint).batch(0).sources[0].initial or {})

@@ -1,0 +1,233 @@
+"""How a job ends: its exit codes, and which of them an error stands for.
+
+What Spark's writers raise comes through the JVM as a chain of causes. From outside, lost records, a broker that is gone
+and a full disk look alike: a task failed. Inside, the source's own errors carry a condition, and those of file systems
+have classes and texts of their own; both are looked for in the whole chain, from its end on.
+
+Pure but for :func:`java_causes`, which asks the JVM.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from spark_kafkalite.spark import conditions
+
+
+class ExitCode(IntEnum):
+    """What the process of a job that fails ends with."""
+
+    FAILED = 1
+    USAGE = 2
+    SOURCE = 3
+    DATA_LOSS = 4
+    DESTINATION = 5
+    HELD = 6
+
+
+EPILOG: Final = """\b
+Exit codes:
+  0  done
+  1  anything else
+  2  usage: an option is wrong
+  3  source: a broker cannot be reached or says no, or a topic is not there
+  4  data would be lost: out of range, recreated topic, truncated log, a hole
+  5  destination: its file system is down, full, read-only, unknown, or says no; a topic does not take records
+  6  another run holds the destination, or has taken it over
+Errors are one line on stderr; --debug shows the traceback behind it.
+"""
+
+_MAX_CAUSES: Final = 20
+_USAGE_CONDITIONS: Final = frozenset(
+    {
+        conditions.INVALID_OPTION,
+        conditions.UNKNOWN_OPTION,
+        conditions.UNSUPPORTED_OPTION,
+        conditions.INVALID_SCHEMA,
+        conditions.INVALID_OFFSET,
+        conditions.OFFSETS_DO_NOT_MATCH_ASSIGNED,
+        conditions.TIMESTAMPS_DO_NOT_MATCH_ASSIGNED,
+        conditions.START_AND_END_MISMATCH,
+        conditions.UNRESOLVED_START_AFTER_END,
+        conditions.RESOLVED_START_AFTER_END,
+    }
+)
+_SOURCE_CONDITIONS: Final = frozenset(
+    {
+        conditions.CONNECTION_FAILED,
+        conditions.AUTHENTICATION_FAILED,
+        conditions.AUTHORIZATION_FAILED,
+        conditions.TOPIC_NOT_FOUND,
+        conditions.READ_FAILED,
+    }
+)
+_LOSS_PREFIX: Final = "KAFKA_DATA_LOSS"
+_CONDITION: Final = re.compile(r"\[(KAFKA[A-Z_]*(?:\.[A-Z_]+)?)\] .*")
+# A Java exception as text: its class, and its message on the same line.
+_AS_TEXT: Final = re.compile(r"^(?:Caused by: )?((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?:: (.*))?$", re.ASCII)
+
+
+class Cause(NamedTuple):
+    """One exception of a chain: its Java class and its message, which may have many lines."""
+
+    class_name: str
+    message: str
+
+
+class Told(NamedTuple):
+    """What is told of an error: the exit code, and one line."""
+
+    code: ExitCode
+    line: str
+
+
+class _Sign(NamedTuple):
+    """How a failure of a file system is known, and what helps."""
+
+    class_names: re.Pattern[str]
+    message: re.Pattern[str]
+    advice: str
+
+
+def _sign(class_names: str, message: str, advice: str) -> _Sign:
+    return _Sign(re.compile(class_names), re.compile(message), advice)
+
+
+_UP: Final = "check its scheme, host and port, and that its file system is up"
+# The first that fits counts.
+_SIGNS: Final = (
+    _sign("", r"No space left on device|Disk quota exceeded", "make room there and run again"),
+    _sign(r"DSQuotaExceededException|NSQuotaExceededException|QuotaByStorageType", "", "raise the quota or make room"),
+    _sign("", r"Read-only file system", "it is mounted read-only: mount it for writing, or choose another place"),
+    _sign(r"AccessControlException", "", "run as a user who may write there, or change its permissions"),
+    _sign(r"AccessDeniedException", "", "run as a user who may write there, or change its permissions"),
+    _sign("", r"\(?Permission denied\)?", "run as a user who may write there, or change its permissions"),
+    _sign(r"UnsupportedFileSystemException", "", "check the scheme, or add the jars of its file system to Spark"),
+    _sign(
+        r"ClassNotFoundException",
+        r"Class \S*FileSystem\S* not found|\S*FileSystem$",
+        "add the jars of its file system to Spark (spark-submit --packages or --jars)",
+    ),
+    _sign(r"ParentNotDirectoryException|NotDirectoryException|PathIsNotDirectory", "", "choose a place below no file"),
+    _sign("", r"Not a directory|Mkdirs failed|Parent path is not a directory", "choose a place below no file"),
+    _sign("", r"Name node is in safe mode|SafeModeException", "run again when its name node takes writes"),
+    _sign(r"java\.net\.(ConnectException|NoRouteToHostException|UnknownHostException)", "", _UP),
+    _sign(r"ConnectTimeoutException", "", _UP),
+    _sign("", r"^(End of File Exception|Failed on local exception).* local host is: ", _UP),
+    # Not Spark's own, of a Python process that does not answer.
+    _sign(r"SocketTimeoutException", r"Call From|waiting for channel to be ready", _UP),
+    _sign("", r"could only be written to 0 of|All datanodes .* are bad|could not get block locations", _UP),
+    _sign(r"org\.apache\.hadoop\.(fs|hdfs|ipc|security)\.", "", _UP),
+    _sign(r"java\.nio\.file\.\w*Exception", "", "check that the directory is there and may be written to"),
+    _sign(r"java\.io\.FileNotFoundException", "", "somebody deleted it meanwhile: run again"),
+    _sign("", r"Input/output error|Stale file handle", "look at the disk and at its mount"),
+)
+
+_ADVICE: Final = {
+    errno.ENOSPC: "make room there and run again",
+    errno.EDQUOT: "raise the quota or make room",
+    errno.EROFS: "it is mounted read-only: mount it for writing, or choose another place",
+    errno.EACCES: "run as a user who may write there, or change its permissions",
+    errno.EPERM: "run as a user who may write there, or change its permissions",
+    errno.ENOTDIR: "choose a place below no file",
+    errno.EEXIST: "choose a place below no file",
+}
+# What a file that is open already answers, without its name.
+_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
+
+
+def of_condition(condition: str) -> ExitCode:
+    """Return the exit code for a condition of the source or sink (``conditions``)."""
+    if condition.startswith(_LOSS_PREFIX):
+        return ExitCode.DATA_LOSS
+    if condition in _SOURCE_CONDITIONS:
+        return ExitCode.SOURCE
+    if condition == conditions.WRITE_FAILED:
+        return ExitCode.DESTINATION
+    return ExitCode.USAGE if condition in _USAGE_CONDITIONS else ExitCode.FAILED
+
+
+def own_line(text: str) -> str | None:
+    """Return the source's or sink's own ``[CONDITION] ...`` line in what an engine has wrapped around it, or None."""
+    found = [match[0] for line in text.splitlines() if (match := _CONDITION.search(line.strip()))]
+    return found[-1] if found else None
+
+
+def of_text(text: str) -> Told:
+    """Return what is told of an error of which there is a text only."""
+    own = own_line(text)
+    if own is not None:
+        match = _CONDITION.match(own)
+        assert match is not None
+        return Told(of_condition(match[1]), own)
+    return _of_file_system([Cause("", text)]) or Told(ExitCode.FAILED, first_line(text))
+
+
+def of_causes(causes: Sequence[Cause]) -> Told:
+    """Return what is told of a chain of Java exceptions, the outermost first."""
+    for cause in reversed(causes):
+        if own_line(cause.message) is not None:
+            return of_text(cause.message)
+    told = _of_file_system(causes)
+    if told is not None:
+        return told
+    if not causes:
+        return Told(ExitCode.FAILED, "the JVM says no more")
+    innermost = causes[-1]
+    return Told(ExitCode.FAILED, f"{innermost.class_name.rpartition('.')[2]}: {first_line(innermost.message)}")
+
+
+def _of_file_system(causes: Sequence[Cause]) -> Told | None:
+    # Spark repeats a task's exception as text in its own message, with or without being its cause.
+    chain = [each for cause in causes for each in (cause, *_in_text(cause.message))]
+    for at, (class_name, message) in reversed(list(enumerate(chain))):
+        for sign in _SIGNS:
+            if sign.class_names.search(class_name) and sign.message.search(message):
+                # Hadoop's client wraps an error in one of the same class, which says where it was.
+                if at and chain[at - 1].class_name == class_name and message in chain[at - 1].message:
+                    message = chain[at - 1].message
+                name = class_name.rpartition(".")[2]
+                return Told(ExitCode.DESTINATION, f"{name}: {first_line(message)}; {sign.advice}")
+    return None
+
+
+def of_os_error(error: OSError) -> Told:
+    """Return what is told of an error of the operating system: of a file or disk, or of something else."""
+    reason = first_line(error.strerror or str(error))
+    where = f"{error.filename}: " if error.filename is not None else ""
+    if error.filename is None and error.errno not in _DISK_ERRORS:
+        return Told(ExitCode.FAILED, f"{type(error).__name__}: {reason}")
+    advice = _ADVICE.get(error.errno or 0)
+    return Told(ExitCode.DESTINATION, f"{where}{reason}{f'; {advice}' if advice else ''}")
+
+
+def _in_text(message: str) -> list[Cause]:
+    found = (_AS_TEXT.match(line.strip()) for line in message.splitlines())
+    return [Cause(match[1], match[2] or "") for match in found if match]
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something, without what Hadoop's client adds for people who can read its wiki."""
+    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "without a message")
+    return re.sub(r"; For more details see: +https?://\S+$", "", line)
+
+
+def java_causes(exception: Any) -> list[Cause]:
+    """Return the chain of a Java exception, which py4j has, the outermost first."""
+    causes: list[Cause] = []
+    while exception is not None and len(causes) < _MAX_CAUSES:
+        causes.append(Cause(str(exception.getClass().getName()), str(exception.getMessage() or "")))
+        exception = exception.getCause()
+    return causes
+
+
+def error_line(error: BaseException) -> str:
+    """Return one line for an error of any kind."""
+    exception = getattr(error, "java_exception", None)
+    if exception is not None:
+        return of_causes(java_causes(exception)).line
+    return first_line(str(error)) if str(error) else type(error).__name__

@@ -1,0 +1,170 @@
+"""Topics between two clusters: what is kept, what comes later, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.spark.jobs import mirror
+from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from spark_kafkalite.testing.cluster import BrokerProcess
+
+from .topics import Topics
+
+pytestmark = pytest.mark.any_spark
+
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+_COUNTER = itertools.count()
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.fixture(scope="module")
+def far_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The other cluster."""
+    overrides = {"log.initial.task.delay.ms": 86_400_000, "log.retention.ms": -1}
+    with BrokerProcess(tmp_path_factory.mktemp("far-broker"), overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture
+def far(far_broker: BrokerProcess, spark: SparkSession) -> Iterator[Topics]:
+    with Topics(far_broker.bootstrap, spark, f"far{next(_COUNTER)}") as made:
+        yield made
+
+
+def invoke(near: Topics, far: Topics, checkpoint: str, *arguments: str) -> Result:
+    ends = ["--from-bootstrap-server", near.bootstrap, "--to-bootstrap-server", far.bootstrap]
+    return CliRunner().invoke(mirror.main, [*ends, "--checkpoint", checkpoint, *arguments])
+
+
+def mirrored(near: Topics, far: Topics, checkpoint: str, *arguments: str) -> dict[str, Any]:
+    result = invoke(near, far, checkpoint, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
+    return document
+
+
+def refused(near: Topics, far: Topics, checkpoint: str, *arguments: str) -> str:
+    result = invoke(near, far, checkpoint, *arguments)
+    assert result.exit_code == 1, result.output
+    return result.output.splitlines()[-1]
+
+
+def rows(topics: Topics, topic: str) -> list[tuple[Any, ...]]:
+    """Return what a mirror keeps of each record, in the order of partitions and offsets."""
+    found = topics.read(topic, includeHeaders="true").orderBy("partition", "offset").collect()
+    return [
+        (
+            row.partition,
+            None if row.key is None else bytes(row.key),
+            None if row.value is None else bytes(row.value),
+            [(each.key, None if each.value is None else bytes(each.value)) for each in row.headers or ()],
+            row.timestamp,
+        )
+        for row in found
+    ]
+
+
+def fill(topics: Topics, topic: str) -> None:
+    topics.fill(topic, ["a", "b"], 0, timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1"), ("h", None)], key=b"k")
+    # Not where its key would have it go.
+    topics.fill(topic, ["c"], 2, timestamp_ms=NEW_YEAR_MS + 7, key=b"k")
+    topics.producer.send(topic, None, key=b"tombstone", partition=1, timestamp_ms=NEW_YEAR_MS).result(30)
+
+
+def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: Topics, checkpoint: str) -> None:
+    topic = topics.new(3, retention_ms="-1")
+    fill(topics, topic)
+    first = mirrored(topics, far, checkpoint, "--topic", topic, "--with-configs")
+    assert first["topics"] == {topic: {"copied": 4, "lag": 0, "lag_ms": None}}
+    assert rows(far, topic) == rows(topics, topic) != []
+    assert far.admin.describe_configs(topic=topic)["retention.ms"].value == "-1"
+    # The target grows with its source.
+    topics.admin.create_partitions({topic: 4})
+    topics.fill(topic, ["d"], 3)
+    topics.fill(topic, ["e"], 0)
+    assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 2
+    assert rows(far, topic) == rows(topics, topic)
+    # What is said for people; the next run has nothing to do.
+    said = invoke(topics, far, checkpoint, "--topic", topic)
+    assert said.output.splitlines()[-1] == f"mirrored 0 offsets ({topic} 0); 0 offsets behind: nothing waits"
+    # Lag tools of the source see how far it is.
+    cluster = far.admin.describe_cluster().cluster_id
+    committed = topics.admin.group_offsets(f"kafkalite-mirror-{cluster}")
+    assert sorted(offset.offset for tp, offset in committed.items() if tp.topic == topic) == [1, 1, 1, 3]
+
+
+def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    checkpoint, back = str(tmp_path / "there"), str(tmp_path / "back")
+    assert "so it would be copied into itself" in refused(topics, topics, checkpoint, "--topic", topic)
+    pattern = ("--topic-pattern", topic, "--topic-prefix", "copy.")
+    assert "is on the same cluster and is copied as well" in refused(topics, topics, checkpoint, *pattern)
+    topics.fill(topic, ["a"])
+    mirrored(topics, far, checkpoint, "--topic", topic)
+    said = refused(far, topics, back, "--topic", topic)
+    assert f"shows a mirror that copies {topic} back to {topic}" in said
+    # Nothing was begun.
+    assert not Path(back).exists()
+
+
+if _SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
+
+    def test_a_checkpoint_belongs_to_one_pair_of_clusters_and_their_topics(
+        topics: Topics, far: Topics, checkpoint: str
+    ) -> None:
+        topic = topics.new()
+        topics.fill(topic, ["a"])
+        mirrored(topics, far, checkpoint, "--topic", topic)
+        said = refused(topics, far, checkpoint, "--topic", topic, "--topic-prefix", "other.")
+        assert "with prefix '', but this is one" in said
+        assert "no such topic: absent" in refused(topics, far, checkpoint, "--topic", f"{topic},absent")
+        far.admin.delete_topics([topic])
+        said = refused(topics, far, checkpoint, "--topic", topic)
+        assert (
+            f"topic {topic}: it was deleted since this mirror wrote to it; what was copied before would be missing"
+            in said
+        )
+        far.admin.create_topic(topic, 1)
+        assert "it was deleted and created again" in refused(topics, far, checkpoint, "--topic", topic)
+
+    def test_a_batch_that_fails_is_told_in_one_line_and_copied_by_the_next_run(
+        topics: Topics, far: Topics, checkpoint: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        topic = topics.new()
+        topics.fill(topic, ["x" * 20_000])
+        far.admin.create_topic(topic, 1, configs={"max.message.bytes": "10000"})
+        result = invoke(topics, far, checkpoint, "--topic", topic, "--report-every", "600")
+        assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
+        assert f"{topic}-0: the broker refused a batch" in result.output
+        assert "Traceback" not in caplog.text
+        far.admin.incremental_alter_configs([ConfigChange("max.message.bytes", "set", "100000")], topic=topic)
+        assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 1
+        assert rows(far, topic) == rows(topics, topic) != []
+
+    @pytest.mark.kafka
+    @pytest.mark.timeout(600)
+    @pytest.mark.parametrize("from_kafka", [True, False], ids=["from_kafka", "to_kafka"])
+    def test_a_mirror_from_and_to_apache_kafka(
+        topics: Topics, apache_kafka: ApacheKafka, spark: SparkSession, checkpoint: str, from_kafka: bool
+    ) -> None:
+        with Topics(apache_kafka.bootstrap, spark, f"kafka{next(_COUNTER)}") as kafka:
+            source, target = (kafka, topics) if from_kafka else (topics, kafka)
+            topic, other = source.new(3, retention_ms="-1"), source.new(1, "other")
+            pattern = ("--topic-pattern", f"^({topic}|{other})$", "--topic-prefix", "mirrored.", "--with-configs")
+            fill(source, topic)
+            for values in (["one"], ["two", "three"]):
+                source.fill(other, values)
+                mirrored(source, target, checkpoint, *pattern)
+                for each in (topic, other):
+                    assert rows(target, f"mirrored.{each}") == rows(source, each) != []
