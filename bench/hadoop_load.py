@@ -23,8 +23,10 @@ from pathlib import Path
 from bench.measurement import Row, warm_page_cache
 from bench.spark_read_write import JVM, ROOT, Bench, fill
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.spark.jobs import publish
 from spark_kafkalite.spark.jobs.files import files_for
-from spark_kafkalite.spark.jobs.load_run import LoadOptions, run_load
+from spark_kafkalite.spark.jobs.load_options import LoadOptions
+from spark_kafkalite.spark.jobs.load_run import run_load, summary_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 SMALL_RUN_RECORDS = 1_000
@@ -69,7 +71,10 @@ def loads(bench: Bench, count: int, value_bytes: int) -> Row:
 def _load(bench: Bench, topic: str, count: int) -> float:
     destination = bench.directory / f"loaded-{next(_NAMES)}"
     started = time.monotonic()
-    summary = run_load(bench.spark, files_for(bench.spark, str(destination)), LoadOptions(bench.ours, (topic,)))
+    files = files_for(bench.spark, str(destination))
+    recovery = publish.recover(files)
+    summary = summary_of(files, recovery)
+    run_load(bench.spark, files, LoadOptions(bench.ours, (topic,)), publish.new_run(), recovery.newest, summary)
     seconds = time.monotonic() - started
     assert summary["records"] == count, f"{summary['records']} of {count} records were loaded"
     shutil.rmtree(destination)
