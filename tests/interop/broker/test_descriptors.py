@@ -129,8 +129,8 @@ def test_a_start_under_a_lower_limit_serves_what_it_can_and_the_rest_later(tmp_p
                 topics=[DeleteTopicState(name=name) for name in (made[0], made[1], made[-1])], timeout_ms=10_000
             )
             assert {one.error_code for one in client.call(gone, 6).responses} == {0}
-            # Two had been open and are gone, one had been closed: two of the closed ones take the places, once the broker
-            # that answers has let go of the deleted ones.
+            # Two had been open and are gone, one had been closed: two of the closed ones take the places, once the
+            # broker has let go of the deleted ones.
             deadline = time.monotonic() + 10
             while (again := [produce(client, name, b"2") for name in made[2:-1]].count(0)) < served:
                 assert time.monotonic() < deadline, f"{again} of {served} are served"
