@@ -65,7 +65,8 @@ class Loader:
     def double_a_file(self) -> None:
         """Damage on purpose: one data file appears a second time under another name."""
         day = self.files.names("flights")[0]
-        name = self.files.names(f"flights/{day}")[0]
+        # Beside the mark of a day that is complete.
+        name = next(name for name in self.files.names(f"flights/{day}") if name.endswith(".parquet"))
         path = f"{self.destination}/flights/{day}"
         self._spark.read.parquet(f"{path}/{name}").coalesce(1).write.mode("append").parquet(path)
 

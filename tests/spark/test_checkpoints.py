@@ -217,4 +217,4 @@ def test_a_checkpoint_in_hdfs(kafkalite, topics, hdfs):
     ]
     _, err = kafkalite("show", "--checkpoint", "nothing-here://host/checkpoint", code=1)
     assert "--checkpoint nothing-here://host/checkpoint:" in err
-    assert "check its scheme, host and port" in err
+    assert "check the scheme, or add the jars of its file system" in err

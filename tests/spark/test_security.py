@@ -248,7 +248,7 @@ def test_a_job_with_a_file_of_settings(topics: Topics, secure_kafka: SecureKafka
     started_s = time.monotonic()
     failed = CliRunner().invoke(hadoop_load.main, load)
     assert time.monotonic() - started_s < 14
-    assert failed.exit_code == 1
+    assert failed.exit_code == 3
     (line,) = failed.output.splitlines()
     assert "refuses the credentials" in line
     assert "sasl.jaas.config" in line
