@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
@@ -33,25 +31,19 @@ def ms(hour: int, minute: int = 0) -> int:
     return int(NEW_YEAR.replace(hour=hour, minute=minute).timestamp() * 1000)
 
 
-class DroppingSource(load_source.LoadSource):
+class DroppingReader(load_source.LoadReader):
     """A reader that loses the first record of every task."""
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return DroppingReader(super().reader(schema))
-
-
-class DroppingReader(DataSourceReader):
-    def __init__(self, whole: Any) -> None:
-        self._whole = whole
-
-    def partitions(self) -> list[InputPartition]:
-        found: list[InputPartition] = self._whole.partitions()
-        return found
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batches = self._whole.read(partition)
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batches = super()._rows(partition)
         yield next(batches).slice(1)
         yield from batches
+
+
+class DroppingSource(load_source.LoadSource):
+    """What makes one."""
+
+    reader_type = DroppingReader
 
 
 def test_a_record_that_the_reader_drops_is_seen(

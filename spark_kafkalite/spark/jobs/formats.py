@@ -55,6 +55,11 @@ class FileLayout:
         return self.value != "bytes" or self.file_format == "text"
 
     @property
+    def is_made_of_pieces(self) -> bool:
+        """Whether the tasks that read may make the files, because nothing is decoded (``parquet_pieces``)."""
+        return self.file_format == "parquet" and self.value == "bytes" and self.by_record_time
+
+    @property
     def spark_format(self) -> str:
         """The format of Spark's writer: its lines carry what tasks of ours have made (``lines``)."""
         return "text" if self.is_of_lines else self.file_format

@@ -35,6 +35,8 @@ MAX_STAGED_TOPIC: Final = 100
 # The column that makes those directories: topic@[day[@hour]], the topic as `staged_topic` has it, or what is no record
 # of a file. Neither '@' nor the '~' before a hash can stand in a topic's name.
 GROUP: Final = "kafkalite_group"
+# The column of pieces of files, where tasks make them.
+DATA: Final = "kafkalite_data"
 NO_DATA: Final = "@"
 ACCOUNTS: Final = "@accounts"
 FACTS: Final = "@facts"

@@ -26,14 +26,13 @@ from spark_kafkalite.spark.jobs.accounting import AuditError
 from spark_kafkalite.spark.jobs.avro_schema import avro_schema
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.formats import FileLayout
-from spark_kafkalite.spark.jobs.layout import FACTS, GROUP, NO_DATA
+from spark_kafkalite.spark.jobs.layout import DATA, FACTS, GROUP, NO_DATA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SEQUENCE: Final = "kafkalite_sequence"
-_DATA: Final = "kafkalite_data"
-_ROWS: Final = pa.schema([(GROUP, pa.string()), (_SEQUENCE, pa.int64()), (_DATA, pa.binary())])
+_ROWS: Final = pa.schema([(GROUP, pa.string()), (_SEQUENCE, pa.int64()), (DATA, pa.binary())])
 _MARKER_BYTES: Final = 16
 _MAGIC: Final = b"Obj\x01"
 # Of the records in an Avro block, before compression.
@@ -70,9 +69,9 @@ def as_lines(frame: DataFrame, layout: FileLayout, separator: str) -> DataFrame:
 
     make = LineMaker(layout.file_format == "avro", layout.codec, separator)
     return (
-        _mapped(frame, make, f"{GROUP} string not null, {_SEQUENCE} long, {_DATA} binary")
+        _mapped(frame, make, f"{GROUP} string not null, {_SEQUENCE} long, {DATA} binary")
         .sortWithinPartitions(GROUP, _SEQUENCE)
-        .select(F.col(_DATA).cast("string").alias("value"), GROUP)
+        .select(F.col(DATA).cast("string").alias("value"), GROUP)
     )
 
 

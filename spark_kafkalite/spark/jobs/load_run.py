@@ -153,7 +153,8 @@ def _publish(
     if plan.ranges:
         publish.write_plan(files, run, plan)
         fault_point("planned")
-    with shown_progress(spark, "loading", plan.size, planned.size_bytes):
+    by_bytes = options.usual.layout.is_made_of_pieces
+    with shown_progress(spark, "loading", plan.size, planned.size_bytes, by_bytes=by_bytes):
         staged = _staged(spark, files, run, options, plan)
     if plan.ranges:
         with open_admin(options.bootstrap_server, options.client) as admin:

@@ -5,6 +5,8 @@ reads, because files are made of tasks, and it must know of every offset what be
 tasks as an option (:data:`TASKS`, JSON: a list of tasks, each a list of ``[topic, partition, start, until]``), and the
 rows of every range are followed by one more: its offset is :data:`ACCOUNT_OFFSET`, and its key holds the account of the
 range as JSON. It goes the way of the rows, so that it is there once if they are, however often Spark repeats a task.
+
+With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead (:mod:`.parquet_pieces`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.formats import FileLayout
+from spark_kafkalite.spark.jobs.layout import DATA, GROUP
 from spark_kafkalite.spark.jobs.planning import Tasks
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
@@ -31,6 +35,7 @@ from spark_kafkalite.spark.worker_log import SOURCE, speak_of
 
 FORMAT_NAME: Final = "kafkalite_load"
 TASKS: Final = "tasks"
+LAYOUT: Final = "layout"
 ACCOUNT_OFFSET: Final = -1
 
 
@@ -83,17 +88,30 @@ def tasks_from_json(text: str) -> Tasks:
 class LoadReader(DataSourceReader):
     """The tasks as planned, and how each is read."""
 
-    def __init__(self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks) -> None:
+    def __init__(
+        self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks, layout: FileLayout | None = None
+    ) -> None:
+        """With a ``layout`` tasks yield pieces of its files instead of rows."""
         self._options = options
         self.plan = ReadPlan.of(options, schema)
         self._tasks = tasks
+        self._layout = layout
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
         return tasks_of(self._options, self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each range, and its account; runs in a Python worker."""
+        """Yield the rows of each range, and its account, or what is made of them; runs in a Python worker."""
+        rows = self._rows(partition)
+        if self._layout is None:
+            return rows
+        # With Arrow's part for Parquet, which nobody else needs.
+        from spark_kafkalite.spark.jobs.parquet_pieces import PieceMaker
+
+        return PieceMaker(self.plan.schema, self._layout)(rows)
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         passed = PassedOffsets()
         for each, batches in read_ranges(self.plan, partition, passed):
             yield from accounted(each, batches, passed, self.plan.schema)
@@ -110,15 +128,20 @@ class LoadSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """Return the source's columns, with headers."""
+        """Return the source's columns, with headers; or those of pieces of files."""
+        if LAYOUT in self.options:
+            return StructType([StructField(GROUP, StringType()), StructField(DATA, BinaryType())])
         return spark_schema(include_headers=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the tasks that the options name. Raises SparkConditionError for a bad option."""
-        given = {name: value for name, value in self.options.items() if name != TASKS}
+        given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT)}
         options = reader_options(given)
         speak_of(SOURCE, options.subject)
-        return self.reader_type(options, projected_schema(schema), tasks_from_json(self.options[TASKS]))
+        layout = None
+        if LAYOUT in self.options:
+            layout, schema = FileLayout(**json.loads(self.options[LAYOUT])), spark_schema(include_headers=True)
+        return self.reader_type(options, projected_schema(schema), tasks_from_json(self.options[TASKS]), layout)
 
 
 def accounted(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -18,24 +18,35 @@ if TYPE_CHECKING:
 
 _ASKED_EVERY_S: Final = 1.0
 _SAID_EVERY_S: Final = 30.0
+# What is only estimated is not said to be done.
+_ALMOST: Final = 0.99
 
 
 @contextmanager
 def shown_progress(
-    spark: SparkSession, what: str, total_records: int, total_bytes: float, stream: TextIO | None = None
+    spark: SparkSession,
+    what: str,
+    total_records: int,
+    total_bytes: float,
+    *,
+    by_bytes: bool = False,
+    stream: TextIO | None = None,
 ) -> Iterator[None]:
-    """Show on ``stream`` (stderr) how many of so many records are written, while the block runs."""
+    """Show on ``stream`` (stderr) how many of so many records are written, while the block runs.
+
+    ``by_bytes``: what Spark writes are no records; then its bytes say about how far it is.
+    """
     out = sys.stderr if stream is None else stream
     show = _bar(what, total_records) if out.isatty() else _lines(what, total_records, total_bytes, out)
     ended = threading.Event()
-    by_stage = written_records(spark)
-    before = sum(by_stage.values())
+    by_stage = written(spark)
+    before = _done(by_stage, total_records, total_bytes, by_bytes=by_bytes)
 
     def ask() -> None:
         with show as say:
             while not ended.wait(_ASKED_EVERY_S):
-                by_stage.update(written_records(spark))
-                say(sum(by_stage.values()) - before)
+                by_stage.update(written(spark))
+                say(_done(by_stage, total_records, total_bytes, by_bytes=by_bytes) - before)
 
     thread = threading.Thread(target=ask, name="kafkalite-progress", daemon=True)
     thread.start()
@@ -46,17 +57,24 @@ def shown_progress(
         thread.join()
 
 
-def written_records(spark: SparkSession) -> dict[int, int]:
-    """Return how many records each stage that runs now has written, by what the driver has heard of it."""
+def written(spark: SparkSession) -> dict[int, tuple[int, int]]:
+    """Return how many records and bytes each stage that runs now has written, by what the driver has heard of it."""
     from py4j.protocol import Py4JError
 
     try:
         stages: Any = spark._jsc.sc().statusStore().activeStages()
         found = (stages.apply(number) for number in range(stages.size()))
-        return {int(stage.stageId()): int(stage.outputRecords()) for stage in found}
+        return {int(stage.stageId()): (int(stage.outputRecords()), int(stage.outputBytes())) for stage in found}
     except (Py4JError, AttributeError, TypeError):
         # The store is not part of Spark's public interface; a run does not fail for it.
         return {}
+
+
+def _done(by_stage: Mapping[int, tuple[int, int]], total_records: int, total_bytes: float, *, by_bytes: bool) -> int:
+    if not by_bytes:
+        return sum(records for records, _ in by_stage.values())
+    share = sum(size_bytes for _, size_bytes in by_stage.values()) / total_bytes if total_bytes else 0.0
+    return int(min(_ALMOST, share) * total_records)
 
 
 @contextmanager

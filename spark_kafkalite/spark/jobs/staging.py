@@ -8,17 +8,19 @@ is what was written, and held against the accounts of the reading tasks (:mod:`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.spark.jobs import decoding, lines, load_source, quarantine
+from spark_kafkalite.spark.jobs import decoding, lines, load_source, parquet_pieces, quarantine
 from spark_kafkalite.spark.jobs.accounting import AuditError, check_accounts
 from spark_kafkalite.spark.jobs.faults import fault_point
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.formats import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.layout import (
     ACCOUNTS,
+    DATA,
     GROUP,
     MAX_STAGED_TOPIC,
     NO_DATA,
@@ -42,6 +44,10 @@ _TIMES: Final[Mapping[PartitionBy, tuple[str, ...]]] = {
     "day": ("yyyy-MM-dd",),
     "hour": ("yyyy-MM-dd", "HH"),
 }
+_PARQUET_CODEC: Final = "spark.sql.parquet.compression.codec"
+_OPEN_FILES: Final = "spark.sql.maxConcurrentOutputFileWriters"
+# Of one task; of more directories Spark sorts what comes.
+_MOST_OPEN_FILES: Final = 400
 _FACTS: Final = "partition int, offset long, timestamp timestamp"
 
 
@@ -88,18 +94,25 @@ def stage(
     # Directories are made, and read back, in the zone of the layout.
     spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
     data = f"{staging_path(run)}/data-{number}"
-    frame = _grouped(decoding.decoded(read_ranges(spark, plan, source_options), layout), plan, layout)
+    pieces = _of_pieces(spark, layout)
     times = None if layout.by_record_time else Observation()
-    if times is not None:
-        missing = F.col(decoding.TIME).isNull() & ~F.col(GROUP).startswith(NO_DATA)
-        frame = frame.observe(times, F.count_if(missing).alias("fallbacks"))
-    frame = _as_in_files(frame)
     separator = "\n"
-    if layout.is_of_lines:
-        separator = lines.new_separator(layout)
-        frame = lines.as_lines(frame, layout, separator)
+    if pieces is not None:
+        separator = parquet_pieces.SEPARATOR
+        frame = read_ranges(spark, plan, source_options, pieces)
+        frame = frame.select(F.col(DATA).cast("string").alias("value"), GROUP)
     else:
-        frame = frame.sortWithinPartitions(GROUP, "partition", "offset")
+        frame = _grouped(decoding.decoded(read_ranges(spark, plan, source_options), layout), plan, layout)
+        if times is not None:
+            missing = F.col(decoding.TIME).isNull() & ~F.col(GROUP).startswith(NO_DATA)
+            frame = frame.observe(times, F.count_if(missing).alias("fallbacks"))
+        frame = _as_in_files(frame)
+        if layout.is_of_lines:
+            separator = lines.new_separator(layout)
+            frame = lines.as_lines(frame, layout, separator)
+        else:
+            frame = frame.sortWithinPartitions(GROUP, "partition", "offset")
+    by_text = layout.is_of_lines or pieces is not None
     writer = (
         frame.write.partitionBy(GROUP)
         # Files go straight to the staging directory at the task's commit: nothing sees it before the manifest does, and
@@ -108,20 +121,22 @@ def stage(
         # One file of a task in each group, whatever the session says: facts are matched by task.
         .option("maxRecordsPerFile", 0)
     )
-    if layout.is_of_lines:
+    if by_text:
         writer = writer.option("lineSep", separator)
-    if layout.codec is not None and layout.file_format != "avro":
+    if layout.codec is not None and layout.file_format != "avro" and pieces is None:
         writer = writer.option("compression", layout.codec)
-    writer.format(layout.spark_format).save(f"{files.root}/{data}")
+    # Pieces come in the order of their files; Spark would sort them for the sake of one open file at a time.
+    spark.conf.set(_OPEN_FILES, str(_MOST_OPEN_FILES if pieces is not None else 0))
+    writer.format("text" if by_text else layout.file_format).save(f"{files.root}/{data}")
     fault_point("staging")
     groups = [name.removeprefix(f"{GROUP}=") for name in files.names(data) if name.startswith(f"{GROUP}=")]
     accounts = [
         RangeAccount.from_json(row.document)
-        for row in _documents(spark, files, data, ACCOUNTS, layout, separator).collect()
+        for row in _documents(spark, files, data, ACCOUNTS, layout, separator, by_text).collect()
     ]
     held_back = Quarantined()
     if QUARANTINED in groups:
-        documents = _documents(spark, files, data, QUARANTINED, layout, separator)
+        documents = _documents(spark, files, data, QUARANTINED, layout, separator, by_text)
         held_back = quarantine.counted(documents)
         quarantine.check_quarantined(held_back, sum(each.present for each in accounts), max_quarantined)
     rows: list[dict[str, Any]] = []
@@ -141,16 +156,27 @@ def stage(
     )
 
 
-def read_ranges(spark: SparkSession, plan: LoadPlan, source_options: Mapping[str, str]) -> DataFrame:
-    """Return the plan's records with headers, read by the plan's tasks, and an account of each range among them."""
+def _of_pieces(spark: SparkSession, layout: FileLayout) -> FileLayout | None:
+    """Return the layout with its codec where the reading tasks make the files, None where Spark's writer does."""
+    codec = parquet_pieces.codec_of(layout.codec or str(spark.conf.get(_PARQUET_CODEC)))
+    return replace(layout, codec=codec) if layout.is_made_of_pieces and codec is not None else None
+
+
+def read_ranges(
+    spark: SparkSession, plan: LoadPlan, source_options: Mapping[str, str], pieces: FileLayout | None = None
+) -> DataFrame:
+    """Return the plan's records with headers, read by the plan's tasks, and an account of each range among them.
+
+    With ``pieces`` return the pieces of files of that layout instead.
+    """
     spark.dataSource.register(load_source.LoadSource)
-    return (
+    reader = (
         spark.read.format(load_source.FORMAT_NAME)
         .options(**source_options)
         .option("assign", plan.assign_option())
         .option(load_source.TASKS, load_source.tasks_json(plan.planned_tasks))
-        .load()
     )
+    return (reader if pieces is None else reader.option(load_source.LAYOUT, json.dumps(asdict(pieces)))).load()
 
 
 def _grouped(frame: DataFrame, plan: LoadPlan, layout: FileLayout) -> DataFrame:
@@ -190,11 +216,11 @@ def _as_in_files(frame: DataFrame) -> DataFrame:
 
 
 def _documents(
-    spark: SparkSession, files: Files, data: str, group: str, layout: FileLayout, separator: str
+    spark: SparkSession, files: Files, data: str, group: str, layout: FileLayout, separator: str, by_text: bool
 ) -> DataFrame:
     """Return the documents of a group that is no data, in the column ``document``."""
     path = f"{files.root}/{data}/{GROUP}={group}"
-    if layout.is_of_lines:
+    if by_text:
         return spark.read.option("lineSep", separator).schema("document string").text(path)
     return spark.read.format(layout.file_format).schema("key binary").load(path).selectExpr("string(key) AS document")
 
