@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyspark import cloudpickle
@@ -229,3 +230,24 @@ def test_figures_of_a_run_are_written_for_a_node_exporter(topics: Topics, tmp_pa
     )
     assert f'kafkalite_load_success{{destination="{tmp_path}/to"}} 0\n' in file.read_text()
     assert "kafkalite_load_records" not in file.read_text()
+
+
+def test_settings_of_parquets_are_left_to_sparks_writer(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    """As those of encryption: what Arrow writes does not know them."""
+    topic = topics.new()
+    topics.fill(topic, ["a", "b"], timestamp_ms=ms(7))
+    load(topics, topic, tmp_path / "arrow")
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    configuration.set("parquet.block.size", "1048576")
+    try:
+        load(topics, topic, tmp_path / "spark")
+    finally:
+        configuration.unset("parquet.block.size")
+    made = [
+        pq.ParquetFile(tmp_path / name / data_files(tmp_path / name)[0]).metadata.created_by
+        for name in ("arrow", "spark")
+    ]
+    assert ["arrow" in each for each in made] == [True, False], made
+    arrow, own = (read_published(spark, str(tmp_path / name)) for name in ("arrow", "spark"))
+    assert arrow.schema == own.schema
+    assert arrow.orderBy("offset").collect() == own.orderBy("offset").collect()

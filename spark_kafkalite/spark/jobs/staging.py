@@ -157,9 +157,16 @@ def stage(
 
 
 def _of_pieces(spark: SparkSession, layout: FileLayout) -> FileLayout | None:
-    """Return the layout with its codec where the reading tasks make the files, None where Spark's writer does."""
+    """Return the layout with its codec where the reading tasks make the files, None where Spark's writer does.
+
+    Settings of Parquet's, such as encryption, are known to that one only.
+    """
+    if not layout.is_made_of_pieces:
+        return None
+    if not spark.sparkContext._jsc.hadoopConfiguration().getPropsWithPrefix("parquet.").isEmpty():
+        return None
     codec = parquet_pieces.codec_of(layout.codec or str(spark.conf.get(_PARQUET_CODEC)))
-    return replace(layout, codec=codec) if layout.is_made_of_pieces and codec is not None else None
+    return None if codec is None else replace(layout, codec=codec)
 
 
 def read_ranges(
