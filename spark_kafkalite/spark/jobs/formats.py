@@ -60,12 +60,8 @@ class FileLayout:
         return self.file_format == "parquet" and self.value == "bytes" and self.by_record_time
 
     @property
-    def spark_format(self) -> str:
-        """The format of Spark's writer: its lines carry what tasks of ours have made (``lines``)."""
-        return "text" if self.is_of_lines else self.file_format
-
-    @property
     def is_of_lines(self) -> bool:
+        """Whether Spark's text writer writes what tasks of ours have made of the rows (``lines``)."""
         return self.file_format in ("text", "avro")
 
     def ending(self, staged_name: str) -> str:

@@ -56,7 +56,7 @@ class PieceMaker:
     def __init__(self, schema: pa.Schema, layout: FileLayout) -> None:
         """``layout`` names its codec."""
         self._schema = schema
-        self._directories = Directories(layout)
+        self._directories = RowDirectories(layout)
         self._codec = _CODECS[layout.codec or "none"]
         self._files: dict[str, _ParquetFile] = {}
 
@@ -91,7 +91,7 @@ def _piece(group: str, data: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([group]), pa.array([data], pa.binary())], schema=PIECES)
 
 
-class Directories:
+class RowDirectories:
     """Which group each row belongs to: its topic, and the day or hour of its timestamp in the layout's zone."""
 
     def __init__(self, layout: FileLayout) -> None:

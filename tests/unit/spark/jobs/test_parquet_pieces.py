@@ -15,7 +15,7 @@ from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.spark.jobs import parquet_pieces
 from spark_kafkalite.spark.jobs.formats import CODECS, FileLayout
 from spark_kafkalite.spark.jobs.layout import ACCOUNTS, DATA, GROUP
-from spark_kafkalite.spark.jobs.parquet_pieces import SEPARATOR, Directories, PieceMaker, codec_of, label_of
+from spark_kafkalite.spark.jobs.parquet_pieces import SEPARATOR, PieceMaker, RowDirectories, codec_of, label_of
 
 SCHEMA = READ_SCHEMA_WITH_HEADERS
 HOUR_US = 3_600_000_000
@@ -123,7 +123,7 @@ def test_accounts_are_lines_even_where_a_topic_is_called_like_the_separator() ->
     ],
 )
 def test_directories_are_those_of_sparks_dates(micros: int, zone: str, label: str) -> None:
-    directories = Directories(FileLayout("hour", time_zone=zone))
+    directories = RowDirectories(FileLayout("hour", time_zone=zone))
     assert [group for group, _ in directories.of(rows([micros]))] == [f"t@{label}"]
 
 
