@@ -175,7 +175,7 @@ def test_runs_that_are_paused_and_killed_anywhere_publish_each_offset_once(tmp_p
     print(counts)
     if not given:
         # Otherwise nothing has raced.
-        assert min(counts.get(each, 0) for each in ("published", "overtaken", "killed")) > ORDERS // 10
+        assert min(counts.get(each, 0) for each in ("published", "overtaken", "killed")) >= ORDERS // 80
 
 
 @pytest.mark.parametrize("broken", ["no fence", "fence last"])
