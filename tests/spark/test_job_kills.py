@@ -94,6 +94,7 @@ def kill_at(destination: Destination, place: str, chance: random.Random) -> None
 
 if _SOAK:
 
+    @pytest.mark.timeout(1800)
     @pytest.mark.parametrize("place", PLACES)
     def test_jobs_killed_anywhere_leave_each_record_once(
         topics: Topics, spark: SparkSession, tmp_path: Path, place: str
