@@ -66,6 +66,18 @@ def _with_place(error: JobFailed, given: dict[str, Any]) -> str:
     return f"{named}: {error.message}"
 
 
+def keep_manifests_option(function: _Function) -> _Function:
+    """Add --keep-manifests, which gives milliseconds."""
+    return click.option(
+        "--keep-manifests",
+        "keep_manifests_ms",
+        type=Duration(),
+        default="30d",
+        show_default=True,
+        help="How long manifests are kept once a checkpoint stands in for them.",
+    )(function)
+
+
 def lease_options(function: _Function) -> _Function:
     """Add --lease and --wait; both give milliseconds, --wait None where it was not given."""
     for option in (

@@ -16,7 +16,7 @@ import click
 
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import compaction, folding, lease, merge_planning, publish
-from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
+from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options
 from spark_kafkalite.spark.jobs.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.manifest import Manifest
@@ -55,13 +55,7 @@ _ROUND_BYTES: Final = 16 * 1024**3
     show_default=True,
     help="How long the files that were merged are kept in _kafkalite/replaced.",
 )
-@click.option(
-    "--keep-manifests",
-    type=Duration(),
-    default="30d",
-    show_default=True,
-    help="How long manifests are kept once a checkpoint stands in for them.",
-)
+@keep_manifests_option
 @click.option("--dry-run", is_flag=True, help="Only print what would be merged.")
 @lease_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -101,7 +95,7 @@ def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], new
         summary["manifests"].append(newest.path)
         summary["records"] += newest.records
         summary["made_bytes"] += sum(file.size_bytes or 0 for file in newest.files)
-        summary["not_folded"] = folding.problem_of_folding(files, given["keep_manifests"])
+        summary["not_folded"] = folding.problem_of_folding(files, given["keep_manifests_ms"])
     summary["deleted_runs"] = list(compaction.drop_replaced(files, given["keep_replaced"]))
     return summary
 

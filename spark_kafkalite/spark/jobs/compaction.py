@@ -2,7 +2,7 @@
 
 A compaction is a run like a load, with a manifest of its own (kind ``compact``) that names the files it made and those
 they replace; its appearance is the commit. What follows can be done again by anybody (``publish.finish``): the replaced
-files leave first, to ``_kafkalite/replaced/RUN``, then the new ones take their names. So whoever lists directories may
+files leave first, to ``_kafkalite/replaced/RUN``, then the new ones take their names. So who lists directories may
 miss rows for the moment of the swap, and never sees one twice; ``read_published`` takes the new files from where they
 are as soon as the manifest is there. The replaced files are deleted some time later (:func:`drop_replaced`).
 """
@@ -37,7 +37,7 @@ from spark_kafkalite.spark.jobs.merge_planning import Merge, PartFacts, Publishe
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Columns of ours beside those of the records; the first makes directories.
+# Columns beside those of the records; the first makes directories.
 _MERGE: Final = "kafkalite_merge"
 _URI: Final = "kafkalite_uri"
 _FACTS: Final = ("first", "last", "records", "offsets", "content")

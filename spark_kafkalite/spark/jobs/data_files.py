@@ -1,4 +1,4 @@
-"""Reads published data files with Spark, and tells which of Spark's paths is which of ours."""
+"""Reads published data files with Spark, and matches Spark's paths with those of the destination."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FileLayout:
 
     @property
     def is_of_lines(self) -> bool:
-        """Whether Spark's text writer writes what tasks of ours have made of the rows (``lines``)."""
+        """Whether Spark's text writer writes what the job's tasks have made of the rows (``lines``)."""
         return self.file_format in ("text", "avro")
 
     def ending(self, staged_name: str) -> str:

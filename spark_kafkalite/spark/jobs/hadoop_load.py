@@ -15,7 +15,7 @@ import click
 
 from spark_kafkalite.spark.jobs import lease, publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
-from spark_kafkalite.spark.jobs.command import JobCommand, lease_options
+from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options
 from spark_kafkalite.spark.jobs.decoding import check_value_schema
 from spark_kafkalite.spark.jobs.formats import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load_options import (
@@ -157,14 +157,7 @@ from spark_kafkalite.spark.jobs.session import reachable_files, say, start_sessi
 @click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
-@click.option(
-    "--keep-manifests",
-    "keep_manifests_ms",
-    type=Duration(),
-    default="30d",
-    show_default=True,
-    help="How long manifests are kept once a checkpoint stands in for them.",
-)
+@keep_manifests_option
 @click.option("--recover", "recover_only", is_flag=True, help="Only finish or drop what an earlier run left.")
 @lease_options
 @client_options

@@ -1,4 +1,4 @@
-"""Files whose bytes tasks of ours make and Spark's text writer writes: lines of text, and Avro containers.
+"""Files whose bytes the job's tasks make and Spark's text writer writes: lines of text, and Avro containers.
 
 So these files are staged, named and committed as all others are, and no Hadoop client is needed in Python. A row of
 text is a line. A row of Avro is the container's header or one block without its sync marker, and the writer's line
