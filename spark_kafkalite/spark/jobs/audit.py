@@ -27,7 +27,7 @@ from spark_kafkalite.spark.jobs.client_options import (
     open_producer,
     source_options,
 )
-from spark_kafkalite.spark.jobs.command import JobCommand
+from spark_kafkalite.spark.jobs.command import JobCommand, names_in
 from spark_kafkalite.spark.jobs.data_files import FORMATS, path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.layout import file_format_of, is_data_file, is_hidden
@@ -100,7 +100,7 @@ def _selection(given: Mapping[str, Any]) -> RecountScope:
             f"{given['directory']!r} is not a directory of time such as day=2026-01-31 or day=2026-01-31/hour=05",
             param_hint="--directory",
         )
-    topics = frozenset(name.strip() for name in (given["topics"] or "").split(",") if name.strip())
+    topics = frozenset(names_in(given["topics"]))
     return RecountScope(topics, given["run"], given["directory"], given["from_ms"], given["to_ms"])
 
 

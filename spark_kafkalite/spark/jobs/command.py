@@ -66,6 +66,11 @@ def _with_place(error: JobFailed, given: dict[str, Any]) -> str:
     return f"{named}: {error.message}"
 
 
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once, in their order."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+
 def keep_manifests_option(function: _Function) -> _Function:
     """Add --keep-manifests, which gives milliseconds."""
     return click.option(

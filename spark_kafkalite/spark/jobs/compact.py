@@ -16,7 +16,7 @@ import click
 
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs import compaction, folding, lease, merge_planning, publish
-from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options
+from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options, names_in
 from spark_kafkalite.spark.jobs.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.manifest import Manifest
@@ -104,7 +104,7 @@ def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
     published = published_files(publish.manifests(files))
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
-    names = {name.strip() for name in (given["topics"] or "").split(",") if name.strip()}
+    names = set(names_in(given["topics"]))
     unknown = names - {file.topic for _, file in published}
     if unknown:
         raise click.BadParameter(f"{files.root} has no files of {', '.join(sorted(unknown))}", param_hint="--topic")

@@ -15,7 +15,7 @@ import click
 
 from spark_kafkalite.spark.jobs import lease, publish
 from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
-from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options
+from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options, names_in
 from spark_kafkalite.spark.jobs.decoding import check_value_schema
 from spark_kafkalite.spark.jobs.formats import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load_options import (
@@ -224,7 +224,7 @@ _BY_TOPIC = {
 
 
 def _options(given: dict[str, Any]) -> LoadOptions:
-    names = tuple(dict.fromkeys(name.strip() for name in given["topics"].split(",") if name.strip()))
+    names = names_in(given["topics"])
     pattern = given["topic_pattern"]
     if not names and pattern is None:
         raise click.BadParameter(

@@ -25,7 +25,7 @@ from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError, offsets_path
 from spark_kafkalite.spark.jobs.client_options import client_settings, open_admin, sink_options, source_options
-from spark_kafkalite.spark.jobs.command import JobCommand
+from spark_kafkalite.spark.jobs.command import JobCommand, names_in
 from spark_kafkalite.spark.jobs.files import Files
 from spark_kafkalite.spark.jobs.manifest import HOME
 from spark_kafkalite.spark.jobs.mirror_topics import (
@@ -135,7 +135,7 @@ def main(
 def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> MirroredTopics:
     if (topic_list is None) == (pattern is None):
         raise click.UsageError("give exactly one of --topic and --topic-pattern")
-    names = tuple(dict.fromkeys(name.strip() for name in (topic_list or "").split(",") if name.strip()))
+    names = names_in(topic_list)
     if pattern is None and not names:
         raise click.BadParameter(f"{topic_list!r} names no topic", param_hint="--topic")
     return MirroredTopics(names, pattern, prefix)
