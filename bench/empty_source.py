@@ -7,7 +7,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,51 +41,57 @@ class EmptySource(DataSource):
         return spark_schema(include_headers=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self._shape())
+        return _Reader(Shape.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return _StreamReader(self._shape())
+        return _StreamReader(Shape.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return _Writer()
 
-    def _shape(self) -> _Shape:
-        return _Shape(int(self.options["rows"]), int(self.options["partitions"]), int(self.options["bytes"]))
-
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """How many rows there are, in how many partitions, and the size of each value."""
 
     rows: int
     partitions: int
     value_bytes: int
 
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Shape:
+        """Return what the options of a source say."""
+        return cls(int(options["rows"]), int(options["partitions"]), int(options["bytes"]))
+
     def tasks(self) -> list[InputPartition]:
         return [InputPartition(number) for number in range(self.partitions)]
 
+    def rows_per_batch(self) -> int:
+        return max(1, min(ROWS_PER_BATCH, (16 << 20) // self.value_bytes))
+
+    def columns(self, partition: InputPartition, rows: int) -> list[pa.Array]:
+        """Return ready columns of so many rows of a partition."""
+        return [
+            pa.nulls(rows, pa.binary()),
+            pa.repeat(pa.scalar(b"x" * self.value_bytes, pa.binary()), rows),
+            pa.repeat("topic", rows),
+            pa.repeat(pa.scalar(partition.value, pa.int32()), rows),
+            pa.array(range(rows), pa.int64()),
+            pa.array(range(rows), pa.int64()).view(READ_SCHEMA.field("timestamp").type),
+            pa.repeat(pa.scalar(0, pa.int32()), rows),
+        ]
+
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        per_batch = max(1, min(ROWS_PER_BATCH, (16 << 20) // self.value_bytes))
-        whole = pa.RecordBatch.from_arrays(
-            [
-                pa.nulls(per_batch, pa.binary()),
-                pa.repeat(pa.scalar(b"x" * self.value_bytes, pa.binary()), per_batch),
-                pa.repeat("topic", per_batch),
-                pa.repeat(pa.scalar(partition.value, pa.int32()), per_batch),
-                pa.array(range(per_batch), pa.int64()),
-                pa.array(range(per_batch), pa.int64()).view(READ_SCHEMA.field("timestamp").type),
-                pa.repeat(pa.scalar(0, pa.int32()), per_batch),
-            ],
-            schema=READ_SCHEMA,
-        )
+        rows = self.rows_per_batch()
+        whole = pa.RecordBatch.from_arrays(self.columns(partition, rows), schema=READ_SCHEMA)
         left = self.rows // self.partitions
         while left > 0:
-            yield whole.slice(0, min(left, per_batch))
-            left -= per_batch
+            yield whole.slice(0, min(left, rows))
+            left -= rows
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: Shape) -> None:
         self._shape = shape
 
     def partitions(self) -> list[InputPartition]:
@@ -98,7 +104,7 @@ class _Reader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Everything in one batch."""
 
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: Shape) -> None:
         self._shape = shape
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

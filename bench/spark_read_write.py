@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.empty_source import EmptySource
 from bench.measurement import Row, warm_page_cache
 from bench.raw_sink import RawSink
+from bench.raw_source import RawSource
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
@@ -39,6 +40,7 @@ _NAMES = itertools.count()
 JVM = "Spark's JVM connector 4.2.0"
 EMPTY_SOURCE = "an empty Arrow source"
 EMPTY_SINK = "an empty Arrow sink"
+RAW_SOURCE = "a source that takes values from a process that reads them"
 RAW_SINK = "a sink that sends values to a process that writes them"
 # One round of writing stays in the page cache, and is removed before the kernel writes it out: with more, both brokers
 # wait for the disk, which is not the question here.
@@ -100,7 +102,13 @@ class Bench:
         self.spark.sparkContext.setLogLevel("ERROR")
         self.spark.dataSource.register(EmptySource)
         self.spark.dataSource.register(RawSink)
-        self._raw_port = self._stack.enter_context(_raw_receiver(self.directory))
+        self.spark.dataSource.register(RawSource)
+        self._raw_port = self._stack.enter_context(_raw_process("bench.raw_sink", self.directory))
+        sent = self.directory / "sent"
+        with sent.open("wb") as file:
+            for _ in range(WRITTEN_BYTES >> 20):
+                file.write(b"x" * (1 << 20))
+        self._sender_port = self._stack.enter_context(_raw_process("bench.raw_source", sent))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,10 +132,14 @@ class Bench:
         seconds = self.in_turn(
             lambda: self.read("kafkalite", self.ours, topic, count),
             lambda: self.read("kafka", self.theirs, topic, count),
-            lambda: self._read_empty(count, value_bytes),
+            lambda: self._read_idle("empty_arrow", count, value_bytes),
+            lambda: self._read_idle("raw_socket_source", count, value_bytes),
         )
         of_empty = _of_empty(value_bytes, codec)
-        yield from _beside(f"Spark batch read, {what}", count, seconds, (read, of_empty), EMPTY_SOURCE)
+        yield from _beside(f"Spark batch read, {what}", count, seconds[:3], (read, of_empty), EMPTY_SOURCE)
+        if codec == "none":
+            ours, raw = _rate(count, seconds[0]), _rate(count, seconds[3])
+            yield Row(f"Spark batch read, {what}", "rows/s", ours, raw, RAW_SOURCE)
         options = {"subscribe": topic, "startingOffsets": "earliest"}
         seconds = self.in_turn(
             lambda: self.stream("kafkalite", {"kafka.bootstrap.servers": self.ours, **options}, count),
@@ -183,9 +195,10 @@ class Bench:
         _check(frame.load(), count)
         return time.monotonic() - started
 
-    def _read_empty(self, count: int, value_bytes: int) -> float:
+    def _read_idle(self, source: str, count: int, value_bytes: int) -> float:
         started = time.monotonic()
-        _check(self.spark.read.format("empty_arrow").options(**empty_options(count, value_bytes)).load(), count)
+        options = {**empty_options(count, value_bytes), "port": str(self._sender_port)}
+        _check(self.spark.read.format(source).options(**options).load(), count)
         return time.monotonic() - started
 
     def stream(self, source: str, options: dict[str, str], count: int) -> float:
@@ -238,9 +251,9 @@ class Bench:
 
 
 @contextmanager
-def _raw_receiver(directory: Path) -> Iterator[int]:
-    """Run the receiver of :mod:`bench.raw_sink`; give its port."""
-    command = [sys.executable, "-m", "bench.raw_sink", str(directory)]
+def _raw_process(module: str, path: Path) -> Iterator[int]:
+    """Run the other end of a raw sink or source; give its port."""
+    command = [sys.executable, "-m", module, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
