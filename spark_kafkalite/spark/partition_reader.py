@@ -34,7 +34,7 @@ from spark_kafkalite.spark.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.offset_ranges import UNKNOWN_GRACE_S, OffsetRange
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.spark.worker_log import SOURCE, speak_of
-from spark_kafkalite.spark.worker_memory import keep_freed_memory
+from spark_kafkalite.spark.worker_memory import settle_worker
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -64,7 +64,7 @@ def read_ranges(
     if not isinstance(task, ReadTask) or not task.ranges:
         return
     speak_of(SOURCE, plan.subject)
-    keep_freed_memory()
+    settle_worker()
     config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
     for each in task.ranges:

@@ -38,7 +38,7 @@ from spark_kafkalite.spark.options import WriterOptions
 from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import retention_ms
 from spark_kafkalite.spark.worker_log import SINK, speak_of
-from spark_kafkalite.spark.worker_memory import keep_freed_memory
+from spark_kafkalite.spark.worker_memory import settle_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -114,7 +114,7 @@ class _Sink:
         Raises SparkConditionError for a null topic and for anything that the brokers refuse.
         """
         speak_of(SINK, self._target)
-        keep_freed_memory()
+        settle_worker()
         producer = producer_for(self._client, self._token)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
         stamps = None if self._write_id is None else _stamps_of_task(self._write_id)
