@@ -23,10 +23,10 @@ from pathlib import Path
 from bench.measurement import Row, warm_page_cache
 from bench.spark_read_write import JVM, ROOT, Bench, fill
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.spark.jobs import publish
-from spark_kafkalite.spark.jobs.files import files_for
-from spark_kafkalite.spark.jobs.load_options import LoadOptions
-from spark_kafkalite.spark.jobs.load_run import run_load, summary_of
+from spark_kafkalite.spark.jobs.destination import publish
+from spark_kafkalite.spark.jobs.destination.files import files_for
+from spark_kafkalite.spark.jobs.load.load_options import LoadOptions
+from spark_kafkalite.spark.jobs.load.load_run import run_load, summary_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 SMALL_RUN_RECORDS = 1_000

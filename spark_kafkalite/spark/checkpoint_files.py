@@ -17,7 +17,7 @@ from typing import Final
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.jobs.files import Files
+from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json, to_json
 
 _VERSION: Final = "v1"

@@ -34,7 +34,7 @@ from spark_kafkalite.spark.checkpoint_files import (
     commit_path,
     offsets_path,
 )
-from spark_kafkalite.spark.jobs.files import FileExists
+from spark_kafkalite.spark.jobs.destination.files import FileExists
 from spark_kafkalite.spark.offset_ranges import Offsets
 
 # A query that wrote its checkpoint so recently counts as running.

@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 
-from spark_kafkalite.spark.jobs import publish
-from spark_kafkalite.spark.jobs.data_files import path_below, path_of_uri, read_files
-from spark_kafkalite.spark.jobs.files import Files, FilesError, files_for
-from spark_kafkalite.spark.jobs.layout import file_format_of
-from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
-from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
+from spark_kafkalite.spark.jobs.destination import publish
+from spark_kafkalite.spark.jobs.destination.files import Files, FilesError, files_for
+from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
+from spark_kafkalite.spark.jobs.destination.names import file_format_of
+from spark_kafkalite.spark.jobs.formats.data_files import path_below, path_of_uri, read_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, as users run them, with faults at named points (``spark/jobs/faults.py``)."""
+"""Jobs in processes of their own, as users run them, with faults at named points (``spark/jobs/program/faults.py``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from spark_kafkalite.cli.jobs import script_path
-from spark_kafkalite.spark.jobs.faults import VARIABLE
+from spark_kafkalite.spark.jobs.program.faults import VARIABLE
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 

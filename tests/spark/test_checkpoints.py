@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.spark.jobs.files import LocalFiles, files_for
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles, files_for
 
 from .topics import Topics, let_look_quiet
 

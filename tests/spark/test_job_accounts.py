@@ -18,7 +18,8 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load, load_source
+from spark_kafkalite.spark.jobs import hadoop_load
+from spark_kafkalite.spark.jobs.load import load_source
 
 from .job_runs import data_files, failure, load, manifests, values
 from .topics import Topics

@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import audit, compact, folding
-from spark_kafkalite.spark.jobs.files import LocalFiles
+from spark_kafkalite.spark.jobs import audit, compact
+from spark_kafkalite.spark.jobs.destination import folding
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
 from .job_runs import data_files, load, manifests, run_alone
 from .topics import Topics

@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact, compaction, publish
-from spark_kafkalite.spark.jobs.files import LocalFiles
-from spark_kafkalite.spark.jobs.manifest import Manifest
-from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.merge_planning import Merge, MergeBounds, plan_merges
+from spark_kafkalite.spark.jobs import compact
+from spark_kafkalite.spark.jobs.compaction import compaction
+from spark_kafkalite.spark.jobs.compaction.merge_planning import Merge, MergeBounds, plan_merges
+from spark_kafkalite.spark.jobs.destination import publish
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.manifest import Manifest
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
 
 from .job_processes import JobProcess, await_stopped, wake
 from .job_runs import data_files, load, manifests, run_alone

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import hadoop_load, load_run, replay, stream
+from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
+from spark_kafkalite.spark.jobs.load import load_run
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.small_disk import SmallDisk, why_not
 

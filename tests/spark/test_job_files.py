@@ -11,9 +11,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import lease
-from spark_kafkalite.spark.jobs.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
-from spark_kafkalite.spark.jobs.lease import DestinationHeld
+from spark_kafkalite.spark.jobs.destination import lease
+from spark_kafkalite.spark.jobs.destination.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
+from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
 
 _COUNTER = itertools.count()
 

@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load, lines
-from spark_kafkalite.spark.jobs.formats import CODECS, FileFormat
-from spark_kafkalite.spark.jobs.manifest import ManifestError
+from spark_kafkalite.spark.jobs import hadoop_load
+from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
+from spark_kafkalite.spark.jobs.formats import lines
+from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, FileFormat
 
 from .job_runs import failure, load, manifests
 from .topics import Topics

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs.files import HadoopFiles, files_for
-from spark_kafkalite.spark.jobs.manifest import STAGING
+from spark_kafkalite.spark.jobs.destination.files import HadoopFiles, files_for
+from spark_kafkalite.spark.jobs.destination.manifest import STAGING
 from spark_kafkalite.testing import hdfs
 from spark_kafkalite.testing.hdfs_processes import HdfsProcesses
 

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.spark.jobs.faults import VARIABLE, forget_passed
-from spark_kafkalite.spark.jobs.files import LocalFiles
-from spark_kafkalite.spark.jobs.lease import Holder, lease_path
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
+from spark_kafkalite.spark.jobs.program.faults import VARIABLE, forget_passed
 
 from .job_processes import JobProcess, await_stopped, lease_of, wake
 from .job_runs import data_files, failure, load, manifests, values

@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load, replay, staging
-from spark_kafkalite.spark.jobs.files import files_for
-from spark_kafkalite.spark.jobs.manifest import MANIFESTS, ManifestError
-from spark_kafkalite.spark.jobs.session import topic_id_text
-from spark_kafkalite.spark.jobs.topic_copy import TopicCopy
+from spark_kafkalite.spark.jobs import hadoop_load, replay
+from spark_kafkalite.spark.jobs.copying.topic_copy import TopicCopy
+from spark_kafkalite.spark.jobs.destination.files import files_for
+from spark_kafkalite.spark.jobs.destination.manifest import MANIFESTS, ManifestError
+from spark_kafkalite.spark.jobs.load import staging
+from spark_kafkalite.spark.jobs.program.session import topic_id_text
 
 from .job_runs import data_files, failure, load, manifests, values
 from .topics import Topics

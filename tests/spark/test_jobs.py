@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
-from spark_kafkalite.spark.jobs.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
 from .job_runs import data_files, failure, load, run, values
 from .topics import Topics

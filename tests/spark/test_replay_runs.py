@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from spark_kafkalite import TopicPartition
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.spark.jobs import replay
-from spark_kafkalite.spark.jobs.replay_run import group_of
+from spark_kafkalite.spark.jobs.copying.replay_run import group_of
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 
 from .job_runs import failure, run

@@ -71,7 +71,7 @@ def _executors(
     from spark_kafkalite.cli.doctor.executors import look_on_executors, start_session
 
     spark = start_session(master, conf)
-    from spark_kafkalite.spark.jobs.session import failures_in_one_line
+    from spark_kafkalite.spark.jobs.program.session import failures_in_one_line
 
     try:
         with failures_in_one_line():

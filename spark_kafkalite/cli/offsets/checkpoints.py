@@ -76,7 +76,7 @@ def only_with_checkpoint(given: Mapping[str, bool]) -> None:
 def opened(location: str) -> Iterator[QueryCheckpoint]:
     """Look at a checkpoint. Raises QueryCheckpointError; ClickException where its file system cannot be reached."""
     from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint
-    from spark_kafkalite.spark.jobs.files import local_files
+    from spark_kafkalite.spark.jobs.destination.files import local_files
 
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
@@ -87,7 +87,7 @@ def opened(location: str) -> Iterator[QueryCheckpoint]:
             f"--checkpoint {location}: file systems of Hadoop are reached through Spark, which is not installed: "
             "pip install 'spark-kafkalite[spark]', or copy the directory to this host"
         )
-    from spark_kafkalite.spark.jobs.session import failures_in_one_line, reachable_files, start_session
+    from spark_kafkalite.spark.jobs.program.session import failures_in_one_line, reachable_files, start_session
 
     with failures_in_one_line():
         yield QueryCheckpoint.open(reachable_files(start_session("kafkalite offsets"), "--checkpoint", location))

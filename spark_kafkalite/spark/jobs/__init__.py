@@ -1,1 +1,1 @@
-"""The Spark jobs: load into Hadoop, audit and compact what was loaded, replay, stream."""
+"""The Spark jobs, a module each: load into Hadoop, audit and compact what was loaded, replay, mirror, stream."""

@@ -1,8 +1,9 @@
 """The audit job: counts a load's records again, in its files and in the log, and compares both with its manifests.
 
 Run by ``spark-submit "$(kafkalite jobs path audit)" ...`` or ``kafkalite jobs run audit ...``. It writes nothing into
-the destination. What is compared is :mod:`.recounting`'s, how the log is counted :mod:`.audit_source`'s; this is the
-command line, what it asks the file system and the cluster, and what it tells.
+the destination. What is compared is ``auditing/recounting.py``'s, how the log is counted
+``auditing/audit_source.py``'s; this is the command line, what it asks the file system and the cluster, and what it
+tells.
 """
 
 from __future__ import annotations
@@ -18,27 +19,35 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
-from spark_kafkalite.spark.jobs import publish, recounting
-from spark_kafkalite.spark.jobs.audit_source import RangeCount, count_ranges
-from spark_kafkalite.spark.jobs.client_options import (
+from spark_kafkalite.spark.jobs.auditing import recounting
+from spark_kafkalite.spark.jobs.auditing.audit_source import RangeCount, count_ranges
+from spark_kafkalite.spark.jobs.auditing.recounting import AuditedRun, Findings, LogCount, RecountScope
+from spark_kafkalite.spark.jobs.copying.replay_options import Instant
+from spark_kafkalite.spark.jobs.destination import publish
+from spark_kafkalite.spark.jobs.destination.files import Files
+from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
+from spark_kafkalite.spark.jobs.destination.manifest import (
+    COMPACT,
+    STAGING,
+    FilePart,
+    LoadedRange,
+    ManifestError,
+    PublishedFile,
+)
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
+from spark_kafkalite.spark.jobs.destination.names import file_format_of, is_data_file, is_hidden
+from spark_kafkalite.spark.jobs.formats.data_files import FORMATS, path_below, path_of_uri, read_files
+from spark_kafkalite.spark.jobs.load.planning import PlanError
+from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,
     open_admin,
     open_producer,
     source_options,
 )
-from spark_kafkalite.spark.jobs.command import JobCommand, names_in
-from spark_kafkalite.spark.jobs.data_files import FORMATS, path_below, path_of_uri, read_files
-from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.layout import file_format_of, is_data_file, is_hidden
-from spark_kafkalite.spark.jobs.lease import DestinationHeld
-from spark_kafkalite.spark.jobs.manifest import COMPACT, STAGING, FilePart, LoadedRange, ManifestError, PublishedFile
-from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.outcome import error_line
-from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.recounting import AuditedRun, Findings, LogCount, RecountScope
-from spark_kafkalite.spark.jobs.replay_options import Instant
-from spark_kafkalite.spark.jobs.session import (
+from spark_kafkalite.spark.jobs.program.command import JobCommand, names_in
+from spark_kafkalite.spark.jobs.program.outcome import error_line
+from spark_kafkalite.spark.jobs.program.session import (
     compacted_topics,
     reachable_files,
     start_session,

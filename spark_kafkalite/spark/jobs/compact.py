@@ -1,7 +1,7 @@
 """The compact job: many small files of a load's directory become few.
 
 Run by ``spark-submit "$(kafkalite jobs path compact)" ...`` or ``kafkalite jobs run compact ...``. This is its command
-line and what it tells; :mod:`.merge_planning` says which files, :mod:`.compaction` does it.
+line and what it tells; ``compaction/merge_planning.py`` says which files, ``compaction/compaction.py`` does it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs import compaction, folding, lease, merge_planning, publish
-from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options, names_in
-from spark_kafkalite.spark.jobs.completeness import LATE_DIRECTORY, SUCCESS
-from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.manifest import Manifest
-from spark_kafkalite.spark.jobs.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.merge_planning import MergeBounds, MergePlan
-from spark_kafkalite.spark.jobs.quantities import Duration, Size
-from spark_kafkalite.spark.jobs.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.compaction import compaction, merge_planning
+from spark_kafkalite.spark.jobs.compaction.merge_planning import MergeBounds, MergePlan
+from spark_kafkalite.spark.jobs.destination import folding, lease, publish
+from spark_kafkalite.spark.jobs.destination.files import Files
+from spark_kafkalite.spark.jobs.destination.manifest import Manifest
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
+from spark_kafkalite.spark.jobs.load.completeness import LATE_DIRECTORY, SUCCESS
+from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
+from spark_kafkalite.spark.jobs.program.quantities import Duration, Size
+from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """The load job: what topics received since the last run becomes files in a directory, once.
 
 Run by ``spark-submit "$(kafkalite jobs path hadoop_load)" ...`` or ``kafkalite jobs run hadoop_load ...``. This is its
-command line and what it tells; the run itself is :mod:`.load_run`. A run with nothing new publishes nothing and
+command line and what it tells; the run itself is ``load/load_run.py``. A run with nothing new publishes nothing and
 succeeds.
 """
 
@@ -13,12 +13,10 @@ from typing import Any, get_args
 
 import click
 
-from spark_kafkalite.spark.jobs import lease, publish
-from spark_kafkalite.spark.jobs.client_options import client_options, client_settings
-from spark_kafkalite.spark.jobs.command import JobCommand, keep_manifests_option, lease_options, names_in
-from spark_kafkalite.spark.jobs.decoding import check_value_schema
-from spark_kafkalite.spark.jobs.formats import CODECS, RECORD_TIME, FileLayout, ValueForm
-from spark_kafkalite.spark.jobs.load_options import (
+from spark_kafkalite.spark.jobs.destination import lease, publish
+from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
+from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
+from spark_kafkalite.spark.jobs.load.load_options import (
     LoadOptions,
     RunBounds,
     TopicOptions,
@@ -27,10 +25,12 @@ from spark_kafkalite.spark.jobs.load_options import (
     time_zone,
     topic_options_of,
 )
-from spark_kafkalite.spark.jobs.load_report import metrics_text, planned_text, report, write_metrics
-from spark_kafkalite.spark.jobs.load_run import plan_round, run_load, summary_of
-from spark_kafkalite.spark.jobs.quantities import Duration, Share, Size
-from spark_kafkalite.spark.jobs.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.load.load_report import metrics_text, planned_text, report, write_metrics
+from spark_kafkalite.spark.jobs.load.load_run import plan_round, run_load, summary_of
+from spark_kafkalite.spark.jobs.program.client_options import client_options, client_settings
+from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
+from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
+from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
 
 
 @click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})

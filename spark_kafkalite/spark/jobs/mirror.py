@@ -24,11 +24,7 @@ from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError, offsets_path
-from spark_kafkalite.spark.jobs.client_options import client_settings, open_admin, sink_options, source_options
-from spark_kafkalite.spark.jobs.command import JobCommand, names_in
-from spark_kafkalite.spark.jobs.files import Files
-from spark_kafkalite.spark.jobs.manifest import HOME
-from spark_kafkalite.spark.jobs.mirror_topics import (
+from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     MirroredTopics,
     TopicLag,
     by_topic,
@@ -39,15 +35,19 @@ from spark_kafkalite.spark.jobs.mirror_topics import (
     prefix_of,
     shown,
 )
-from spark_kafkalite.spark.jobs.outcome import error_line
-from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.session import (
+from spark_kafkalite.spark.jobs.copying.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
+from spark_kafkalite.spark.jobs.destination.files import Files
+from spark_kafkalite.spark.jobs.destination.manifest import HOME
+from spark_kafkalite.spark.jobs.load.planning import PlanError
+from spark_kafkalite.spark.jobs.program.client_options import client_settings, open_admin, sink_options, source_options
+from spark_kafkalite.spark.jobs.program.command import JobCommand, names_in
+from spark_kafkalite.spark.jobs.program.outcome import error_line
+from spark_kafkalite.spark.jobs.program.session import (
     is_submitted,
     reachable_files,
     start_session,
     topic_id_text,
 )
-from spark_kafkalite.spark.jobs.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

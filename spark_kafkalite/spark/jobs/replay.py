@@ -18,19 +18,8 @@ import click
 
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.model import IsolationLevel
-from spark_kafkalite.spark.jobs import lease, publish, replay_run, staging
-from spark_kafkalite.spark.jobs.client_options import (
-    client_options,
-    client_settings,
-    open_admin,
-    sink_options,
-    source_options,
-)
-from spark_kafkalite.spark.jobs.command import JobCommand
-from spark_kafkalite.spark.jobs.formats import FileLayout, PartitionBy
-from spark_kafkalite.spark.jobs.planning import LoadPlan, PlanError, TopicLogs
-from spark_kafkalite.spark.jobs.quantities import Size
-from spark_kafkalite.spark.jobs.replay_options import (
+from spark_kafkalite.spark.jobs.copying import replay_run
+from spark_kafkalite.spark.jobs.copying.replay_options import (
     FROM_OFFSETS,
     AskedRange,
     Batches,
@@ -39,7 +28,20 @@ from spark_kafkalite.spark.jobs.replay_options import (
     exactly_one,
     run_id_option,
 )
-from spark_kafkalite.spark.jobs.session import (
+from spark_kafkalite.spark.jobs.destination import lease, publish
+from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
+from spark_kafkalite.spark.jobs.load import staging
+from spark_kafkalite.spark.jobs.load.planning import LoadPlan, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.program.client_options import (
+    client_options,
+    client_settings,
+    open_admin,
+    sink_options,
+    source_options,
+)
+from spark_kafkalite.spark.jobs.program.command import JobCommand
+from spark_kafkalite.spark.jobs.program.quantities import Size
+from spark_kafkalite.spark.jobs.program.session import (
     check_same_topics,
     is_submitted,
     reachable_files,
@@ -49,7 +51,7 @@ from spark_kafkalite.spark.jobs.session import (
 )
 
 if TYPE_CHECKING:
-    from spark_kafkalite.spark.jobs.offset_set import OffsetSet
+    from spark_kafkalite.spark.jobs.copying.offset_set import OffsetSet
 
 
 @click.command(name="replay", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -173,7 +175,7 @@ class Replay:
                 return {**self._planned(plan, target), "run_id": run_id, "begun": begun}
             spark = start_session("kafkalite replay")
             # Spark's worker processes import what reads and writes; who only plans does without.
-            from spark_kafkalite.spark.jobs.topic_copy import Look, TopicCopy
+            from spark_kafkalite.spark.jobs.copying.topic_copy import Look, TopicCopy
 
             look = None
             if run_id is not None:

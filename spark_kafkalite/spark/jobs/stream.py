@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.spark.jobs.client_options import (
+from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids
+from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,
     open_admin,
     sink_options,
     source_options,
 )
-from spark_kafkalite.spark.jobs.command import JobCommand
-from spark_kafkalite.spark.jobs.session import reachable_files, start_session
-from spark_kafkalite.spark.jobs.streaming import await_end, check_topic_ids
+from spark_kafkalite.spark.jobs.program.command import JobCommand
+from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
 
 
 @click.command(name="stream", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})

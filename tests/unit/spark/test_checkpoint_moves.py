@@ -11,7 +11,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError
 from spark_kafkalite.spark.checkpoint_moves import QUIET_MS, carry_out, moved, recently_changed, standing
 from spark_kafkalite.spark.checkpoint_moves import without_initial as change_without_initial
-from spark_kafkalite.spark.jobs.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
 NOW_MS = 1_800_000_000_000
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)

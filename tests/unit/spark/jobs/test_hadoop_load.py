@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from spark_kafkalite.spark.jobs.load_report import report
-from spark_kafkalite.spark.jobs.manifest import LostRange, RecreatedTopic
+from spark_kafkalite.spark.jobs.destination.manifest import LostRange, RecreatedTopic
+from spark_kafkalite.spark.jobs.load.load_report import report
 from tests.paths import PROJECT
 
 NOTHING: dict[str, Any] = {

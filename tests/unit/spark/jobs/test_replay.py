@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs import replay
-from spark_kafkalite.spark.jobs.planning import PlanError
-from spark_kafkalite.spark.jobs.replay_options import AskedRange, check_all_named, nothing_to_replay
-from spark_kafkalite.spark.jobs.replay_plan import QueryBatches
+from spark_kafkalite.spark.jobs.copying.replay_options import AskedRange, check_all_named, nothing_to_replay
+from spark_kafkalite.spark.jobs.copying.replay_plan import QueryBatches
+from spark_kafkalite.spark.jobs.load.planning import PlanError
 from tests.paths import PROJECT
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))

@@ -1,0 +1,1 @@
+"""The audit: counts files and log again, and compares both with the manifests."""

@@ -1,0 +1,103 @@
+"""What jobs that are streaming queries have in common: whose checkpoint it is, and how the query ends.
+
+The offsets in a checkpoint say nothing about a topic that was deleted and created again in between, and have no room
+for a topic's id. So the ids are kept beside them, ``CHECKPOINT/_kafkalite/topic_ids/NAME`` with one JSON object each,
+and another id is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.spark.jobs.destination.files import Files
+from spark_kafkalite.spark.jobs.destination.manifest import HOME
+from spark_kafkalite.spark.jobs.destination.names import directory_name
+from spark_kafkalite.spark.jobs.load.planning import DataLossError
+from spark_kafkalite.spark.jobs.program.session import topic_id_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_kafkalite.client.admin.admin import Admin
+
+_LOOK_FOR_INTERRUPTION_S: Final = 1
+SOURCE_IDS: Final = "topic_ids"
+
+
+def topic_id_path(checkpoint: Files, topic: str, kind: str = SOURCE_IDS) -> str:
+    """Return the file of a checkpoint that remembers a topic's id; ``kind`` tells topics read from others."""
+    return f"{HOME}/{kind}/{directory_name(topic, checkpoint.name_max_bytes)}"
+
+
+def check_topic_id(checkpoint: Files, topic: str, found: str | None, advice: str, kind: str = SOURCE_IDS) -> bool:
+    """Say whether the checkpoint remembers the topic.
+
+    Raises DataLossError, ending in ``advice``, where it remembers another one.
+    """
+    path = topic_id_path(checkpoint, topic, kind)
+    if not checkpoint.exists(path):
+        return False
+    remembered = json.loads(checkpoint.read(path))["id"]
+    if found is not None and remembered != found:
+        raise DataLossError(
+            f"topic {topic}: the checkpoint {checkpoint.root} is of the topic with id {remembered}, but its id now "
+            f"is {found}: it was deleted and created again, or this is another cluster; {advice}"
+        )
+    return True
+
+
+def remember_topic_id(checkpoint: Files, topic: str, found: str, kind: str = SOURCE_IDS) -> None:
+    """Write down the id of a topic that the checkpoint does not remember."""
+    checkpoint.write_new(topic_id_path(checkpoint, topic, kind), json.dumps({"topic": topic, "id": found}) + "\n")
+
+
+def check_topic_ids(admin: Admin, checkpoint: Files, topics: Iterable[str]) -> None:
+    """Remember the ids of topics that a query reads. Raises DataLossError for one that is not the remembered one."""
+    for topic in topics:
+        try:
+            found = topic_id_text(admin.describe_topics([topic])[topic].topic_id)
+        except UnknownTopicOrPartition:
+            continue  # The source says so in its own words.
+        advice = "give another --checkpoint to read the topic from --starting-offsets"
+        if found is None or check_topic_id(checkpoint, topic, found, advice):
+            continue
+        if checkpoint.names("offsets"):
+            click.echo(
+                f"topic {topic}: the checkpoint does not say which topic of this name was read; the one that is "
+                f"there now, with id {found}, is taken for it",
+                err=True,
+            )
+        remember_topic_id(checkpoint, topic, found)
+
+
+def await_end(query: StreamingQuery, report: Callable[[], None] | None = None, report_every_s: float = 0) -> None:
+    """Wait until the query ends; Ctrl-C stops it. ``report`` is called now and then while it runs.
+
+    PySpark's own handler would talk to the JVM in the middle of another call, and print tracebacks.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    due_s = time.monotonic() + report_every_s
+    try:
+        while not interrupted.is_set() and not query.awaitTermination(_LOOK_FOR_INTERRUPTION_S):
+            if report is not None and time.monotonic() >= due_s:
+                report()
+                due_s = time.monotonic() + report_every_s
+        if interrupted.is_set():
+            # Under spark-submit the JVM has had the signal too and may be gone.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                query.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)

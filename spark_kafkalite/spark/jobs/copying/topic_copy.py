@@ -1,0 +1,237 @@
+"""What the tasks of a replay into a topic do: read ranges, leave out what is there, stamp, wait, write.
+
+A task reads and writes in one Python worker, with the source's reader and the sink's writer: the JVM only starts it.
+Each range is read by one task in the order of its offsets, and the producer keeps that order in each partition of the
+target. The worker holds the reader's read-ahead and the producer's ``buffer.memory``, however slow the pace is.
+
+With a run id, a task that Spark repeats looks into the target before it writes, because the attempt before may have
+written anything. That attempt's producer is dropped with it, so nothing but a request that is on its way to a broker
+can come behind that look.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.connections import drop_producer
+from spark_kafkalite.spark.jobs.copying.offset_set import OffsetSet
+from spark_kafkalite.spark.jobs.copying.pace import Pace
+from spark_kafkalite.spark.jobs.copying.replay_stamps import present_in, stamped, united
+from spark_kafkalite.spark.jobs.load.planning import LoadPlan, PlanError
+from spark_kafkalite.spark.offset_ranges import OffsetRange
+from spark_kafkalite.spark.options import WriterOptions, reader_options, writer_options
+from spark_kafkalite.spark.partition_reader import read_task
+from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
+from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.writer import KafkaliteBatchWriter, WrittenMessage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+
+_WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition")
+_READ: Final = (*_WRITTEN, "offset")
+# A worker that has lost its JVM ends at once, but on a busy host that takes a moment.
+QUIET_S: Final = 2
+_STILL_WRITTEN_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look through the target, from some offsets to its ends, for what a run has written of a topic."""
+
+    source_options: Mapping[str, str]
+    run_id: str
+    topic: str
+    begins: Mapping[TopicPartition, int]
+
+    def within(self, partitions: Iterable[int]) -> Look:
+        """Return the look at these partitions of the target alone."""
+        wanted = set(partitions)
+        return replace(self, begins={tp: offset for tp, offset in self.begins.items() if tp.partition in wanted})
+
+    def _reader(self) -> KafkaliteBatchReader:
+        assign: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        for tp, offset in sorted(self.begins.items()):
+            assign.setdefault(tp.topic, []).append(tp.partition)
+            starts.setdefault(tp.topic, {})[str(tp.partition)] = offset
+        options = {
+            **self.source_options,
+            # The run writes without transactions: one that another producer has left open hides nothing of it.
+            "kafka.isolation.level": "read_uncommitted",
+            "assign": json.dumps(assign),
+            "startingOffsets": json.dumps(starts),
+            "includeHeaders": "true",
+        }
+        return KafkaliteBatchReader(reader_options(options), projected_schema(_columns("headers")))
+
+    def once(self, spark: SparkSession | None = None) -> tuple[dict[int, OffsetSet], Look]:
+        """Return what is there, by partition of the topic, and the look at what comes next.
+
+        Spark's tasks look, or this process where there is no session.
+        """
+        if not self.begins:
+            return {}, self
+        reader = self._reader()
+        tasks = reader.partitions()
+        ends = {each.topic_partition: each.end_offset for task in tasks for each in getattr(task, "ranges", ())}
+        after = replace(self, begins={**self.begins, **ends})
+        if not ends:
+            return {}, after
+        if spark is None:
+            return united(self._found(reader, task) for task in tasks), after
+        found = spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: self._found(reader, task))
+        return united(found.collect()), after
+
+    def when_quiet(self, spark: SparkSession | None = None) -> dict[int, OffsetSet]:
+        """Return what is there once nothing of the run has come for QUIET_S.
+
+        Workers outlive a driver or an executor that was killed, for a moment or longer, and what they write meanwhile
+        must be seen. Raises PlanError while a process goes on to write the run.
+        """
+        give_up_s = time.monotonic() + _STILL_WRITTEN_S
+        found, look = self.once(spark)
+        while True:
+            time.sleep(QUIET_S)
+            more, look = look.once(spark)
+            if not more:
+                return found
+            found = united([found, more])
+            if time.monotonic() > give_up_s:
+                raise PlanError(
+                    f"--run-id {self.run_id}: another process goes on to write this run, for {_STILL_WRITTEN_S} s now; "
+                    "end it, or wait for it, and run again"
+                )
+
+    def _found(self, reader: KafkaliteBatchReader, task: InputPartition) -> dict[int, OffsetSet]:
+        return present_in(reader.read(task), self.run_id, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """One task: ranges to read one after the other, and what the target holds of their partitions."""
+
+    task: ReadTask
+    present: Mapping[int, OffsetSet]
+
+
+class TopicCopy:
+    """A copy of ranges of one topic into another; pickled to the tasks."""
+
+    def __init__(
+        self,
+        source_options: Mapping[str, str],
+        sink_options: Mapping[str, str],
+        plan: LoadPlan,
+        *,
+        same_partitions: bool,
+        look: Look | None = None,
+    ) -> None:
+        """``look`` is how to see what the run has written, where it has an id."""
+        options = {**source_options, "assign": plan.assign_option(), "includeHeaders": "true"}
+        self._options = reader_options(options)
+        self._read = ReadPlan.of(self._options, projected_schema(_columns(*_READ)))
+        self._sink: WriterOptions = writer_options(sink_options)
+        written = [name for name in _WRITTEN if same_partitions or name != "partition"]
+        self._writer = KafkaliteBatchWriter(self._sink, _columns(*written))
+        self._ranges = plan.ranges
+        self._same_partitions = same_partitions
+        self._look = look
+        self._bytes_per_second: float | None = None
+
+    def run(
+        self, spark: SparkSession, present: Mapping[int, OffsetSet], max_bytes_per_second: int | None = None
+    ) -> int:
+        """Write what ``present`` lacks and return the number of records.
+
+        ``max_bytes_per_second`` is shared out evenly among tasks of which there are no more than run at once: ranges
+        share them. Raises PlanError where Spark may run a task twice at a time and the run has an id.
+        """
+        context = spark.sparkContext
+        if self._look is not None and context.getConf().get("spark.speculation", "false") == "true":
+            raise PlanError(
+                "spark.speculation=true: Spark may run a task twice at the same time, and both would write; set it to "
+                "false for a replay with --run-id"
+            )
+        ranges = left_of(self._ranges, present)
+        if not ranges:
+            return 0
+        shares = [[each] for each in ranges]
+        if max_bytes_per_second is not None:
+            shares = dealt(ranges, context.defaultParallelism)
+            self._bytes_per_second = max_bytes_per_second / len(shares)
+        tasks = []
+        for task in tasks_of(self._options, shares):
+            assert isinstance(task, ReadTask)
+            own = {each.topic_partition.partition for each in task.ranges}
+            tasks.append(CopyTask(task, {number: present[number] for number in own if number in present}))
+        messages: list[WriterCommitMessage | None] = list(
+            context.parallelize(tasks, len(tasks)).map(self._run_task).collect()
+        )
+        self._writer.commit(messages)
+        return sum(message.records for message in messages if isinstance(message, WrittenMessage))
+
+    def _run_task(self, task: CopyTask) -> WriterCommitMessage:
+        present = task.present
+        context = TaskContext.get()
+        if self._look is not None and context is not None and context.attemptNumber():
+            own = [each.topic_partition.partition for each in task.task.ranges]
+            present = (self._look.within(own) if self._same_partitions else self._look).when_quiet()
+        try:
+            return self._writer.write(self._rows(task.task, present))
+        except BaseException:
+            drop_producer(self._sink.client)
+            raise
+
+    def _rows(self, task: ReadTask, present: Mapping[int, OffsetSet]) -> Iterator[pa.RecordBatch]:
+        pace = None if self._bytes_per_second is None else Pace(self._bytes_per_second)
+        for each in left_of(task.ranges, present):
+            topic, partition = each.topic_partition
+            known = present.get(partition)
+            for batch in read_task(self._read, ReadTask((each,), task.token)):
+                mask = None if known is None else known.missing_rows(batch.column("offset"))
+                rows = batch if mask is None else batch.filter(mask)
+                if self._look is not None:
+                    rows = stamped(rows, self._look.run_id, topic, partition)
+                if pace is None:
+                    yield rows
+                else:
+                    yield from pace.pieces(rows)
+
+
+def _columns(*names: str) -> StructType:
+    return StructType([field for field in spark_schema(include_headers=True) if field.name in names])
+
+
+def left_of(ranges: Iterable[OffsetRange], present: Mapping[int, OffsetSet]) -> list[OffsetRange]:
+    """Return the ranges without what is there at their beginning; those of which nothing lacks are left out."""
+    left = []
+    for each in ranges:
+        known = present.get(each.topic_partition.partition)
+        start = each.start_offset if known is None else known.first_missing(each.start_offset)
+        if start < each.end_offset:
+            left.append(replace(each, start_offset=start))
+    return left
+
+
+def dealt(ranges: Iterable[OffsetRange], most: int) -> list[list[OffsetRange]]:
+    """Return the ranges as at most so many lists of about the same number of offsets."""
+    given = sorted(ranges, key=lambda each: -each.size)
+    lists: list[list[OffsetRange]] = [[] for _ in range(min(most, len(given)))]
+    sizes = [0] * len(lists)
+    for each in given:  # the largest first, each to the shortest list
+        shortest = sizes.index(min(sizes))
+        lists[shortest].append(each)
+        sizes[shortest] += each.size
+    return lists

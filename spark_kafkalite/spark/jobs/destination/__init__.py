@@ -1,0 +1,1 @@
+"""A destination: its files and their names, its lease, its manifests, and the commit of a run."""

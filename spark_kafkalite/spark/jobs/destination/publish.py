@@ -1,0 +1,403 @@
+"""The commit of a load: staged files become the published ones, and a crash leaves a run wholly done or not at all.
+
+Order of a run: the plan goes into ``_kafkalite/staging/RUN``; Spark writes there; the manifest's rename commits; the
+files move to their final names; the staging directory goes. Before the commit nothing lies outside ``_kafkalite/``.
+After it, the staging directory is the sign that moves are still to be done: :func:`recover` does them again (each is
+idempotent) and runs at the start of every load. Other staging directories belong to runs that have not committed.
+
+One run at a time per destination is what the lease asks for (``lease``). What keeps the records whole where two do run,
+as when an owner was paused, taken for dead, and wakes up, is the number of the manifest: a run commits the number after
+the newest manifest that its recovery saw, and a number is made once. So a recovery that finds staging directories of
+others lists them, then takes the next number with a manifest of no files (the fence), and only then deletes what it had
+listed. A listed run has read its newest manifest before the fence was there, so its own number is the fence's or an
+older one: it cannot commit any more. Had it committed first, the fence's number is taken, and the recovery starts over
+and completes that run's moves. A run that begins after the listing is not in the list. So an owner that wakes up
+
+- in recovery: completes moves that are done (below), and deletes only what it has listed, all of it fenced. If it has
+  not fenced yet, its lease tells it that it has lost the destination;
+- after its plan, in the stage, or before its manifest: fails at its commit at the latest, because whoever deleted its
+  files has taken its number before, or has published. If nobody did either, its plan still holds, and it commits;
+- after its manifest: finds its moves done by the other one, each looked at again after it failed, and ends well. Where
+  a file is in neither place, a newer manifest says that all were done: its run has begun with a recovery.
+
+A fence has a run name that nobody stages under: a manifest whose run has a staging directory has moves to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from spark_kafkalite.spark.jobs.destination.files import FileExists, Files
+from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
+from spark_kafkalite.spark.jobs.destination.manifest import (
+    HOME,
+    MANIFESTS,
+    STAGING,
+    TAKEOVER,
+    LoadedTopic,
+    Manifest,
+    ManifestError,
+    PublishedFile,
+    manifest_numbers,
+    manifest_path,
+    replaced_path,
+    staging_path,
+)
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import (
+    checkpoint_numbers,
+    checkpoint_path,
+    read_checkpoint,
+)
+from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
+from spark_kafkalite.spark.jobs.load.completeness import SUCCESS, Directories
+from spark_kafkalite.spark.jobs.load.planning import LoadPlan
+from spark_kafkalite.spark.jobs.load.staging import Staged
+from spark_kafkalite.spark.jobs.program.faults import fault_point
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What :func:`recover` found: the newest manifest, files that it moved, dead runs whose leftovers it deleted.
+
+    ``renamed`` counts the files that :func:`show_hidden_files` renamed. ``newest`` is the fence, if there is one.
+    """
+
+    newest: Manifest | None
+    moved: int
+    discarded: tuple[str, ...]
+    renamed: int = 0
+
+
+def new_run() -> str:
+    """Return a name for a run: the time, for the reader, and something unique."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
+
+
+def newest_manifest(files: Files) -> Manifest | None:
+    """Return the last committed manifest, None when nothing has been published. Raises ManifestError."""
+    names = files.names(MANIFESTS)
+    numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
+    _check_row(files, numbers, folded[-1] if folded else 0)
+    return _read(files, numbers[-1]) if numbers else None
+
+
+def _newest_number(files: Files) -> int:
+    return max(manifest_numbers(files.names(MANIFESTS)), default=0)
+
+
+def manifests(files: Files) -> list[Manifest]:
+    """Return all committed manifests, oldest first. Raises ManifestError.
+
+    Those up to the newest checkpoint are as it holds them (:mod:`.manifest_checkpoint`).
+    """
+    return _manifests(files, whole=False)[0]
+
+
+def whole_manifests(files: Files) -> tuple[list[Manifest], frozenset[int]]:
+    """Return what :func:`manifests` returns, but each as it was published where it is still there.
+
+    Also returns the numbers of those that only a checkpoint has.
+    """
+    return _manifests(files, whole=True)
+
+
+def _manifests(files: Files, *, whole: bool) -> tuple[list[Manifest], frozenset[int]]:
+    names = files.names(MANIFESTS)
+    while True:
+        try:
+            return _listed_manifests(files, names, whole)
+        except FileNotFoundError:
+            # Folded since, and deleted: a newer checkpoint has it.
+            before, names = names, files.names(MANIFESTS)
+            if names == before:
+                raise
+
+
+def _listed_manifests(files: Files, names: list[str], whole: bool) -> tuple[list[Manifest], frozenset[int]]:
+    numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
+    last = folded[-1] if folded else 0
+    _check_row(files, numbers, last)
+    found: dict[int, Manifest] = {}
+    if last:
+        path = checkpoint_path(last)
+        found = {each.number: each for each in read_checkpoint(_read_text(files, path), f"{files.root}/{path}", last)}
+    found |= {number: _read(files, number) for number in numbers if whole or number > last}
+    return [found[number] for number in sorted(found)], frozenset(found) - frozenset(numbers)
+
+
+def _check_row(files: Files, numbers: list[int], folded: int) -> None:
+    """Raise ManifestError when a manifest beyond the newest checkpoint, or the newest of all, is not there."""
+    later = [number for number in numbers if number > folded]
+    lacking = set(range(folded + 1, later[-1] if later else 0)) - set(later)
+    if folded and not later and folded not in numbers:
+        lacking = {folded}
+    if lacking:
+        raise ManifestError(
+            f"{files.root}/{manifest_path(min(lacking))} is not there, and no checkpoint stands in for it: restore it "
+            "from a copy, or load into another destination"
+        )
+
+
+def _read(files: Files, number: int) -> Manifest:
+    path = manifest_path(number)
+    return read_manifest(_read_text(files, path), f"{files.root}/{path}", number)
+
+
+def _read_text(files: Files, path: str) -> str:
+    try:
+        return files.read(path)
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{files.root}/{path} is damaged: byte {error.start} is not UTF-8: restore the file from a copy, or load "
+            "into another destination"
+        ) from error
+
+
+def recover(files: Files, run: str | None = None, check: Callable[[], None] = lambda: None) -> Recovery:
+    """Complete the last committed run and delete what runs that never committed have left behind.
+
+    ``run`` is the recovering one's name. ``check`` raises when another run holds the destination: it is asked before
+    this takes from others what they have staged. Also gives files of older versions the names that they have today,
+    see :func:`show_hidden_files`.
+    """
+    run = run or new_run()
+    moved = renamed = 0
+    while True:
+        newest = newest_manifest(files)
+        if newest is not None and newest.may_have_hidden_files:
+            renamed += show_hidden_files(files, [file for manifest in manifests(files) for file in manifest.files])
+        if newest is not None:
+            moved += finish(files, newest)
+        left = tuple(files.names(STAGING))
+        if not left:
+            return Recovery(newest, moved, left, renamed)
+        fault_point("recovery")
+        check()
+        fence = _fence(run, newest)
+        try:
+            files.write_new(fence.path, fence.to_json())
+        except FileExists:
+            continue
+        for each in left:
+            fault_point("recovery")
+            files.delete(staging_path(each))
+        return Recovery(fence, moved, left, renamed)
+
+
+def _fence(run: str, newest: Manifest | None) -> Manifest:
+    """Return a manifest of no files with the number that runs which have not committed would take."""
+    return Manifest(
+        number=_next_number(newest),
+        run=f"{run}-fence",
+        created=_now(),
+        files=(),
+        topics=newest.topics if newest is not None else {},
+        records=0,
+        records_without_timestamp=0,
+        kind=TAKEOVER,
+    )
+
+
+def _next_number(newest: Manifest | None) -> int:
+    return newest.number + 1 if newest is not None else 1
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_plan(files: Files, run: str, plan: LoadPlan) -> None:
+    """Write down what the run is going to read, before it reads."""
+    files.write_new(f"{staging_path(run)}/plan.json", plan.to_json())
+
+
+def commit(
+    files: Files,
+    run: str,
+    plan: LoadPlan,
+    staged: Staged,
+    previous: Manifest | None,
+    directories: Directories | None = None,
+    layout: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Publish a staged run: write its manifest (the commit), move its files, delete its staging directory.
+
+    ``directories``: which become complete; None leaves that to others.
+
+    Raises DestinationHeld when another run committed or took the destination over in the meantime, and ManifestError
+    when a file's place is taken; nothing of this run is published then.
+    """
+    loaded: Mapping[str, LoadedTopic] = previous.topics if previous is not None else {}
+    manifest = Manifest(
+        number=_next_number(previous),
+        run=run,
+        created=_now(),
+        files=staged.files,
+        topics={**loaded, **(plan.topics if directories is None else directories.topics)},
+        records=staged.records,
+        records_without_timestamp=staged.records_without_timestamp,
+        ranges=staged.ranges,
+        completed=() if directories is None else directories.completed,
+        reopened=() if directories is None else directories.reopened,
+        layout=layout or {},
+        lost=plan.lost,
+        recreated=plan.recreated,
+        adopted_ids=plan.adopted_ids,
+        quarantine=staged.quarantine,
+        event_time_fallbacks=staged.event_time_fallbacks,
+    )
+    publish_manifest(files, manifest)
+    return manifest
+
+
+def publish_manifest(files: Files, manifest: Manifest) -> None:
+    """Write the manifest, which is the commit, and do what follows. Raises as :func:`commit` does."""
+    try:
+        _check_places(files, manifest)
+    except ManifestError:
+        # What is in a place may have been published by whoever took the number.
+        if _newest_number(files) < manifest.number:
+            raise
+    if _newest_number(files) >= manifest.number:
+        raise _overtaken(files, manifest)
+    fault_point("staged")
+    try:
+        files.write_new(manifest.path, manifest.to_json())
+    except FileExists:
+        # A file system that was asked twice, because its first answer got lost, says so of the run's own manifest.
+        if _read(files, manifest.number).run != manifest.run:
+            raise _overtaken(files, manifest) from None
+    fault_point("manifest")
+    finish(files, manifest)
+
+
+def finish(files: Files, manifest: Manifest) -> int:
+    """Do what follows a commit, all of it repeatable; returns how many files were still to be moved.
+
+    Nothing is to be done where the run's staging directory is gone: then another run has done it, and directories may
+    have become complete since. A directory that is opened again loses its mark before it gets files, and one that is
+    complete gets it after them. Files that are replaced leave before others take their place, so that no listing shows
+    a record twice. Raises ManifestError as :func:`move_files` does.
+    """
+    if not files.exists(manifest.staging):
+        return 0
+    for directory in manifest.reopened:
+        files.delete(f"{directory}/{SUCCESS}")
+    _move_replaced(files, manifest)
+    moved = move_files(files, manifest)
+    for directory in manifest.completed:
+        with suppress(FileExists):
+            files.write_new(f"{directory}/{SUCCESS}", "")
+    files.delete(manifest.staging)
+    return moved
+
+
+def _overtaken(files: Files, manifest: Manifest) -> DestinationHeld:
+    """Delete what this run has staged, which its number can publish no more, and return the error that says so."""
+    with suppress(Exception):
+        files.delete(manifest.staging)
+    return DestinationHeld(
+        f"{files.root}: another run took over and made manifest {manifest.number} while this one ({manifest.run}) was "
+        "working; nothing of this run was published; run again when that one has ended"
+    )
+
+
+def _move_replaced(files: Files, manifest: Manifest) -> None:
+    for path in manifest.replaced:
+        # One that is gone was moved before, or deleted by somebody: its records are in the files that replace it.
+        try:
+            with suppress(FileNotFoundError):
+                files.rename_new(path, replaced_path(manifest.run, path))
+        except FileExists:
+            raise ManifestError(
+                f"{manifest.path} (run {manifest.run}) replaces {path}, which was moved away, but under {files.root} "
+                "there is another file of that name: move it away and run again"
+            ) from None
+
+
+def _check_places(files: Files, manifest: Manifest) -> None:
+    """Raise ManifestError unless every file's place is free: after the commit it would be too late."""
+    by_place: dict[str, PublishedFile] = {}
+    for file in manifest.moved_files:
+        other = by_place.setdefault(file.final, file)
+        if other is not file:
+            raise ManifestError(
+                f"{file.staged} and {other.staged} would both become {file.final}; nothing was published"
+            )
+        if files.exists(file.final):
+            raise ManifestError(
+                f"{file.final} is under {files.root} already, and no manifest names it; nothing was published: move it "
+                "away, or load into another destination"
+            )
+    by_folded: dict[str, str] = {}
+    for topic in manifest.topics:
+        other_topic = by_folded.setdefault(topic.lower(), topic)
+        # The run's own staging directory exists; under another case it does only where case makes no difference.
+        if other_topic != topic and files.exists(manifest.staging.upper()):
+            raise ManifestError(
+                f"topics {other_topic} and {topic} differ in case only, which {files.root} does not tell apart; "
+                "nothing was published: load them into destinations of their own"
+            )
+
+
+def move_files(files: Files, manifest: Manifest) -> int:
+    """Move the manifest's staged files to their final names and return how many were still to be moved.
+
+    Raises ManifestError when a file is in neither place, or its place holds another one.
+    """
+    moved = 0
+    for file in manifest.moved_files:
+        if files.exists(file.final) and not files.exists(file.staged):
+            continue
+        try:
+            files.rename_new(file.staged, file.final)
+        except FileExists:
+            raise ManifestError(
+                f"{manifest.path} (run {manifest.run}) names {file.final}, but another file has that name under "
+                f"{files.root}, and the run's own is at {file.staged}: move the other one away and run again"
+            ) from None
+        except FileNotFoundError:
+            # Another run has moved it meanwhile. After the run of a newer manifest, it may have been merged away, too.
+            if files.exists(file.final) or _newest_number(files) > manifest.number:
+                continue
+            raise ManifestError(
+                f"{manifest.path} (run {manifest.run}) names {file.final}, which is neither there nor at {file.staged} "
+                f"under {files.root}: it was deleted; restore it, or remove it from the manifest and lower the "
+                f"manifest's records by {file.records}"
+            ) from None
+        moved += 1
+        fault_point("moved-one")
+    return moved
+
+
+def show_hidden_files(files: Files, published: Iterable[PublishedFile]) -> int:
+    """Give files that an older version published under names that programs leave out the names of today.
+
+    Each is one rename, and one that was made already is skipped, so this may be stopped and done again, also by
+    several at once. Returns how many files were renamed; what is in neither place is left to those who need it.
+    """
+    renamed = 0
+    directories: set[str] = set()
+    for file in published:
+        if file.hidden_final is None:
+            continue
+        directory = file.hidden_final.rpartition("/")[0]
+        while directory and directory != HOME:
+            directories.add(directory)
+            directory = directory.rpartition("/")[0]
+        if files.exists(file.final):
+            continue
+        try:
+            files.rename_new(file.hidden_final, file.final)
+        except (FileNotFoundError, FileExists):
+            continue
+        renamed += 1
+    # Also those that are empty because this was stopped before.
+    for directory in sorted(directories, reverse=True):
+        if files.exists(directory) and not files.names(directory):
+            files.delete(directory)
+    return renamed

@@ -1,0 +1,173 @@
+"""What of a record goes into a file: its value as it is asked for, its event time, or the reason why it cannot go.
+
+Expressions of Spark's own functions: no Python runs on the rows. A record that cannot be decoded is no error of a task:
+it gets a reason (:data:`REASON`), and goes into quarantine (``load/quarantine.py``) instead of the files. An event time
+that is missing or cannot be read is null (:data:`TIME`); the record's own timestamp stands in, and the run counts that.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from spark_kafkalite.functions import split_registry_frame
+from spark_kafkalite.spark.jobs.formats.avro_schema import avro_schema
+from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
+from spark_kafkalite.spark.read_schema import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+REASON: Final = "kafkalite_reason"
+TIME: Final = "kafkalite_time"
+_DECODED: Final = "kafkalite_decoded"
+_FRAMED: Final = "kafkalite_framed"
+_CORRUPT: Final = "kafkalite_corrupt"
+# The last ms of the year 9999: beyond, days have no name of ten characters.
+_LAST_MS: Final = 253_402_300_799_999
+_ISO_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
+
+_NOT_UTF8: Final = "the value is not UTF-8"
+_NOT_JSON: Final = "the value is no JSON object of --value-schema"
+_NOT_FRAMED: Final = "the value is not framed as a schema registry's serializers do it"
+_NO_LINE: Final = "the value is null, which no line of text can be"
+_LINES: Final = "the value holds a line break"
+
+
+def value_type(schema: str) -> StructType:
+    """Return the type that ``--value-schema`` names: DDL, or the JSON of a Spark schema. Needs a Spark session.
+
+    Raises ValueError for what is neither, in one line.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    text = schema.strip()
+    try:
+        found = StructType.fromJson(json.loads(text)) if text.startswith("{") else StructType.fromDDL(text)
+    except (PySparkException, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{_shown(text)!r} is neither DDL such as 'id BIGINT, name STRING' nor the JSON of a Spark schema: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
+    if not isinstance(found, StructType) or not found.fields:
+        raise ValueError(f"{_shown(text)!r} names no column")
+    return found
+
+
+def check_value_schema(layout: FileLayout) -> None:
+    """Raise ValueError for a schema that is none, or that the layout's format cannot hold. Needs a Spark session."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if layout.value_schema is None:
+        return
+    found = value_type(layout.value_schema)
+    if layout.file_format == "avro":
+        avro_schema(to_arrow_schema(found, timezone="UTC"))
+
+
+def file_schema(value: str, value_schema: str | None) -> StructType:
+    """Return the columns of files with such values. Needs a Spark session. Raises ValueError as :func:`value_type`."""
+    from pyspark.sql.types import BinaryType, DataType, IntegerType, StructType
+
+    kind: DataType = BinaryType() if value_schema is None else value_type(value_schema)
+    if value == "registry":
+        kind = StructType().add("schema_id", IntegerType()).add("payload", kind)
+    found = StructType()
+    for each in spark_schema(include_headers=True):
+        found.add(each.name, kind if each.name == "value" else each.dataType)
+    return found
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
+    """Return the rows with their values as the layout has them, and :data:`REASON` and :data:`TIME` where it asks."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    value = F.col("value")
+    payload = value
+    if layout.value == "registry":
+        frame = frame.withColumn(_FRAMED, split_registry_frame("value"))
+        payload = F.col(_FRAMED)["payload"]
+    if layout.event_time.startswith("header:"):
+        frame = frame.withColumn(TIME, _time(_header(layout.event_time.removeprefix("header:"))))
+    elif layout.event_time.startswith("json:"):
+        path = f"$.{layout.event_time.removeprefix('json:')}"
+        frame = frame.withColumn(TIME, _time(F.get_json_object(payload.cast("string"), path)))
+    if not layout.is_decoded:
+        return frame
+    if layout.file_format == "text":
+        return frame.withColumn(REASON, _no_line_reason(value))
+    reason = F.lit(None).cast("string")
+    made: Column
+    if layout.value_schema is not None:
+        frame = frame.withColumn(_DECODED, _from_json(payload, value_type(layout.value_schema)))
+        text, found = payload.cast("string"), F.col(_DECODED)
+        # Spark's parser takes the first of several objects and leaves the rest; the length of a list of them sees it.
+        count = F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))), F.lit(0))
+        reason = F.when(~F.is_valid_utf8(text), _NOT_UTF8).when(
+            found.isNull() | found[_CORRUPT].isNotNull() | (count != 1), _NOT_JSON
+        )
+        made = found.dropFields(_CORRUPT)
+    if layout.value == "registry":
+        framed = F.col(_FRAMED)
+        reason = F.when(framed.isNull(), _NOT_FRAMED).otherwise(reason)
+        inner = payload if layout.value_schema is None else made
+        made = F.when(framed.isNotNull(), F.struct(framed["schema_id"], inner.alias("payload")))
+    return (
+        # A value of null says that a key is gone: there is nothing to decode.
+        frame.withColumn(REASON, F.when(value.isNotNull(), reason))
+        .withColumn(_DECODED, F.when(value.isNotNull(), made))
+        .drop(_FRAMED)
+    )
+
+
+def decoded_value(frame: DataFrame) -> Column:
+    """Return the column of the values as files hold them, of what :func:`decoded` gave."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    return F.col(_DECODED if _DECODED in frame.columns else "value")
+
+
+def _from_json(payload: Column, schema: StructType) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    return F.from_json(
+        payload.cast("string"), with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    )
+
+
+def _no_line_reason(value: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    text = value.cast("string")
+    return (
+        F.when(value.isNull(), _NO_LINE)
+        .when(~F.is_valid_utf8(text), _NOT_UTF8)
+        # Readers of lines, Spark's among them, also end one at a carriage return.
+        .when(F.contains(text, F.lit("\n")) | F.contains(text, F.lit("\r")), _LINES)
+    )
+
+
+def _header(name: str) -> Column:
+    """Return the text of the last header of a name."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    named = F.filter("headers", lambda header: header["key"] == F.lit(name))
+    return F.try_element_at(named, F.lit(-1))["value"].cast("string")
+
+
+def _time(text: Column) -> Column:
+    """Return the time that a text says: ms since the epoch, or ISO 8601; null for anything else."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    ms = text.try_cast("bigint")
+    # Spark reads "12:30" as a time of today.
+    iso = F.when(text.rlike(_ISO_DAY), text.try_cast("timestamp"))
+    return F.when(ms.between(0, _LAST_MS), F.timestamp_millis(ms)).otherwise(iso)

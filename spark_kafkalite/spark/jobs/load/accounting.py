@@ -1,0 +1,150 @@
+"""Accounts for every offset of a plan: what the files hold, against what the reading tasks counted. Pure.
+
+The rows of the files are counted in the files, the offsets without a row by the readers from the batches of the log;
+neither is the difference to the other. Where they do not add up to the plan, nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedRange, PublishedFile
+from spark_kafkalite.spark.jobs.load.load_source import RangeAccount
+from spark_kafkalite.spark.jobs.load.planning import DataLossError, LoadPlan
+from spark_kafkalite.spark.offset_ranges import OffsetRange
+
+HolePolicy = Literal["fail", "accept"]
+
+
+class AuditError(KafkaliteError):
+    """The files do not hold what the plan asked for."""
+
+
+def check_accounts(
+    plan: LoadPlan,
+    accounts: Iterable[RangeAccount],
+    files: Iterable[PublishedFile],
+    quarantined: Mapping[TopicPartition, int] | None = None,
+) -> tuple[LoadedRange, ...]:
+    """Return what became of the plan's offsets, by partition.
+
+    ``quarantined`` records are not in the files. Raises AuditError where a planned range has not exactly one account,
+    where a file holds what was not planned, and where offsets are left that nothing accounts for.
+    """
+    found = _by_planned_range(plan, accounts)
+    in_files = _rows_by_partition(plan, files)
+    lost = {TopicPartition(each.topic, each.partition): each for each in plan.lost}
+    begins: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for each in plan.ranges:
+        begins[each.topic_partition], ends[each.topic_partition] = each.start_offset, each.end_offset
+    for tp, gone in lost.items():
+        begins[tp] = gone.start
+        ends.setdefault(tp, gone.until)
+    ranges = []
+    for tp, start in sorted(begins.items()):
+        of_partition = [account for each, account in found.items() if each.topic_partition == tp]
+        held_back = (quarantined or {}).get(tp, 0)
+        smallest = [each.min_timestamp for each in of_partition if each.min_timestamp is not None]
+        largest = [each.max_timestamp for each in of_partition if each.max_timestamp is not None]
+        loaded = LoadedRange(
+            topic=tp.topic,
+            partition=tp.partition,
+            start=start,
+            next_offset=ends[tp],
+            lost=lost[tp].offsets if tp in lost else 0,
+            control=sum(each.control for each in of_partition),
+            aborted=sum(each.aborted for each in of_partition),
+            removed=sum(each.removed for each in of_partition),
+            records=in_files.get(tp, 0) + held_back,
+            quarantined=held_back,
+            size_bytes=sum(each.size_bytes for each in of_partition),
+            min_timestamp=min(smallest, default=None),
+            max_timestamp=max(largest, default=None),
+        )
+        if loaded.difference:
+            raise AuditError(
+                f"{tp}: offsets {start} to {ends[tp] - 1} were planned, which are {ends[tp] - start}; accounted for "
+                f"are {loaded.records} records ({sum(each.present for each in of_partition)} in the log), "
+                f"{loaded.control} control records, {loaded.aborted} aborted, {loaded.removed} removed and "
+                f"{loaded.lost} lost: "
+                f"{abs(loaded.difference)} {'are missing' if loaded.difference > 0 else 'too many'}; nothing was "
+                "published"
+            )
+        ranges.append(loaded)
+    return tuple(ranges)
+
+
+def with_late(ranges: Iterable[LoadedRange], files: Iterable[PublishedFile]) -> tuple[LoadedRange, ...]:
+    """Return the ranges with the number of their records in files that are late."""
+    late: dict[tuple[str, int], int] = {}
+    for file in files:
+        for part in file.parts if file.late else ():
+            late[file.topic, part.partition] = late.get((file.topic, part.partition), 0) + part.records
+    return tuple(replace(each, late=late.get((each.topic, each.partition), 0)) for each in ranges)
+
+
+def _by_planned_range(plan: LoadPlan, accounts: Iterable[RangeAccount]) -> dict[OffsetRange, RangeAccount]:
+    planned = {
+        (*each.topic_partition, each.start_offset, each.end_offset): each
+        for ranges in plan.planned_tasks
+        for each in ranges
+    }
+    found: dict[OffsetRange, RangeAccount] = {}
+    for account in accounts:
+        each = planned.get((account.topic, account.partition, account.start, account.until))
+        if each is None or each in found:
+            what = "was not planned" if each is None else "was read twice"
+            raise AuditError(
+                f"{account.topic}-{account.partition}: the range from {account.start} to {account.until - 1} {what}; "
+                "nothing was published"
+            )
+        found[each] = account
+    lacking = [each for each in planned.values() if each not in found]
+    if lacking:
+        raise AuditError(f"{lacking[0]} was planned and not read, one of {len(lacking)}; nothing was published")
+    return found
+
+
+def _rows_by_partition(plan: LoadPlan, files: Iterable[PublishedFile]) -> dict[TopicPartition, int]:
+    planned = {each.topic_partition: each for each in plan.ranges}
+    counted: dict[TopicPartition, int] = {}
+    for file in files:
+        for part in file.parts:
+            tp = TopicPartition(file.topic, part.partition)
+            _check_bounds(file, part, planned.get(tp))
+            counted[tp] = counted.get(tp, 0) + part.records
+    return counted
+
+
+def _check_bounds(file: PublishedFile, part: FilePart, asked: OffsetRange | None) -> None:
+    if asked is not None and asked.start_offset <= part.first_offset <= part.last_offset < asked.end_offset:
+        return
+    bounds = (
+        "the plan does not name it" if asked is None else f"planned were {asked.start_offset} to {asked.end_offset - 1}"
+    )
+    raise AuditError(
+        f"{file.staged} holds offsets {part.first_offset} to {part.last_offset} of {file.topic}-{part.partition}: "
+        f"{bounds}; nothing was published"
+    )
+
+
+def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None:
+    """Raise DataLossError for offsets that no batch holds, in a topic that is neither compacted nor transactional.
+
+    ``compacted`` are the topics whose ``cleanup.policy`` says so. A topic is transactional where the range itself has
+    markers or records of transactions.
+    """
+    known = set(compacted)
+    for each in ranges:
+        if each.removed and each.topic not in known and not each.control and not each.aborted:
+            raise DataLossError(
+                f"{each.topic}-{each.partition}: {each.removed} of the offsets from {each.start} to "
+                f"{each.next_offset - 1} are not in the log, though the topic is neither compacted nor transactional: "
+                "records may be lost; nothing was published. Look at the brokers' logs (kafkalite log check), or run "
+                "with --on-hole accept to load what there is"
+            )

@@ -1,0 +1,197 @@
+"""What the jobs read with: the source, with the tasks that a plan names, and an account of every task's ranges.
+
+``format("kafkalite")`` chooses the tasks of a read itself. A load decides before it reads which ranges one task reads,
+because files are made of tasks, and it must know of every offset what became of it. So this format takes its tasks as
+an option (:data:`TASKS`, JSON: a list of tasks, each a list of ``[topic, partition, start, until]``), and the rows of
+every range are followed by one more: its offset is :data:`ACCOUNT_OFFSET`, and its key holds the account of the range
+as JSON. It goes the way of the rows, so that it is there once if they are, however often Spark repeats a task.
+
+With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead
+(``formats/parquet_pieces.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
+from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.spark.jobs.destination.names import DATA, GROUP
+from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
+from spark_kafkalite.spark.jobs.load.planning import Tasks
+from spark_kafkalite.spark.offset_ranges import OffsetRange
+from spark_kafkalite.spark.options import ReaderOptions, reader_options
+from spark_kafkalite.spark.partition_reader import read_ranges
+from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.worker_log import SOURCE, speak_of
+
+FORMAT_NAME: Final = "kafkalite_load"
+TASKS: Final = "tasks"
+LAYOUT: Final = "layout"
+ACCOUNT_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAccount:
+    """What a task found in one range; ``start`` is inclusive, ``until`` exclusive.
+
+    ``present``, ``control``, ``aborted`` and ``removed`` are counted from the batches' headers
+    (:class:`~spark_kafkalite.client.consume.passed_offsets.PassedOffsets`). ``size_bytes`` is that of keys and values.
+    The timestamps are the smallest and largest in ms since the epoch, None where no record has one.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    present: int
+    control: int
+    aborted: int
+    removed: int
+    size_bytes: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+
+    def to_json(self) -> str:
+        """Return the text that goes into a row's key."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RangeAccount:
+        """Return the account of a row's key."""
+        return cls(**json.loads(text))
+
+
+def tasks_json(tasks: Iterable[Iterable[OffsetRange]]) -> str:
+    """Return the option's text."""
+    return json.dumps(
+        [[[*each.topic_partition, each.start_offset, each.end_offset] for each in ranges] for ranges in tasks]
+    )
+
+
+def tasks_from_json(text: str) -> Tasks:
+    """Return the tasks of the option's text."""
+    return tuple(
+        tuple(OffsetRange(TopicPartition(topic, partition), start, until) for topic, partition, start, until in ranges)
+        for ranges in json.loads(text)
+    )
+
+
+class LoadReader(DataSourceReader):
+    """The tasks as planned, and how each is read."""
+
+    def __init__(
+        self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks, layout: FileLayout | None = None
+    ) -> None:
+        """With a ``layout`` tasks yield pieces of its files instead of rows."""
+        self._options = options
+        self.plan = ReadPlan.of(options, schema)
+        self._tasks = tasks
+        self._layout = layout
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks."""
+        return tasks_of(self._options, self._tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each range, and its account, or what is made of them; runs in a Python worker."""
+        rows = self._rows(partition)
+        if self._layout is None:
+            return rows
+        # With Arrow's part for Parquet, which nobody else needs.
+        from spark_kafkalite.spark.jobs.formats.parquet_pieces import PieceMaker
+
+        return PieceMaker(self.plan.schema, self._layout)(rows)
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        passed = PassedOffsets()
+        for each, batches in read_ranges(self.plan, partition, passed):
+            yield from accounted(each, batches, passed, self.plan.schema)
+
+
+class LoadSource(DataSource):
+    """Reads planned ranges; registered by the jobs, for themselves."""
+
+    reader_type: type[LoadReader] = LoadReader
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        """Return the source's columns, with headers; or those of pieces of files."""
+        if LAYOUT in self.options:
+            return StructType([StructField(GROUP, StringType()), StructField(DATA, BinaryType())])
+        return spark_schema(include_headers=True)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the tasks that the options name. Raises SparkConditionError for a bad option."""
+        given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT)}
+        options = reader_options(given)
+        speak_of(SOURCE, options.subject)
+        layout = None
+        if LAYOUT in self.options:
+            layout, schema = FileLayout(**json.loads(self.options[LAYOUT])), spark_schema(include_headers=True)
+        return self.reader_type(options, projected_schema(schema), tasks_from_json(self.options[TASKS]), layout)
+
+
+def accounted(
+    each: OffsetRange, batches: Iterator[pa.RecordBatch], passed: PassedOffsets, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range, and its account as one more; ``passed`` counts what is decoded."""
+    before = replace(passed)
+    size_bytes = 0
+    bounds: list[tuple[int, int]] = []
+    for batch in batches:
+        size_bytes += _data_bytes(batch.column("key")) + _data_bytes(batch.column("value"))
+        bounds += _timestamp_bounds(batch.column("timestamp").view(pa.int64()))
+        yield batch
+    account = RangeAccount(
+        topic=each.topic_partition.topic,
+        partition=each.topic_partition.partition,
+        start=each.start_offset,
+        until=each.end_offset,
+        present=passed.present - before.present,
+        control=passed.control - before.control,
+        aborted=passed.aborted - before.aborted,
+        removed=passed.removed - before.removed,
+        size_bytes=size_bytes,
+        min_timestamp=min((smallest for smallest, _ in bounds), default=None),
+        max_timestamp=max((largest for _, largest in bounds), default=None),
+    )
+    yield _account_row(account, schema)
+
+
+def _data_bytes(cells: pa.BinaryArray) -> int:
+    return int(pc.sum(pc.binary_length(cells)).as_py() or 0)
+
+
+def _timestamp_bounds(microseconds: pa.Int64Array) -> list[tuple[int, int]]:
+    """Return the smallest and largest in ms, without the records that have none (-1 ms)."""
+    found = pc.min_max(microseconds).as_py()
+    if found["min"] is not None and found["min"] < 0:
+        found = pc.min_max(microseconds.filter(pc.greater_equal(microseconds, 0))).as_py()
+    return [] if found["min"] is None else [(found["min"] // 1000, found["max"] // 1000)]
+
+
+def _account_row(account: RangeAccount, schema: pa.Schema) -> pa.RecordBatch:
+    row: Mapping[str, object] = {
+        "key": account.to_json().encode(),
+        "topic": account.topic,
+        "partition": account.partition,
+        "offset": ACCOUNT_OFFSET,
+        "timestamp": 0,
+        "timestampType": ACCOUNT_OFFSET,
+    }
+    arrays = [pa.array([row.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

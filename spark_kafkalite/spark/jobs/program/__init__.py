@@ -1,0 +1,1 @@
+"""What every job has around its work: a command line, a Spark session, progress, exit codes."""

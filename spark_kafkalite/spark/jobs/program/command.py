@@ -1,0 +1,106 @@
+"""What every job's command line has: exit codes in its help, errors in one line, --debug; and options of the lease."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from spark_kafkalite.spark.jobs.program.outcome import EPILOG, ExitCode, error_line
+from spark_kafkalite.spark.jobs.program.quantities import Duration
+from spark_kafkalite.spark.jobs.program.session import DEBUG, JobFailed, failures_in_one_line, wants_stack_traces
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# Where a job's files go, by the options that say so.
+_PLACES: Final = ("destination", "checkpoint")
+_SHORTEST_LEASE_MS: Final = 1_000
+_LONGEST_LEASE_MS: Final = 86_400_000
+
+
+class JobCommand(click.Command):
+    """A job: every error of its body is one line on stderr, and an exit code of ``outcome.ExitCode``."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        debug = click.Option(
+            ["--debug"],
+            is_flag=True,
+            expose_value=False,
+            callback=_remember_debug,
+            help="Show the tracebacks behind an error, and Spark's stack traces.",
+        )
+        attributes["params"] = [*(attributes.get("params") or []), debug]
+        attributes["epilog"] = EPILOG
+        super().__init__(*args, **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with failures_in_one_line():
+                return super().invoke(ctx)
+        except JobFailed as error:
+            if wants_stack_traces():
+                traceback.print_exception(error.__cause__ or error)
+            told = JobFailed(_with_place(error, ctx.params), error.code)
+            # click declares it one of the class, and asks the instance.
+            setattr(told, "exit_code", int(error.code))  # noqa: B010
+            raise told from error.__cause__
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if wants_stack_traces():
+                traceback.print_exception(error)
+            raise JobFailed(f"{type(error).__name__}: {error_line(error)}; --debug shows where") from error
+
+
+def _remember_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    ctx.meta[DEBUG] = wanted
+
+
+def _with_place(error: JobFailed, given: dict[str, Any]) -> str:
+    """Return the message, with the place that a file system's own words often leave out."""
+    places = {option: given[option] for option in _PLACES if given.get(option)}
+    if error.code != ExitCode.DESTINATION or not places or any(place in error.message for place in places.values()):
+        return error.message
+    named = " or ".join(f"--{option} {place}" for option, place in places.items())
+    return f"{named}: {error.message}"
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once, in their order."""
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+
+def keep_manifests_option(function: _Function) -> _Function:
+    """Add --keep-manifests, which gives milliseconds."""
+    return click.option(
+        "--keep-manifests",
+        "keep_manifests_ms",
+        type=Duration(),
+        default="30d",
+        show_default=True,
+        help="How long manifests are kept once a checkpoint stands in for them.",
+    )(function)
+
+
+def lease_options(function: _Function) -> _Function:
+    """Add --lease and --wait; both give milliseconds, --wait None where it was not given."""
+    for option in (
+        click.option(
+            "--wait",
+            "wait_ms",
+            type=Duration(),
+            help="How long to wait, in seconds or such as 10m, while another run holds the destination. Without it: "
+            "until that run's lease ends, as a dead one's does, or is renewed.",
+        ),
+        click.option(
+            "--lease",
+            "lease_ms",
+            type=Duration(_SHORTEST_LEASE_MS, _LONGEST_LEASE_MS),
+            default="60s",
+            show_default=True,
+            help="After how long without a sign of life this run is taken for dead by the next one.",
+        ),
+    ):
+        function = option(function)
+    return function
