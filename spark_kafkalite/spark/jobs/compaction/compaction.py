@@ -33,6 +33,7 @@ from spark_kafkalite.spark.jobs.formats.data_files import SCHEME_AND_HOST, path_
 from spark_kafkalite.spark.jobs.formats.file_layout import published_ending
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.program.faults import fault_point
+from spark_kafkalite.spark.jobs.program.stopping import cancelled_with
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,8 +50,10 @@ def compact(spark: SparkSession, files: Files, merges: Sequence[Merge], previous
     Raises AuditError when the merged files do not hold what the others do, and ManifestError as ``publish.commit``.
     """
     run = publish.new_run()
-    files.write_new(f"{staging_path(run)}/plan.json", merges_text(merges))
-    return commit(files, run, merges, stage(spark, files, run, merges), previous)
+    with publish.dropped_on_failure(files, run), cancelled_with(spark):
+        files.write_new(f"{staging_path(run)}/plan.json", merges_text(merges))
+        made = stage(spark, files, run, merges)
+    return commit(files, run, merges, made, previous)
 
 
 def commit(

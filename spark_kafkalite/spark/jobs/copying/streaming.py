@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -23,12 +22,14 @@ from spark_kafkalite.spark.jobs.destination.manifest import HOME
 from spark_kafkalite.spark.jobs.destination.names import directory_name
 from spark_kafkalite.spark.jobs.load.planning import DataLossError
 from spark_kafkalite.spark.jobs.program.session import topic_id_text
+from spark_kafkalite.spark.jobs.program.stopping import Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_kafkalite.client.admin.admin import Admin
 
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 _LOOK_FOR_INTERRUPTION_S: Final = 1
 SOURCE_IDS: Final = "topic_ids"
 
@@ -80,24 +81,28 @@ def check_topic_ids(admin: Admin, checkpoint: Files, topics: Iterable[str]) -> N
 
 
 def await_end(query: StreamingQuery, report: Callable[[], None] | None = None, report_every_s: float = 0) -> None:
-    """Wait until the query ends; Ctrl-C stops it. ``report`` is called now and then while it runs.
+    """Wait until the query ends; Ctrl-C stops it, and so does SIGTERM, which raises Stopped then.
 
-    PySpark's own handler would talk to the JVM in the middle of another call, and print tracebacks.
+    ``report`` is called now and then while the query runs. PySpark's own handler would talk to the JVM in the middle of
+    another call, and print tracebacks.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    interrupted = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _STOPPING}
     due_s = time.monotonic() + report_every_s
     try:
-        while not interrupted.is_set() and not query.awaitTermination(_LOOK_FOR_INTERRUPTION_S):
+        while not came and not query.awaitTermination(_LOOK_FOR_INTERRUPTION_S):
             if report is not None and time.monotonic() >= due_s:
                 report()
                 due_s = time.monotonic() + report_every_s
-        if interrupted.is_set():
+        if came:
             # Under spark-submit the JVM has had the signal too and may be gone.
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 query.stop()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if signal.SIGTERM in came:
+        raise Stopped

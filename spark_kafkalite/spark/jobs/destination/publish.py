@@ -25,8 +25,8 @@ A fence has a run name that nobody stages under: a manifest whose run has a stag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -56,7 +56,7 @@ from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.load.completeness import SUCCESS, Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
 from spark_kafkalite.spark.jobs.load.staging import Staged
-from spark_kafkalite.spark.jobs.program.faults import fault_point
+from spark_kafkalite.spark.jobs.program.faults import FaultInjected, fault_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,24 @@ def write_plan(files: Files, run: str, plan: LoadPlan) -> None:
     files.write_new(f"{staging_path(run)}/plan.json", plan.to_json())
 
 
+@contextmanager
+def dropped_on_failure(files: Files, run: str) -> Iterator[None]:
+    """Delete what the run has staged when the block fails; the block must end before the manifest is written.
+
+    From there on a failure may be one of the answer only, and the manifest there. What cannot be deleted is the next
+    run's matter, as what a killed run leaves.
+    """
+    try:
+        yield
+    except FaultInjected:
+        # It stands for a death, which deletes nothing.
+        raise
+    except BaseException:
+        with suppress(Exception):
+            files.delete(staging_path(run))
+        raise
+
+
 def commit(
     files: Files,
     run: str,
@@ -256,15 +274,16 @@ def commit(
 
 def publish_manifest(files: Files, manifest: Manifest) -> None:
     """Write the manifest, which is the commit, and do what follows. Raises as :func:`commit` does."""
-    try:
-        _check_places(files, manifest)
-    except ManifestError:
-        # What is in a place may have been published by whoever took the number.
-        if _newest_number(files) < manifest.number:
-            raise
-    if _newest_number(files) >= manifest.number:
-        raise _overtaken(files, manifest)
-    fault_point("staged")
+    with dropped_on_failure(files, manifest.run):
+        try:
+            _check_places(files, manifest)
+        except ManifestError:
+            # What is in a place may have been published by whoever took the number.
+            if _newest_number(files) < manifest.number:
+                raise
+        if _newest_number(files) >= manifest.number:
+            raise _overtaken(files, manifest)
+        fault_point("staged")
     try:
         files.write_new(manifest.path, manifest.to_json())
     except FileExists:

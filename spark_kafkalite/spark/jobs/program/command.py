@@ -11,6 +11,7 @@ import click
 from spark_kafkalite.spark.jobs.program.outcome import EPILOG, ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration
 from spark_kafkalite.spark.jobs.program.session import DEBUG, JobFailed, failures_in_one_line, wants_stack_traces
+from spark_kafkalite.spark.jobs.program.stopping import Stopped, stopped_by_sigterm
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Where a job's files go, by the options that say so.
@@ -36,21 +37,29 @@ class JobCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with failures_in_one_line():
+            with stopped_by_sigterm(), failures_in_one_line():
                 return super().invoke(ctx)
+        except Stopped as error:
+            if wants_stack_traces():
+                traceback.print_exception(error)
+            raise _failed("stopped by SIGTERM; run again to go on", ExitCode.STOPPED) from error
         except JobFailed as error:
             if wants_stack_traces():
                 traceback.print_exception(error.__cause__ or error)
-            told = JobFailed(_with_place(error, ctx.params), error.code)
-            # click declares it one of the class, and asks the instance.
-            setattr(told, "exit_code", int(error.code))  # noqa: B010
-            raise told from error.__cause__
+            raise _failed(_with_place(error, ctx.params), error.code) from error.__cause__
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             if wants_stack_traces():
                 traceback.print_exception(error)
             raise JobFailed(f"{type(error).__name__}: {error_line(error)}; --debug shows where") from error
+
+
+def _failed(message: str, code: ExitCode) -> JobFailed:
+    told = JobFailed(message, code)
+    # click declares it one of the class, and asks the instance.
+    setattr(told, "exit_code", int(code))  # noqa: B010
+    return told
 
 
 def _remember_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

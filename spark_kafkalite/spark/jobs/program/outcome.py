@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     DATA_LOSS = 4
     DESTINATION = 5
     HELD = 6
+    # As shells have it: 128 and the signal's number.
+    STOPPED = 143
 
 
 EPILOG: Final = """\b
@@ -38,6 +40,7 @@ Exit codes:
   4  data would be lost: out of range, recreated topic, truncated log, a hole
   5  destination: its file system is down, full, read-only, unknown, or says no; a topic does not take records
   6  another run holds the destination, or has taken it over
+  143  stopped by SIGTERM
 Errors are one line on stderr; --debug shows the traceback behind it.
 """
 

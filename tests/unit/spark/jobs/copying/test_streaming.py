@@ -1,4 +1,4 @@
-"""How a streaming query of a job ends: with its query, or by Ctrl-C."""
+"""How a streaming query of a job ends: with its query, by Ctrl-C, or by SIGTERM."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from spark_kafkalite.spark.jobs.copying.streaming import await_end
+from spark_kafkalite.spark.jobs.program.stopping import Stopped
 
 
 class Query:
@@ -34,6 +35,15 @@ def test_ctrl_c_stops_the_query_and_is_no_error():
     await_end(query)
     assert query.stopped
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_stops_the_query_and_then_the_job():
+    before = signal.getsignal(signal.SIGTERM)
+    query = Query(lambda: False, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped):
+        await_end(query)
+    assert query.stopped
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_query_that_ends_is_left_as_it_is():

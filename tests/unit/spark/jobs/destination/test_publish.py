@@ -24,6 +24,7 @@ from spark_kafkalite.spark.jobs.destination.manifest import (
 )
 from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.destination.names import file_name
+from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.completeness import Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
 from spark_kafkalite.spark.jobs.load.staging import Staged
@@ -132,6 +133,34 @@ def test_recovery_itself_may_be_stopped_and_done_again(tmp_path: Path) -> None:
     publish.recover(LocalFiles(tmp_path))
     assert published(tmp_path) == [file_name("t", 0, first, first + 1) for first in (0, 2, 4)]
     assert publish.recover(LocalFiles(tmp_path)).moved == 0
+
+
+@pytest.mark.parametrize("error", [AuditError("no"), OSError("full"), KeyboardInterrupt()], ids=repr)
+def test_a_run_that_fails_before_its_commit_drops_what_it_has_staged(tmp_path: Path, error: BaseException) -> None:
+    files = LocalFiles(tmp_path)
+    with pytest.raises(type(error)), publish.dropped_on_failure(files, "r1"):
+        publish.write_plan(files, "r1", plan_of(0, 2))
+        raise error
+    assert files.names("_kafkalite/staging") == []
+    # So the next run takes no number from it.
+    assert load(files, "r2", 0, 2).number == 1
+
+
+def test_a_run_that_fails_at_its_manifest_leaves_what_it_has_staged(tmp_path: Path) -> None:
+    """The answer may be what got lost, and the manifest be there."""
+
+    class AnswerLost(LocalFiles):
+        def write_new(self, path: str, text: str) -> None:
+            super().write_new(path, text)
+            if "manifests" in path:
+                raise OSError("the answer got lost")
+
+    with pytest.raises(OSError, match="the answer got lost"):
+        load(AnswerLost(tmp_path), "r1", 0, 4)
+    assert LocalFiles(tmp_path).names("_kafkalite/staging") == ["r1"]
+    recovered = publish.recover(LocalFiles(tmp_path))
+    assert recovered.moved == 2
+    assert published(tmp_path) == [file_name("t", 0, first, first + 1) for first in (0, 2)]
 
 
 def test_two_runs_at_once_publish_only_one(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What the command lines of all jobs share."""
 
+import signal
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -35,6 +37,25 @@ def outcome(error: Exception, *arguments: str) -> tuple[int, list[str]]:
 )
 def test_a_failure_is_one_line_and_a_code(error: Exception, code: int, line: str) -> None:
     assert outcome(error, "--destination", "/d") == (code, [line])
+
+
+def test_sigterm_ends_a_job_with_its_own_code_once_it_has_let_go() -> None:
+    let_go: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    @click.command(cls=JobCommand)
+    def job() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            # Who asks twice does not interrupt what is being let go of.
+            signal.raise_signal(signal.SIGTERM)
+            let_go.append("the lease")
+
+    result = CliRunner().invoke(job)
+    assert (result.exit_code, result.output) == (143, "Error: stopped by SIGTERM; run again to go on\n")
+    assert let_go == ["the lease"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_debug_shows_the_traceback_of_what_was_raised_first() -> None:
