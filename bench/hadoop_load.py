@@ -3,7 +3,8 @@
 Both in one session of PySpark 4.2.0, as `spark_read_write` does: ours with our broker, the query with Apache Kafka. The
 query reads the same columns, adds the day, and writes by topic and day; it plans, checks and publishes nothing. Figures
 are medians of rounds taken in turn after one that does not count, in megabytes of values. The small run is a process of
-its own, as an hourly one is: 1,000 new records; beside it a process that starts the same Spark and stops it.
+its own, as an hourly one is: 1,000 new records. Beside it are, each a process of its own, a Spark that only starts and
+stops, the same records written to Parquet by a query by hand through our source, and as many rows of Spark's own.
 
     .venv-spark42/bin/python -m bench.hadoop_load --rows 1000000 --bytes 1000 --rounds 2
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -30,10 +32,35 @@ from spark_kafkalite.spark.jobs.load.load_run import run_load, summary_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 SMALL_RUN_RECORDS = 1_000
+_SMALL_RUN_PARTITIONS = 4
 _NAMES = itertools.count()
 _ONLY_SPARK = """
 from pyspark.sql import SparkSession
 SparkSession.builder.appName("nothing").getOrCreate().stop()
+"""
+_SPARKS_OWN_ROWS = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.appName("own rows").getOrCreate()
+spark.range(int(sys.argv[2])).write.parquet(sys.argv[1])
+spark.stop()
+"""
+_QUERY_BY_HAND = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.appName("by hand").getOrCreate()
+(
+    spark.read.format("kafkalite")
+    .option("kafka.bootstrap.servers", sys.argv[2])
+    .option("subscribe", "hourly")
+    .option("startingOffsets", sys.argv[3])
+    .option("includeHeaders", "true")
+    .load()
+    .selectExpr("*", "date_format(timestamp, 'yyyy-MM-dd') AS day")
+    .write.partitionBy("topic", "day")
+    .parquet(sys.argv[1])
+)
+spark.stop()
 """
 
 
@@ -43,7 +70,7 @@ def rows(quick: bool) -> Iterator[Row]:
     with Bench(rounds) as bench:
         yield loads(bench, 600_000 if quick else 10_000_000, 100)
         yield loads(bench, 60_000 if quick else 1_000_000, 1_000)
-    yield small_run(rounds)
+    yield from small_run(rounds)
 
 
 def loads(bench: Bench, count: int, value_bytes: int) -> Row:
@@ -101,32 +128,55 @@ def _by_hand(bench: Bench, topic: str, count: int) -> float:
     return seconds
 
 
-def small_run(rounds: int) -> Row:
-    """Return the row of a run with few records: what it takes beyond a Spark that only starts and stops."""
+def small_run(rounds: int) -> Iterator[Row]:
+    """Yield the rows of a run with few records: what it takes beyond a Spark that only starts and stops."""
     import tempfile
 
-    loads_s, spark_s = [], []
+    seconds: dict[str, list[float]] = {name: [] for name in ("load", "spark", "rows", "query")}
     with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory) / "broker") as broker:
         settings = {"bootstrap.servers": broker.bootstrap}
         with Admin(settings) as admin, Producer(settings) as producer:
-            admin.create_topic("hourly", 4)
+            admin.create_topic("hourly", _SMALL_RUN_PARTITIONS)
             job = ["-m", "spark_kafkalite.cli", "jobs", "run", "hadoop_load", "--bootstrap-server"]
             job += [broker.bootstrap, "--topic", "hourly", "--destination", str(Path(directory) / "loaded")]
-            for _ in range(rounds + 1):
-                for number in range(SMALL_RUN_RECORDS):
-                    producer.send("hourly", b"x" * 100, partition=number % 4)
+            of_each = SMALL_RUN_RECORDS // _SMALL_RUN_PARTITIONS
+            for number in range(rounds + 1):
+                for _ in range(of_each):
+                    for partition in range(_SMALL_RUN_PARTITIONS):
+                        producer.send("hourly", b"x" * 100, partition=partition)
                 producer.flush(30)
-                loads_s.append(_process_s(job))
-                spark_s.append(_process_s(["-c", _ONLY_SPARK]))
-    beyond = [load - alone for load, alone in zip(loads_s[1:], spark_s[1:], strict=True)]
-    return Row(
-        f"a run with {SMALL_RUN_RECORDS} new records, beyond Spark's own start",
+                begins = {str(partition): number * of_each for partition in range(_SMALL_RUN_PARTITIONS)}
+                query = [broker.bootstrap, json.dumps({"hourly": begins})]
+                seconds["spark"].append(_process_s(["-c", _ONLY_SPARK]))
+                seconds["load"].append(_process_s(job))
+                written = str(Path(directory) / f"rows-{number}")
+                seconds["rows"].append(_process_s(["-c", _SPARKS_OWN_ROWS, written, str(SMALL_RUN_RECORDS)]))
+                seconds["query"].append(_process_s(["-c", _QUERY_BY_HAND, f"{written}-query", *query]))
+    # What fills caches does not count.
+    spark = seconds.pop("spark")[1:]
+    beyond = {
+        name: [each - alone for each, alone in zip(found[1:], spark, strict=True)] for name, found in seconds.items()
+    }
+    what = f"a run with {SMALL_RUN_RECORDS} new records, beyond Spark's own start"
+    yield Row(
+        what,
         "s",
-        beyond,
-        spark_s[1:],
+        beyond["load"],
+        spark,
         "a process that starts Spark and stops it",
         higher_is_better=False,
         at_most=3.0,
+    )
+    yield Row(
+        what, "s", beyond["load"], beyond["query"], "the query by hand through our source", higher_is_better=False
+    )
+    yield Row(
+        what,
+        "s",
+        beyond["load"],
+        beyond["rows"],
+        "as many rows of spark.range, written to Parquet",
+        higher_is_better=False,
     )
 
 
@@ -152,11 +202,12 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="only the small run")
     arguments = parser.parse_args()
     if arguments.small:
-        found = small_run(arguments.rounds)
+        found = list(small_run(arguments.rounds))
     else:
         with Bench(arguments.rounds) as bench:
-            found = loads(bench, arguments.rows, arguments.bytes)
-    print(f"{found.what}: {found.ours} {found.unit}, {found.peer_name}: {found.peer}, ratio {found.ratio}", flush=True)
+            found = [loads(bench, arguments.rows, arguments.bytes)]
+    for row in found:
+        print(f"{row.what}: {row.ours} {row.unit}, {row.peer_name}: {row.peer}, ratio {row.ratio}", flush=True)
 
 
 if __name__ == "__main__":

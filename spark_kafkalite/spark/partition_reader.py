@@ -105,13 +105,15 @@ def _read_range(
                 refused = refusal(error, plan.client, f"reading {whole}")
                 if refused is not None:
                     raise refused from error
-                advice = "look at the brokers when that does not help"
+                advice = "look at the brokers"
                 if isinstance(error, (CorruptMessage, InvalidRecord)):
                     advice = (
-                        "when that does not help, take the bytes unchecked with kafka.check.crcs=false, or read up to "
-                        "the batch, and from behind it on with startingOffsets"
+                        "take the bytes unchecked with kafka.check.crcs=false, or read up to the batch, and from "
+                        "behind it on with startingOffsets"
                     )
-                raise SparkConditionError(READ_FAILED, f"{whole}: {error}; Spark repeats the task: {advice}") from error
+                raise SparkConditionError(
+                    READ_FAILED, f"{whole}: {error}; when a repeat does not help, {advice}"
+                ) from error
         if not lost:
             return
         # What is lost is reported once: from here on the log is taken as it is.

@@ -14,6 +14,9 @@ from spark_kafkalite.spark.jobs import hadoop_load
 
 from .topics import Topics
 
+# Has a load of few records take the way of one with many.
+BY_TASKS = ("--driver-bytes", "0")
+
 
 def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:
     return run_alone(job, "--bootstrap-server", topics.bootstrap, *arguments)

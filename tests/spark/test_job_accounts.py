@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +21,9 @@ from pyspark.sql.datasource import InputPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.spark.jobs.load import load_source
+from spark_kafkalite.spark.jobs.load import load_run, load_source
 
-from .job_runs import data_files, failure, load, manifests, values
+from .job_runs import BY_TASKS, data_files, failure, load, manifests, values
 from .topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
@@ -48,8 +50,9 @@ class DroppingSource(load_source.LoadSource):
     reader_type = DroppingReader
 
 
+@pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])
 def test_a_record_that_the_reader_drops_is_seen(
-    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
 ) -> None:
     topic = topics.new()
     topics.fill(topic, range(10))
@@ -57,7 +60,7 @@ def test_a_record_that_the_reader_drops_is_seen(
     # Spark's workers do not have this module.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
-        refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path))
+        refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path), *way)
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert (
@@ -65,6 +68,8 @@ def test_a_record_that_the_reader_drops_is_seen(
     )
     assert "1 are missing; nothing was published" in refused
     assert (manifests(tmp_path), data_files(tmp_path)) == ([], [])
+    # The run has dropped what it had staged.
+    assert list((tmp_path / "_kafkalite" / "staging").iterdir()) == []
 
 
 def test_every_offset_of_a_range_is_accounted_for(topics: Topics, tmp_path: Path) -> None:
@@ -173,6 +178,79 @@ def test_late_records_go_where_they_are_told(topics: Topics, spark: SparkSession
     load(topics, topic, tmp_path, *arguments, "--late", "reopen")
     assert manifests(tmp_path)[-1]["reopened"] == manifests(tmp_path)[-1]["completed"] == [f"{day}/hour=07"]
     assert values(spark, tmp_path) == ["early", "last", "late", "later"]
+
+
+def test_what_is_loaded_in_the_driver_is_what_tasks_load(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic = topics.new(3)
+    topics.fill(topic, ["a", "b"], 0, timestamp_ms=ms(7), headers=[("h", b"1"), ("n", None)], key=b"k")
+    topics.fill(topic, ["c"], 0, timestamp_ms=ms(9))
+    topics.producer.send(topic, None, key=b"t", partition=1, timestamp_ms=ms(7)).result(30)
+    topics.fill(topic, ["x" * 3000] * 20, 2, timestamp_ms=ms(8))
+    asked = ("--partition-by", "hour", "--time-zone", "Asia/Kolkata", "--codec", "zstd", "--file-size", "30k")
+    for name, way in (("driver", ()), ("tasks", BY_TASKS)):
+        load(topics, topic, tmp_path / name, *asked, *way)
+    ours, tasks = (manifests(tmp_path / name)[0] for name in ("driver", "tasks"))
+    assert [ours["ranges"], ours["records"], ours["layout"]] == [tasks["ranges"], tasks["records"], tasks["layout"]]
+    files = [
+        [(file["final"].replace(each["run"], "RUN"), file["offsets"]) for file in each["files"]]
+        for each in (ours, tasks)
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) == 4
+    for file in ours["files"]:
+        path = tmp_path / "driver" / file["final"]
+        assert path.stat().st_size == file["size_bytes"]
+        assert pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "ZSTD"
+    frames = [read_published(spark, str(tmp_path / name), check_counts=True) for name in ("driver", "tasks")]
+    assert frames[0].schema == frames[1].schema
+    rows = [frame.orderBy("partition", "offset").collect() for frame in frames]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 24
+
+
+def test_a_run_loads_what_its_plan_names_which_is_written_down_before_it_reads(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a", "b"], timestamp_ms=ms(7))
+    plans: list[Any] = []
+
+    def more_comes(point: str) -> None:
+        (written,) = (tmp_path / "_kafkalite" / "staging").glob("*/plan.json")
+        plans.append(json.loads(written.read_text())["ranges"])
+        topics.fill(topic, ["c"], timestamp_ms=ms(7))
+
+    monkeypatch.setattr(load_run, "fault_point", more_comes)
+    assert load(topics, topic, tmp_path)["records"] == 2
+    assert load(topics, topic, tmp_path)["records"] == 1
+    assert [[(each["start"], each["until"]) for each in ranges] for ranges in plans] == [[(0, 2)], [(2, 3)]]
+    assert [each["ranges"][0]["next_offset"] for each in manifests(tmp_path)] == [2, 3]
+
+
+def test_the_same_records_make_the_same_files_whenever_they_are_loaded(topics: Topics, tmp_path: Path) -> None:
+    """Also where a run before has failed: files are made by offsets and record times, by no clock."""
+    topic = topics.new(2)
+    for hour in (7, 8, 9):
+        topics.fill(topic, [f"{hour}"] * 30, 0, timestamp_ms=ms(hour))
+    topics.fill(topic, ["y"] * 3, 1, timestamp_ms=ms(7))
+    found = []
+    for name in ("first", "second"):
+        load(topics, topic, tmp_path / name, "--partition-by", "hour", "--file-size", "1k")
+        files = {path: (tmp_path / name / path).read_bytes() for path in data_files(tmp_path / name)}
+        found.append(files)
+    assert found[0] == found[1]
+    assert len(found[0]) > 4
+
+
+def test_a_topic_that_goes_quiet_leaves_no_file_unfinished(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    """Loaders that end a file with the next record of it kept the last ones of a quiet topic in temporary files."""
+    topic = topics.new()
+    topics.fill(topic, ["last"], timestamp_ms=int(time.time() * 1000))
+    load(topics, topic, tmp_path, "--partition-by", "hour")
+    assert values(spark, tmp_path) == ["last"]
+    found = sorted(path.name for path in (tmp_path / topic).rglob("*") if path.is_file())
+    assert found == [f"{topic}-0-{0:020d}-{0:020d}.parquet"]
+    assert list((tmp_path / "_kafkalite" / "staging").iterdir()) == []
 
 
 def test_an_hour_that_is_not_over_is_not_complete(topics: Topics, tmp_path: Path) -> None:

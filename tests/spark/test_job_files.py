@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,6 +47,32 @@ def test_written_text_is_read_back(files: Files) -> None:
     assert files.exists("a")
     assert files.size_bytes("a/b.json") == len("grüße\n".encode())
     assert files.size_bytes("a/c.json") is None
+
+
+def test_bytes_are_appended_and_read_back(files: Files) -> None:
+    small = files.create("a/small")
+    small.write(b"few")
+    small.close()
+    with files.open("a/small") as opened:
+        assert (opened.seek(1), opened.read(), opened.read()) == (1, b"ew", b"")
+    data = [bytes(range(256)), b"", b"\r\n\x00", b"x" * (9 << 20)]
+    made = files.create("a/b/c.parquet")
+    for each in data:
+        made.write(each)
+    made.close()
+    whole = b"".join(data)
+    with files.open("a/b/c.parquet") as opened:
+        assert opened.read() == whole
+        assert opened.read() == b""
+        for begin, count in ((0, 4), (200, 70), (len(whole) - 5, 5), (3 << 20, 2 << 20)):
+            opened.seek(begin)
+            assert opened.read(count) == whole[begin : begin + count]
+        assert opened.seek(-3, os.SEEK_END) == len(whole) - 3
+        assert opened.read(10) == b"xxx"
+    with pytest.raises(FileNotFoundError):
+        files.open("a/b/d.parquet")
+    with pytest.raises((FileExistsError, Py4JJavaError), match="exists"):
+        files.create("a/b/c.parquet")
 
 
 def test_a_file_is_never_replaced(files: Files) -> None:

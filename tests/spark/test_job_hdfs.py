@@ -16,6 +16,7 @@ from spark_kafkalite.testing import hdfs
 from spark_kafkalite.testing.hdfs_processes import HdfsProcesses
 
 from .job_processes import JobProcess, is_stopped, wake
+from .job_runs import BY_TASKS
 from .topics import Topics, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.hdfs, pytest.mark.timeout(900)]
@@ -57,8 +58,8 @@ class Loads:
     def start(self, *more: str, fault: str = "", **variables: str) -> JobProcess:
         given = ("--bootstrap-server", self.topics.bootstrap, "--topic", self.topic)
         return JobProcess(
-            self.directory, "hadoop_load", *given, "--destination", self.destination, "--lease", "3s", "--json", *more,
-            fault=fault, conf={"spark.hadoop.dfs.replication": str(self.cluster.nodes)}, **variables,
+            self.directory, "hadoop_load", *given, "--destination", self.destination, "--lease", "3s", "--json",
+            *BY_TASKS, *more, fault=fault, conf={"spark.hadoop.dfs.replication": str(self.cluster.nodes)}, **variables,
         )  # fmt: skip
 
     def files(self) -> HadoopFiles:
@@ -73,7 +74,7 @@ class Loads:
         def seen() -> bool:
             assert job.process.running, job.process.tail()
             runs = files.names(STAGING)
-            return bool(runs) and files.exists(f"{STAGING}/{runs[0]}/data/_temporary/0")
+            return bool(runs) and files.exists(f"{STAGING}/{runs[0]}/data-0/_temporary/0")
 
         eventually(seen, 120)
 

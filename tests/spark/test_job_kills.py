@@ -17,7 +17,7 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import compact
 
 from .job_processes import JobProcess
-from .job_runs import load, run_alone
+from .job_runs import BY_TASKS, load, run_alone
 from .topics import Topics
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
@@ -60,9 +60,12 @@ class Destination:
         given = ["--destination", str(self.directory), "--lease", "1s"]
         return ["--bootstrap-server", self.topics.bootstrap, "--topic", self.topic, *given]
 
-    def kill(self, job: str, fault: str) -> None:
+    def kill(self, job: str, fault: str, chance: random.Random) -> None:
         """Run a job that is killed, or comes to its end because it does not pass the place so often."""
-        arguments = self.arguments() if job == "hadoop_load" else [*self.arguments()[4:], "--min-files", "2"]
+        if job == "hadoop_load":
+            arguments = [*self.arguments(), *chance.choice([(), BY_TASKS])]
+        else:
+            arguments = [*self.arguments()[4:], "--min-files", "2"]
         with JobProcess(self.directory.parent, job, *arguments, fault=fault) as process:
             assert process.wait() in (-9, 0), process.process.tail()
 
@@ -83,13 +86,13 @@ def kill_at(destination: Destination, place: str, chance: random.Random) -> None
     if place == "compaction":
         load(destination.topics, destination.topic, destination.directory)
         # Before it is staged, before its manifest, or in its moves.
-        destination.kill("compact", chance.choice([fault, "staged:kill", "manifest:kill", "moved-one:kill"]))
+        destination.kill("compact", chance.choice([fault, "staged:kill", "manifest:kill", "moved-one:kill"]), chance)
         destination.check()
         run_alone(compact, "--destination", str(destination.directory), "--min-files", "2")
         return
     if place == "recovery":
-        destination.kill("hadoop_load", chance.choice(["staging:kill", "staged:kill"]))
-    destination.kill("hadoop_load", fault)
+        destination.kill("hadoop_load", chance.choice(["staging:kill", "staged:kill"]), chance)
+    destination.kill("hadoop_load", fault, chance)
 
 
 if _SOAK:

@@ -14,28 +14,29 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
-from .job_runs import data_files, failure, load, run, values
+from .job_runs import BY_TASKS, data_files, failure, load, run, values
 from .topics import Topics
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
+@pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])
 def test_load_is_incremental_and_repeating_it_changes_nothing(
-    topics: Topics, spark: SparkSession, tmp_path: Path
+    topics: Topics, spark: SparkSession, tmp_path: Path, way: tuple[str, ...]
 ) -> None:
     topic = topics.new(2)
     topics.fill(topic, ["a", "b", "c"], 0, timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1")], key=b"k")
     topics.fill(topic, ["d"], 1, timestamp_ms=NEW_YEAR_MS + DAY_MS)
-    first = load(topics, topic, tmp_path)
+    first = load(topics, topic, tmp_path, *way)
     assert (first["records"], first["files"]) == (4, 2)
     assert data_files(tmp_path) == [
         f"{topic}/day=2013-01-01/{topic}-0-{0:020d}-{2:020d}.parquet",
         f"{topic}/day=2013-01-02/{topic}-1-{0:020d}-{0:020d}.parquet",
     ]
-    assert load(topics, topic, tmp_path)["records"] == 0
+    assert load(topics, topic, tmp_path, *way)["records"] == 0
     topics.fill(topic, ["e"], 0, timestamp_ms=NEW_YEAR_MS)
-    assert load(topics, topic, tmp_path)["records"] == 1
+    assert load(topics, topic, tmp_path, *way)["records"] == 1
     assert values(spark, tmp_path) == ["a", "b", "c", "d", "e"]
     published = read_published(spark, str(tmp_path))
     assert published.schema == topics.read(topic, includeHeaders="true").schema

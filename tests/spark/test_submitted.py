@@ -19,6 +19,8 @@ from spark_kafkalite.testing.certificates import STORE_PASSWORD
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.testing.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
 
+from .job_runs import BY_TASKS
+
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 
 _APP = Path(__file__).with_name("secured_app.py")
@@ -136,7 +138,7 @@ def test_a_job_takes_its_settings_from_a_shipped_file(secure_kafka: SecureKafka,
     done = submit(
         tmp_path, Path(hadoop_load.__file__).parent / "scripts" / "hadoop_load.py",
         "--bootstrap-server", secure_kafka.address(SecuredListener.MTLS.listener_name), "--topic", "submitted-load",
-        "--destination", str(destination), "--command-config", "client.properties", "--json",
+        "--destination", str(destination), "--command-config", "client.properties", "--json", *BY_TASKS,
         master="local[2]", files=sorted(shipped.iterdir()), STORE_SECRET=STORE_PASSWORD,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

@@ -102,6 +102,14 @@ from spark_kafkalite.spark.jobs.program.session import reachable_files, say, sta
     show_default=True,
     help="Bytes of the log that one file is made of, about: larger ranges are cut, smaller ones share a file.",
 )
+@click.option(
+    "--driver-bytes",
+    type=Size(or_zero=True),
+    default="16m",
+    show_default=True,
+    help="A plan of up to so many bytes of the log is read and written by the driver itself, as Parquet of --value "
+    "bytes: Spark's tasks would take seconds to start. 0 leaves all to them.",
+)
 @click.option("--max-bytes", type=Size(), help="Take about so many bytes of the log at most.")
 @click.option("--max-records", type=click.IntRange(min=1), help="Take about so many offsets at most.")
 @click.option(
@@ -253,6 +261,7 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         by_pattern,
         RunBounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
         given["keep_manifests_ms"],
+        given["driver_bytes"],
     )
 
 

@@ -1,9 +1,10 @@
 """The one interface between the jobs and a file system: list, read, write, rename and delete, on the driver.
 
-Data files are written by Spark's own writers; this seam moves them and writes small text files (plans, manifests). The
-commands about checkpoints stand on it, too. Two implementations: :class:`LocalFiles` (the operating system) and
-:class:`HadoopFiles` (the session's JVM and its ``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop
-has a scheme for). A path is Hadoop's unless its scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
+Data files are written by Spark's own writers, and by the driver where there is little to write; this seam moves them
+and writes small text files (plans, manifests). The commands about checkpoints stand on it, too. Two implementations:
+:class:`LocalFiles` (the operating system) and :class:`HadoopFiles` (the session's JVM and its
+``org.apache.hadoop.fs.FileSystem``, so HDFS and whatever else Hadoop has a scheme for). A path is Hadoop's unless its
+scheme, or that of ``fs.defaultFS`` when it has none, is ``file``.
 
 Promises that publishing rests on: :meth:`Files.rename_new` moves one file in a single step and never replaces
 another; :meth:`Files.write_new` leaves the whole text or nothing under the name, :meth:`Files.replace` the whole new
@@ -12,11 +13,12 @@ or the whole old one.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -26,6 +28,10 @@ from spark_kafkalite.spark.jobs.destination.names import NAME_MAX_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Py4J sends the bytes of a call as one text, and each call that answers with many takes some 40 ms.
+_CALL_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 1 << 20
+
 
 class FilesError(KafkaliteError):
     """The file system refuses, without a reason that it tells."""
@@ -33,6 +39,18 @@ class FilesError(KafkaliteError):
 
 class FileExists(KafkaliteError):
     """A file of that name is there already."""
+
+
+class NewFile(Protocol):
+    """A file that is being written; it is durable when :meth:`close` returns."""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        ...
+
+    def close(self) -> None:
+        """End the file."""
+        ...
 
 
 class Files(Protocol):
@@ -64,8 +82,16 @@ class Files(Protocol):
         """Return a UTF-8 text file's content. Raises FileNotFoundError."""
         ...
 
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading from any place of it. Raises FileNotFoundError."""
+        ...
+
     def write_new(self, path: str, text: str) -> None:
         """Write a new text file in one step, durable when this returns. Raises FileExists."""
+        ...
+
+    def create(self, path: str) -> NewFile:
+        """Begin a new file, and make its directory; what is written may be seen before it is closed."""
         ...
 
     def replace(self, path: str, text: str) -> None:
@@ -143,6 +169,14 @@ class LocalFiles:
     def read(self, path: str) -> str:
         return (self._root / path).read_text(encoding="utf-8")
 
+    def open(self, path: str) -> BinaryIO:
+        return (self._root / path).open("rb")
+
+    def create(self, path: str) -> NewFile:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return _LocalFile(target)
+
     def write_new(self, path: str, text: str) -> None:
         target = self._root / path
         temporary = self._written_beside(target, text)
@@ -198,6 +232,23 @@ class LocalFiles:
             with suppress(FileNotFoundError):
                 shutil.rmtree(target)
         target.unlink(missing_ok=True)
+
+
+class _LocalFile:
+    """A new file of the local file system."""
+
+    def __init__(self, path: Path) -> None:
+        self._directory = path.parent
+        self._file = path.open("xb")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        _fsync_directory(self._directory)
 
 
 def _fsync_directory(directory: Path) -> None:
@@ -267,6 +318,19 @@ class HadoopFiles:
         finally:
             stream.close()
 
+    def open(self, path: str) -> BinaryIO:
+        size_bytes = self.size_bytes(path)
+        if size_bytes is None:
+            raise FileNotFoundError(f"{self._root}/{path}")
+        raw = _HadoopReader(self._fs.open(self._path(path)), self._io, size_bytes)
+        if size_bytes > _CALL_BYTES:
+            return cast(BinaryIO, io.BufferedReader(raw, _READ_BYTES))
+        with raw:
+            return io.BytesIO(raw.readall())
+
+    def create(self, path: str) -> NewFile:
+        return _HadoopFile(self._fs.create(self._path(path), False))
+
     def write_new(self, path: str, text: str) -> None:
         temporary = self._written_beside(path, text)
         try:
@@ -323,3 +387,62 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
+
+
+class _HadoopFile:
+    """A new file of a Hadoop file system."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> None:
+        for begin in range(0, len(data), _CALL_BYTES):
+            self._stream.write(bytearray(data[begin : begin + _CALL_BYTES]))
+
+    def close(self) -> None:
+        try:
+            self._stream.hsync()
+        finally:
+            self._stream.close()
+
+
+class _HadoopReader(io.RawIOBase):
+    """A file of a Hadoop file system, read from where it is asked for."""
+
+    def __init__(self, stream: Any, io_utils: Any, size_bytes: int) -> None:
+        self._stream = stream
+        self._io = io_utils
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readall(self) -> bytes:
+        # The interpreter's own reads in pieces of 8 kB.
+        pieces = []
+        while piece := self.read(_CALL_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        count = max(0, min(len(view), self._size_bytes - self._at, _CALL_BYTES))
+        if count:
+            self._stream.seek(self._at)
+            view[:count] = self._io.toByteArray(self._stream, count)
+            self._at += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()

@@ -42,6 +42,7 @@ _LAYOUT: Final = (
     "value_schema",
     "event_time",
 )
+DRIVER_BYTES: Final = 16 << 20
 _POLICIES: Final = ("on_out_of_range", "on_recreated_topic", "new_partitions")
 _OTHERS: Final = ("on_hole", "late", "grace_ms", "max_quarantined")
 
@@ -78,7 +79,10 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What a run is asked for. ``topics`` are names; ``pattern`` is one of names, None without one."""
+    """What a run is asked for. ``topics`` are names; ``pattern`` is one of names, None without one.
+
+    Plans of up to ``driver_bytes`` of the log are done in the driver, see ``driver_staging``.
+    """
 
     bootstrap_server: str
     topics: tuple[str, ...] = ()
@@ -88,6 +92,7 @@ class LoadOptions:
     by_pattern: tuple[tuple[str, TopicOptions], ...] = ()
     bounds: RunBounds = field(default_factory=RunBounds)
     keep_manifests_ms: int = KEEP_MS
+    driver_bytes: int = DRIVER_BYTES
 
     @property
     def source(self) -> dict[str, str]:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Of a round, where a run is bounded by time and by nothing else.
 _ROUND_BYTES: Final = 4 * 1024**3
+# Each range is a request at least, and the driver reads one after the other.
+_DRIVER_RANGES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,38 +153,51 @@ def _publish(
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
-    if plan.ranges:
-        publish.write_plan(files, run, plan)
-        fault_point("planned")
-    by_bytes = options.usual.layout.is_made_of_pieces
-    with shown_progress(spark, "loading", plan.size, planned.size_bytes, by_bytes=by_bytes):
-        staged = _staged(spark, files, run, options, plan)
-    if plan.ranges:
-        with open_admin(options.bootstrap_server, options.client) as admin:
-            check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
-            suspicious = {
-                each.topic for each in staged.ranges if each.removed and options.of_topic(each.topic).on_hole == "fail"
-            }
-            compacted = compacted_topics(admin, suspicious)
-        check_holes([each for each in staged.ranges if each.topic in suspicious], compacted)
-    staged, directories = _placed(files, options, plan, staged)
-    loaded = newest.topics if newest is not None else {}
-    if not plan.ranges and not plan.changes(loaded) and not directories.completed:
-        return None
-    if not plan.ranges:
-        # The sign that there is something to be done after the commit.
-        publish.write_plan(files, run, plan)
+    with publish.dropped_on_failure(files, run):
+        if plan.ranges:
+            publish.write_plan(files, run, plan)
+            fault_point("planned")
+        staged = _staged(spark, files, run, options, planned)
+        if plan.ranges:
+            with open_admin(options.bootstrap_server, options.client) as admin:
+                check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
+                suspicious = {
+                    each.topic
+                    for each in staged.ranges
+                    if each.removed and options.of_topic(each.topic).on_hole == "fail"
+                }
+                compacted = compacted_topics(admin, suspicious)
+            check_holes([each for each in staged.ranges if each.topic in suspicious], compacted)
+        staged, directories = _placed(files, options, plan, staged)
+        loaded = newest.topics if newest is not None else {}
+        if not plan.ranges and not plan.changes(loaded) and not directories.completed:
+            return None
+        if not plan.ranges:
+            # The sign that there is something to be done after the commit.
+            publish.write_plan(files, run, plan)
     return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
 
 
-def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, plan: LoadPlan) -> staging.Staged:
+def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> staging.Staged:
     """Stage each group of topics that have one layout."""
-    parts = [
-        staging.stage(
-            spark, files, run, plan.of_topics(topics), options.source, usual.layout, usual.max_quarantined, number
-        )
-        for number, (usual, topics) in enumerate(_groups(options, plan.topics))
-    ]
+    plan = planned.plan
+    in_driver = planned.size_bytes <= options.driver_bytes and len(plan.ranges) <= _DRIVER_RANGES
+    by_bytes = options.usual.layout.is_made_of_pieces
+    with shown_progress(spark, "loading", plan.size, planned.size_bytes, by_bytes=by_bytes):
+        parts = [
+            staging.stage(
+                spark,
+                files,
+                run,
+                plan.of_topics(topics),
+                options.source,
+                usual.layout,
+                usual.max_quarantined,
+                number,
+                in_driver,
+            )
+            for number, (usual, topics) in enumerate(_groups(options, plan.topics))
+        ]
     return staging.Staged(
         tuple(file for part in parts for file in part.files),
         tuple(each for part in parts for each in part.ranges),

@@ -26,7 +26,7 @@ from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination.names import DATA, GROUP
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
-from spark_kafkalite.spark.jobs.load.planning import Tasks
+from spark_kafkalite.spark.jobs.load.planning import LoadPlan, Tasks
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.partition_reader import read_ranges
@@ -84,6 +84,12 @@ def tasks_from_json(text: str) -> Tasks:
         tuple(OffsetRange(TopicPartition(topic, partition), start, until) for topic, partition, start, until in ranges)
         for ranges in json.loads(text)
     )
+
+
+def options_of(plan: LoadPlan, source_options: Mapping[str, str], pieces: FileLayout | None = None) -> dict[str, str]:
+    """Return the options of a read of the plan's tasks; with ``pieces`` of pieces of that layout's files."""
+    options = {**source_options, "assign": plan.assign_option(), TASKS: tasks_json(plan.planned_tasks)}
+    return options if pieces is None else {**options, LAYOUT: json.dumps(asdict(pieces))}
 
 
 class LoadReader(DataSourceReader):

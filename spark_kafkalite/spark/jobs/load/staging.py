@@ -8,9 +8,8 @@ is what was written, and held against the accounts of the reading tasks (:mod:`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.spark.jobs.destination.files import Files
@@ -29,12 +28,13 @@ from spark_kafkalite.spark.jobs.destination.names import (
 )
 from spark_kafkalite.spark.jobs.formats import decoding, lines, parquet_pieces
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
-from spark_kafkalite.spark.jobs.load import load_source, quarantine
+from spark_kafkalite.spark.jobs.load import driver_staging, load_source, quarantine
 from spark_kafkalite.spark.jobs.load.accounting import AuditError, check_accounts
 from spark_kafkalite.spark.jobs.load.load_source import RangeAccount
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
 from spark_kafkalite.spark.jobs.load.quarantine import NONE_QUARANTINED, MaxQuarantined, Quarantined
 from spark_kafkalite.spark.jobs.program.faults import fault_point
+from spark_kafkalite.spark.jobs.program.stopping import cancelled_with
 from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
@@ -80,22 +80,45 @@ def stage(
     layout: FileLayout,
     max_quarantined: MaxQuarantined = NONE_QUARANTINED,
     number: int = 0,
+    in_driver: bool = False,
 ) -> Staged:
     """Write the plan's records under the run's staging directory and return the facts of every file and range.
 
-    ``number`` tells one part of a run, which has a layout of its own, from the others. Raises AuditError when files and
-    accounts do not make up the plan, offset for offset, and when more records than ``max_quarantined`` cannot be
-    decoded.
+    ``number`` tells one part of a run, which has a layout of its own, from the others. ``in_driver``: without tasks of
+    Spark's, where the layout can be made without. Raises AuditError when files and accounts do not make up the plan,
+    offset for offset, and when more records than ``max_quarantined`` cannot be decoded.
     """
+    if not plan.ranges:
+        return Staged(ranges=check_accounts(plan, (), ()))
+    data = f"{staging_path(run)}/data-{number}"
+    pieces = _of_pieces(spark, layout)
+    if in_driver and pieces is not None:
+        accounts, written = driver_staging.write(files, data, plan, source_options, pieces)
+        fault_point("staging")
+        rows = [row for file in written for row in driver_staging.facts(files, data, file)]
+        staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
+        return Staged(staged, check_accounts(plan, accounts, staged), sum(row["untimed"] for row in rows))
+    with cancelled_with(spark):
+        return _staged_by_tasks(spark, files, run, plan, source_options, layout, max_quarantined, number, data, pieces)
+
+
+def _staged_by_tasks(
+    spark: SparkSession,
+    files: Files,
+    run: str,
+    plan: LoadPlan,
+    source_options: Mapping[str, str],
+    layout: FileLayout,
+    max_quarantined: MaxQuarantined,
+    number: int,
+    data: str,
+    pieces: FileLayout | None,
+) -> Staged:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    if not plan.ranges:
-        return Staged(ranges=check_accounts(plan, (), ()))
     # Directories are made, and read back, in the zone of the layout.
     spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
-    data = f"{staging_path(run)}/data-{number}"
-    pieces = _of_pieces(spark, layout)
     times = None if layout.by_record_time else Observation()
     separator = "\n"
     if pieces is not None:
@@ -178,13 +201,8 @@ def read_ranges(
     With ``pieces`` return the pieces of files of that layout instead.
     """
     spark.dataSource.register(load_source.LoadSource)
-    reader = (
-        spark.read.format(load_source.FORMAT_NAME)
-        .options(**source_options)
-        .option("assign", plan.assign_option())
-        .option(load_source.TASKS, load_source.tasks_json(plan.planned_tasks))
-    )
-    return (reader if pieces is None else reader.option(load_source.LAYOUT, json.dumps(asdict(pieces)))).load()
+    options = load_source.options_of(plan, source_options, pieces)
+    return spark.read.format(load_source.FORMAT_NAME).options(**options).load()
 
 
 def _grouped(frame: DataFrame, plan: LoadPlan, layout: FileLayout) -> DataFrame:

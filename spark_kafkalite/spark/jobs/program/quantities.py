@@ -15,9 +15,14 @@ class Size(click.ParamType[int]):
 
     name = "SIZE"
 
+    def __init__(self, *, or_zero: bool = False) -> None:
+        self._or_zero = or_zero
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
+        if self._or_zero and str(value).strip() == "0":
+            return 0
         try:
             return size_bytes("", str(value))
         except KafkaliteError:

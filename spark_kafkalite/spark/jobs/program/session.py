@@ -56,6 +56,12 @@ _TELL_STACK_TRACES: Final = (
     "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
     "org.apache.spark.util.Utils",
 )
+_SETTINGS: Final = {
+    # Directories by day are UTC's.
+    "spark.sql.session.timeZone": "UTC",
+    # Listing staged files, one directory each, takes a task a directory otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
 # Where click's context of a job keeps whether --debug was given.
 DEBUG: Final = "spark_kafkalite.jobs.debug"
 
@@ -143,14 +149,15 @@ def start_session(name: str) -> SparkSession:
 
     # Spark starts `python3` from the PATH otherwise, which in a virtual environment lacks this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName(name).getOrCreate()
+    builder = SparkSession.builder.appName(name)
+    # Here and not in the session's conf: that takes a second, and a small run does without it.
+    for setting, value in _SETTINGS.items():
+        builder = builder.config(setting, value)
+    spark = builder.getOrCreate()
     if not hasattr(spark, "_jsc"):
         raise JobFailed("jobs need classic Spark: a Spark Connect session has no JVM that reaches Hadoop file systems")
     if not wants_stack_traces():
         _quieten(spark)
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # Listing staged files, one directory each, takes a task a directory otherwise.
-    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
     return spark
 
 

@@ -1,0 +1,98 @@
+"""SIGTERM, by which YARN and Airflow end a job: it releases its lease, and drops what it has staged where that is safe.
+
+``KAFKALITE_SOAK=1`` also ends one while Spark's tasks write, and one of spark-submit.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from .job_processes import JobProcess, await_stopped, lease_of, wake
+from .job_runs import BY_TASKS, load, manifests, values
+from .topics import Topics, eventually
+
+_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
+
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+
+
+def days(topics: Topics) -> str:
+    """Return a topic that a run loads into three files."""
+    topic = topics.new()
+    for day, value in enumerate("abc"):
+        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
+    return topic
+
+
+def staged(destination: Path) -> list[str]:
+    return [path.name for path in (destination / "_kafkalite" / "staging").iterdir()]
+
+
+def arguments(topics: Topics, topic: str, destination: Path) -> list[str]:
+    return ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(destination)]
+
+
+@pytest.mark.parametrize("point", ["staging", "manifest"])
+def test_a_load_that_is_told_to_end_lets_go_and_the_next_goes_on(
+    topics: Topics, spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    topic, destination = days(topics), tmp_path / "d"
+    with JobProcess(tmp_path, "hadoop_load", *arguments(topics, topic, destination), fault=f"{point}:stop") as job:
+        pid = await_stopped(destination, job)
+        assert len(staged(destination)) == 1
+        os.kill(pid, signal.SIGTERM)
+        wake(pid)
+        assert job.wait() == 143, job.process.tail()
+        assert "stopped by SIGTERM; run again to go on" in job.said[-1]
+        assert "Traceback" not in "\n".join(job.said)
+    committed = point == "manifest"
+    # What is committed has moves to do, which the next run finds by it.
+    assert len(staged(destination)) == committed
+    assert lease_of(destination)["released"]
+    after = load(topics, topic, destination, "--wait", "0")
+    assert (after["recovered_files"], after["records"]) == ((3, 0) if committed else (0, 3))
+    # No fence: there was nothing to take from anybody.
+    assert [len(each["files"]) for each in manifests(destination)] == [3]
+    assert values(spark, destination) == ["a", "b", "c"]
+
+
+if _SOAK:
+
+    @pytest.mark.parametrize("submitted", [False, True], ids=["in this process", "by spark-submit"])
+    def test_a_load_is_told_to_end_while_tasks_write(
+        topics: Topics, spark: SparkSession, tmp_path: Path, submitted: bool
+    ) -> None:
+        """To a spark-submit the signal comes as to its group, as YARN and shells send it."""
+        topic, destination = topics.new(4), tmp_path / "d"
+        chance = random.Random(5)
+        for number in range(400):
+            topics.producer.send(topic, chance.randbytes(500_000), partition=number % 4)
+        topics.producer.flush(60)
+        given = [*arguments(topics, topic, destination), "--file-size", "1m", *BY_TASKS]
+        with JobProcess(tmp_path, "hadoop_load", *given, submitted=submitted) as job:
+
+            def writes() -> bool:
+                assert job.process.running, job.process.tail()
+                return any((destination / "_kafkalite" / "staging").glob("*/data-0/kafkalite_group=*"))
+
+            eventually(writes, 120)
+            if submitted:
+                os.killpg(job.process.pid, signal.SIGTERM)
+            else:
+                job.process.signal(signal.SIGTERM)
+            assert job.wait(60) == 143, job.process.tail()
+        assert manifests(destination) == []
+        if not submitted:
+            # The JVM of a spark-submit has had the signal itself, and may have been writing until its end.
+            assert staged(destination) == []
+        assert lease_of(destination)["released"]
+        assert load(topics, topic, destination, "--wait", "0")["records"] == 400
