@@ -10,11 +10,12 @@ import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import hadoop_load
+from spark_kafkalite.spark.jobs import hadoop_load, replay
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.spark.jobs.program.faults import VARIABLE, forget_passed
@@ -94,12 +95,15 @@ if _SOAK:
         check_once(topics, topic, spark, destination)
 
 
-def test_who_holds_the_destination_is_told_in_one_line_and_by_code_6(topics: Topics, tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", [hadoop_load, replay], ids=["hadoop_load", "replay"])
+def test_who_holds_the_destination_is_told_in_one_line_and_by_code_6(topics: Topics, tmp_path: Path, job: Any) -> None:
     topic = days(topics)
     holder = Holder("r1", "h", 7, "u", "2026-01-01T00:00:00+00:00", 60_000)
     LocalFiles(tmp_path).write_new(lease_path(1), json.dumps(asdict(holder)))
     given = ("--topic", topic, "--destination", str(tmp_path), "--wait", "0")
-    told = failure(hadoop_load, topics, *given, code=6)
+    if job is replay:
+        given += ("--from-offsets", '{"0": 0}')
+    told = failure(job, topics, *given, code=6)
     assert len(told.splitlines()) == 1, told
     assert f"Error: file://{tmp_path}: run r1 (host h, pid 7, user u, since 2026-01-01T00:00:00+00:00) holds" in told
     assert not (tmp_path / "_kafkalite" / "staging").exists()

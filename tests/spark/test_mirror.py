@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.spark.jobs import mirror
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 
@@ -116,6 +119,22 @@ def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics
     assert f"shows a mirror that copies {topic} back to {topic}" in said
     # Nothing was begun.
     assert not Path(back).exists()
+
+
+def test_a_checkpoint_that_another_mirror_works_with_is_left_to_it(
+    topics: Topics, far: Topics, checkpoint: str
+) -> None:
+    topic = topics.new()
+    topics.fill(topic, ["a"])
+    holder = Holder("r1", "h", 7, "u", "2026-01-01T00:00:00+00:00", 60_000)
+    LocalFiles(Path(checkpoint)).write_new(lease_path(1), json.dumps(asdict(holder)))
+    said = invoke(topics, far, checkpoint, "--topic", topic, "--wait", "0")
+    assert said.exit_code == 6
+    assert "run r1 (host h, pid 7, user u, since 2026-01-01T00:00:00+00:00) holds the checkpoint" in said.output
+    assert topic not in far.admin.list_topics()
+    # One that has ended without a word is waited for.
+    LocalFiles(Path(checkpoint)).replace(lease_path(1), json.dumps(asdict(replace(holder, lease_ms=1000))))
+    assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 1
 
 
 if _SOAK:  # Each query takes some seconds, and Apache Kafka long to start.

@@ -36,15 +36,17 @@ from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     shown,
 )
 from spark_kafkalite.spark.jobs.copying.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
+from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import HOME
 from spark_kafkalite.spark.jobs.load.planning import PlanError
 from spark_kafkalite.spark.jobs.program.client_options import client_settings, open_admin, sink_options, source_options
-from spark_kafkalite.spark.jobs.program.command import JobCommand, names_in
+from spark_kafkalite.spark.jobs.program.command import JobCommand, lease_options, names_in
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.session import (
     is_submitted,
     reachable_files,
+    say,
     start_session,
     topic_id_text,
 )
@@ -78,6 +80,7 @@ _TOPIC_SOURCE: Final = "topic"
 @click.option(
     "--report-every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between lags."
 )
+@lease_options
 @click.option("--from-command-config", metavar="FILE", help="Properties file of the client that reads.")
 @click.option("--to-command-config", metavar="FILE", help="Properties file of the client that writes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -94,6 +97,8 @@ def main(
     replication_factor: int | None,
     with_configs: bool,
     report_every: float,
+    lease_ms: int,
+    wait_ms: int | None,
     from_command_config: str | None,
     to_command_config: str | None,
     as_json: bool,
@@ -101,7 +106,8 @@ def main(
     """Copy topics to another cluster, batch by batch, and go on where the checkpoint stands.
 
     Partitions, keys, headers and timestamps stay, offsets do not. Targets that are missing are created with as many
-    partitions as their sources, and grow with them. At least once: after a failure some records come again.
+    partitions as their sources, and grow with them. At least once: after a failure some records come again. One mirror
+    at a time works with a checkpoint.
     """
     selection = _selection(topic_list, topic_pattern, topic_prefix)
     source = client_settings(from_command_config, ())
@@ -116,14 +122,20 @@ def main(
         mirror = Mirror(selection, reading, writing, NewTargets(replication_factor or -1, with_configs))
         spark = start_session("kafkalite mirror")
         files = reachable_files(spark, "--checkpoint", checkpoint)
-        mirror.check(files)
         read = {
             "kafka.isolation.level": "read_committed",
             **source_options(from_bootstrap_server, source),
             **selection.source_options(),
             **query_options,
         }
-        summary = mirror.run(spark, files, read, sink_options(to_bootstrap_server, target), continuous, report_every)
+        write = sink_options(to_bootstrap_server, target)
+        mirror.check()
+        # Spark notices a second query of a checkpoint when both have written the same batch.
+        with lease.held(
+            files, publish.new_run(), lease_ms=lease_ms, wait_ms=wait_ms, say=say, what="checkpoint"
+        ) as held:
+            mirror.begin(files)
+            summary = mirror.run(spark, files, read, write, continuous, report_every, held.check)
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -168,14 +180,17 @@ class Mirror:
         # What ended the query: the engine would show it within its own words and tracebacks.
         self._failure: Exception | None = None
 
-    def check(self, checkpoint: Files) -> None:
-        """Raise PlanError for what must not be mirrored; create and extend targets."""
+    def check(self) -> None:
+        """Raise PlanError for what must not be mirrored, before anything is written."""
         topics = self._topics()
         lacking = [topic for topic in self._selection.topics if topic not in topics]
         if lacking:
             raise UnknownTopicOrPartition(f"no such topic: {', '.join(lacking)}")
         check_clusters(self._selection, topics, self._from_cluster, self._to_cluster)
         self._check_way_back(topics)
+
+    def begin(self, checkpoint: Files) -> None:
+        """Make the checkpoint one of this mirror, create and extend targets. Raises PlanError as :meth:`prepare`."""
         self._check_ends(checkpoint)
         self.prepare(checkpoint)
 
@@ -266,8 +281,9 @@ class Mirror:
         write: Mapping[str, str],
         continuous: bool,
         report_every_s: float,
+        check: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Run the query until it ends and return the summary."""
+        """Run the query until it ends and return the summary. ``check`` is asked before each batch, and may raise."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
@@ -279,7 +295,7 @@ class Mirror:
         target = F.concat(F.lit(self._selection.prefix), F.col("topic")).alias("topic")
         rows = frame.select(target, "partition", "key", "value", "headers", "timestamp")
         before = _standing(checkpoint)
-        writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write))
+        writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write, check))
         writer = writer.option("checkpointLocation", checkpoint.root)
         writer = writer.trigger(processingTime="1 second") if continuous else writer.trigger(availableNow=True)
         with _without_py4js_tracebacks():
@@ -319,12 +335,15 @@ class Mirror:
         except (KafkaliteError, OSError, Py4JError) as error:
             click.echo(f"the lag is not known: {error_line(error)}", err=True)
 
-    def _writing_to(self, checkpoint: Files, options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    def _writing_to(
+        self, checkpoint: Files, options: Mapping[str, str], check: Callable[[], None]
+    ) -> Callable[[DataFrame, int], None]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
+                check()
                 self.prepare(checkpoint)
                 batch.write.format("kafkalite").options(**options).mode("append").save()
             except (KafkaliteError, PySparkException, Py4JError) as error:

@@ -39,7 +39,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
     sink_options,
     source_options,
 )
-from spark_kafkalite.spark.jobs.program.command import JobCommand
+from spark_kafkalite.spark.jobs.program.command import JobCommand, lease_options
 from spark_kafkalite.spark.jobs.program.quantities import Size
 from spark_kafkalite.spark.jobs.program.session import (
     check_same_topics,
@@ -49,6 +49,7 @@ from spark_kafkalite.spark.jobs.program.session import (
     start_session,
     topic_logs,
 )
+from spark_kafkalite.spark.jobs.program.stopping import cancelled_with
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.jobs.copying.offset_set import OffsetSet
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Directories by record timestamp, in UTC.",
 )
+@lease_options
 @client_options
 @click.option("--dry-run", is_flag=True, help="Show the ranges and about how many bytes they have, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -99,6 +101,8 @@ def main(
     max_bytes_per_second: int | None,
     destination: str | None,
     partition_by: str,
+    lease_ms: int,
+    wait_ms: int | None,
     command_config: str | None,
     option_pairs: tuple[str, ...],
     dry_run: bool,
@@ -130,7 +134,7 @@ def main(
     if to_topic is not None:
         summary = job.into_topic(to_topic, run_id, max_bytes_per_second, dry_run)
     else:
-        summary = job.into_files(cast(str, destination), cast(PartitionBy, partition_by), dry_run)
+        summary = job.into_files(cast(str, destination), cast(PartitionBy, partition_by), dry_run, lease_ms, wait_ms)
     click.echo(json.dumps(summary) if as_json else sentence(summary))
 
 
@@ -189,7 +193,8 @@ class Replay:
                 look = Look(self._source, run_id, topic, run.look_from(target_logs))
         present: Mapping[int, OffsetSet] = {}
         if look is not None and begun:
-            present = look.when_quiet(spark)
+            with cancelled_with(spark):
+                present = look.when_quiet(spark)
         there = sum(each.count for each in present.values())
         if begun:
             click.echo(f"run {run_id} goes on: {there} of its records are in topic {target} already", err=True)
@@ -198,13 +203,16 @@ class Replay:
         records = 0
         if plan.ranges:
             copy = TopicCopy(self._source, sink, plan, same_partitions=same_partitions, look=look)
-            records = copy.run(spark, present, max_bytes_per_second)
+            with cancelled_with(spark):
+                records = copy.run(spark, present, max_bytes_per_second)
             with self._admin() as admin:
                 check_same_topics(admin, logs.topic_ids, f"what was written to topic {target} is not what was asked")
         return {**self._summary(plan, target, records), "run_id": run_id, "present_before": there}
 
-    def into_files(self, destination: str, partition_by: PartitionBy, dry_run: bool) -> dict[str, Any]:
-        """Publish the range in a directory and return the summary."""
+    def into_files(
+        self, destination: str, partition_by: PartitionBy, dry_run: bool, lease_ms: int, wait_ms: int | None
+    ) -> dict[str, Any]:
+        """Publish the range in a directory and return the summary; the times are those of its lease."""
         with self._admin() as admin:
             logs = self._logs(admin)
             plan = self._asked.plan(admin, logs)
@@ -214,16 +222,17 @@ class Replay:
         files = reachable_files(spark, "--destination", destination)
         run = publish.new_run()
         records = 0
-        with lease.held(files, run, lease_ms=lease.DEFAULT_MS, wait_ms=None, say=say) as held:
+        with lease.held(files, run, lease_ms=lease_ms, wait_ms=wait_ms, say=say) as held:
             recovery = publish.recover(files, run, held.check)
             # A recovery leaves a manifest of no topic where nothing has been published.
             if recovery.newest is not None and recovery.newest.topics:
                 raise PlanError(f"{files.root} already holds published files; replay into a new directory")
             if plan.ranges:
-                publish.write_plan(files, run, plan)
-                staged = staging.stage(spark, files, run, plan, self._source, FileLayout(partition_by))
-                with self._admin() as admin:
-                    check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
+                with publish.dropped_on_failure(files, run):
+                    publish.write_plan(files, run, plan)
+                    staged = staging.stage(spark, files, run, plan, self._source, FileLayout(partition_by))
+                    with self._admin() as admin:
+                        check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
                 records = publish.commit(files, run, plan, staged, recovery.newest).records
         return self._summary(plan, destination, records)
 

@@ -34,7 +34,6 @@ from spark_kafkalite.spark.jobs.destination.manifest import HOME
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 
 LEASES: Final = f"{HOME}/leases"
-DEFAULT_MS: Final = 60_000
 _DIGITS: Final = 20
 _NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json", re.ASCII)
 _CLOCK: Final = "clock-"
@@ -89,11 +88,14 @@ def lease_numbers(files: Files) -> list[int]:
 class DestinationLease:
     """A lease that this run has taken; from now on a thread renews it."""
 
-    def __init__(self, files: Files, number: int, holder: Holder, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, files: Files, number: int, holder: Holder, say: Callable[[str], None], what: str = "destination"
+    ) -> None:
         self.number = number
         self.holder = holder
         self._files = files
         self._say = say
+        self._what = what
         self._has_said = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_the_end, name="kafkalite-lease", daemon=True)
@@ -112,7 +114,7 @@ class DestinationLease:
 
     def overtaken(self, taker: Holder) -> DestinationHeld:
         return DestinationHeld(
-            f"{self._files.root}: {taker} took the destination over while this run ({self.holder.run}) did not renew "
+            f"{self._files.root}: {taker} took the {self._what} over while this run ({self.holder.run}) did not renew "
             f"its lease of {_seconds(self.holder.lease_ms)}; what this one had not committed is not published; run "
             "again when the other one has ended"
         )
@@ -158,16 +160,18 @@ def held(
     wait_ms: int | None,
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
+    what: str = "destination",
 ) -> Iterator[DestinationLease]:
     """Hold the destination for as long as the block runs.
 
     While another run holds it this waits for ``wait_ms``, or, when that is None, for as long as the other's lease may
-    be that of a dead run: until it ends or is renewed. ``say`` gets a line for people, ``pause`` seconds to wait.
+    be that of a dead run: until it ends or is renewed. ``say`` gets a line for people, ``pause`` seconds to wait;
+    ``what`` the directory is called where people read of it.
 
     Raises DestinationHeld when the other one still holds the destination then, and in the place of any error in the
     block after another run has taken the destination over: what that one deletes may have caused it.
     """
-    lease = _take(files, run, lease_ms, wait_ms, say, pause)
+    lease = _take(files, run, lease_ms, wait_ms, say, pause, what)
     failed = True
     try:
         _delete_older(files, lease.number)
@@ -194,6 +198,7 @@ def _take(
     wait_ms: int | None,
     say: Callable[[str], None],
     pause: Callable[[float], None],
+    what: str,
 ) -> DestinationLease:
     began = time.monotonic()
     seen: tuple[int, int] | None = None
@@ -212,7 +217,7 @@ def _take(
             # Where two others came and went in between, this one is an old number.
             if max(lease_numbers(files)) == number + 1:
                 files.delete(_clock_path(run))
-                return DestinationLease(files, number + 1, own, say)
+                return DestinationLease(files, number + 1, own, say, what)
             files.delete(lease_path(number + 1))
             continue
         waited_ms = (time.monotonic() - began) * 1000
@@ -223,12 +228,12 @@ def _take(
             waited = f" after {_seconds(waited_ms)}" if waited_ms >= 1000 else ""
             how = "; its lease was renewed, so it lives" if is_renewed else ""
             raise DestinationHeld(
-                f"{files.root}: {holder} holds the destination{waited}{how}: wait for its end (--wait SECONDS waits), "
-                "or load into another destination"
+                f"{files.root}: {holder} holds the {what}{waited}{how}: wait for its end (--wait SECONDS waits), or "
+                f"take another {what}"
             )
         if seen is None:
             say(
-                f"{files.root}: {holder} holds the destination; its lease ends in {_seconds(left_ms)} unless it is "
+                f"{files.root}: {holder} holds the {what}; its lease ends in {_seconds(left_ms)} unless it is "
                 f"renewed; waiting {'for that' if wait_ms is None else f'up to {_seconds(wait_ms)}'}"
             )
             seen = (number, modified_ms)
