@@ -135,6 +135,18 @@ def test_architecture_names_methods_that_exist() -> None:
     assert missing == []
 
 
+LOADERS_RULES = 17
+
+
+def test_every_rule_of_loaders_has_tests_that_exist() -> None:
+    """Rules L1 to L17, which loaders before this one paid for."""
+    rows = re.findall(r"^\| (\d+)\. .* \| (`tests/.*`) \|$", (PROJECT / "docs/hadoop_load.md").read_text(), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, LOADERS_RULES + 1))
+    named = [name for _, tests in rows for name in re.findall(r"`([^`]+)`", tests)]
+    assert [name for name in named if not re.fullmatch(r"tests/[\w/]+/test_\w+\.py::test_\w+", name)] == []
+    assert [problem for name in named if (problem := problem_with(name.replace("::", ":")))] == []
+
+
 def parity_rows() -> list[list[str]]:
     """The cells of each row that says what Spark's connector does, what ours makes of it, and which tests show it."""
     lines = [line for line in PARITY.read_text().splitlines() if line.startswith("| ")]
