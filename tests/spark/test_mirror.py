@@ -22,6 +22,7 @@ from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 
+from .job_runs import load
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
@@ -119,6 +120,20 @@ def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics
     assert f"shows a mirror that copies {topic} back to {topic}" in said
     # Nothing was begun.
     assert not Path(back).exists()
+
+
+def test_a_checkpoint_of_something_else_is_refused_before_anything_is_created(
+    topics: Topics, far: Topics, checkpoint: str, tmp_path: Path
+) -> None:
+    one, other = topics.new(), topics.new()
+    topics.fill(one, ["a"])
+    mirrored(topics, far, checkpoint, "--topic", one)
+    said = refused(topics, far, checkpoint, "--topic", other)
+    assert f"the checkpoint of a mirror of {one}, but {one} is not to be copied any more" in said
+    load(topics, one, tmp_path / "loaded")
+    assert "the destination of loads" in refused(topics, far, str(tmp_path / "loaded"), "--topic", other)
+    assert other not in far.admin.list_topics()
+    assert "'(' is not a regular expression" in invoke(topics, far, checkpoint, "--topic-pattern", "(").output
 
 
 def test_a_checkpoint_that_another_mirror_works_with_is_left_to_it(

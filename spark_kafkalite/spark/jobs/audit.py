@@ -170,7 +170,7 @@ def run_audit(
         )
     runs = recounting.audited_runs(manifests, folded, selection)
     if not runs:
-        raise PlanError(f"{files.root}: no run has published what is to be audited")
+        raise PlanError(f"{files.root}: no run has published anything of {selection}")
     in_files = _compare_files(spark, files, runs, findings)
     findings.mismatches += _not_named(files, runs, {file.final for _, file in published_files(manifests)})
     findings.mismatches += recounting.compare_merged(manifests, runs)

@@ -19,7 +19,7 @@ from spark_kafkalite.spark.jobs.compaction import compaction, merge_planning
 from spark_kafkalite.spark.jobs.compaction.merge_planning import MergeBounds, MergePlan
 from spark_kafkalite.spark.jobs.destination import folding, lease, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import Manifest
+from spark_kafkalite.spark.jobs.destination.manifest import Manifest, ManifestError
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.load.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
@@ -74,6 +74,9 @@ def main(**given: Any) -> None:
     if given["dry_run"]:
         summary = _summary(files, _planned(files, given))
     else:
+        if publish.newest_manifest(files) is None:
+            # Before the lease, which would make the directory of a name that is mistyped.
+            raise ManifestError(_nothing_published(files))
         run = publish.new_run()
         with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
             newest = publish.recover(files, run, held.check).newest
@@ -85,8 +88,8 @@ def main(**given: Any) -> None:
 def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], newest: Manifest | None) -> dict[str, Any]:
     """Merge what there is to merge, and return what is to be told of it.
 
-    ``newest`` is the destination's newest manifest, after its recovery. Raises FileNotFoundError where nothing was
-    published, AuditError, ManifestError, and what Spark and the file system raise.
+    ``newest`` is the destination's newest manifest, after its recovery. Raises ManifestError, also where nothing was
+    published, AuditError, and what Spark and the file system raise.
     """
     plan = _planned(files, given)
     summary = _summary(files, plan)
@@ -101,10 +104,14 @@ def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], new
     return summary
 
 
+def _nothing_published(files: Files) -> str:
+    return f"{files.root}: no load run has published records here; see _kafkalite/manifests"
+
+
 def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
     published = published_files(publish.manifests(files))
     if not published:
-        raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
+        raise ManifestError(_nothing_published(files))
     names = set(names_in(given["topics"]))
     unknown = names - {file.topic for _, file in published}
     if unknown:

@@ -25,10 +25,17 @@ from spark_kafkalite.spark.jobs.load.load_options import (
     time_zone,
     topic_options_of,
 )
-from spark_kafkalite.spark.jobs.load.load_report import metrics_text, planned_text, report, write_metrics
+from spark_kafkalite.spark.jobs.load.load_report import (
+    check_metrics_file,
+    metrics_text,
+    planned_text,
+    report,
+    write_metrics,
+)
 from spark_kafkalite.spark.jobs.load.load_run import plan_round, run_load, summary_of
 from spark_kafkalite.spark.jobs.program.client_options import client_options, client_settings
 from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
+from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
 
@@ -183,6 +190,8 @@ def main(**given: Any) -> None:
     that were created again, stand in its manifest.
     """
     options = _options(given)
+    if given["metrics_file"] is not None:
+        check_metrics_file(given["metrics_file"])
     started = time.monotonic()
     summary: dict[str, Any] = {}
     try:
@@ -206,9 +215,17 @@ def main(**given: Any) -> None:
     finally:
         seconds = round(time.monotonic() - started, 1)
         if given["metrics_file"] is not None and not given["dry_run"]:
-            write_metrics(given["metrics_file"], metrics_text(given["destination"], summary, seconds))
+            _write_metrics(given["metrics_file"], metrics_text(given["destination"], summary, seconds))
     summary["seconds"] = seconds
     click.echo(json.dumps(summary) if given["as_json"] else report(summary))
+
+
+def _write_metrics(path: str, text: str) -> None:
+    try:
+        write_metrics(path, text)
+    except OSError as error:
+        # The run itself has ended as it has.
+        say(f"WARNING: --metrics-file {path}: {error_line(error)}; the figures of this run are not there")
 
 
 # What may differ by topic: the name on the command line and in files, the name in `TopicOptions`, what reads it.

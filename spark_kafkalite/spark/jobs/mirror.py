@@ -24,6 +24,7 @@ from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, QueryCheckpointError, offsets_path
+from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     MirroredTopics,
     TopicLag,
@@ -35,13 +36,20 @@ from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     prefix_of,
     shown,
 )
-from spark_kafkalite.spark.jobs.copying.streaming import SOURCE_IDS, await_end, check_topic_id, remember_topic_id
+from spark_kafkalite.spark.jobs.copying.streaming import (
+    SOURCE_IDS,
+    await_end,
+    check_topic_id,
+    has_begun,
+    remember_topic_id,
+)
 from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import HOME
+from spark_kafkalite.spark.jobs.destination.manifest import HOME, MANIFESTS
+from spark_kafkalite.spark.jobs.load.load_options import named_pattern
 from spark_kafkalite.spark.jobs.load.planning import PlanError
 from spark_kafkalite.spark.jobs.program.client_options import client_settings, open_admin, sink_options, source_options
-from spark_kafkalite.spark.jobs.program.command import JobCommand, lease_options, names_in
+from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given, lease_options, names_in
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.session import (
     is_submitted,
@@ -110,9 +118,9 @@ def main(
     at a time works with a checkpoint.
     """
     selection = _selection(topic_list, topic_pattern, topic_prefix)
-    source = client_settings(from_command_config, ())
-    target = client_settings(to_command_config, (), writes=True)
-    query_options = {"startingOffsets": starting_offsets}
+    source = client_settings(from_command_config, (), option="--from-command-config")
+    target = client_settings(to_command_config, (), writes=True, option="--to-command-config")
+    query_options: dict[str, str] = {}
     if max_offsets_per_trigger is not None:
         query_options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     if is_submitted():
@@ -135,6 +143,8 @@ def main(
             files, publish.new_run(), lease_ms=lease_ms, wait_ms=wait_ms, say=say, what="checkpoint"
         ) as held:
             mirror.begin(files)
+            if not has_begun(files) or is_given("starting_offsets"):
+                read["startingOffsets"] = starting_offsets
             summary = mirror.run(spark, files, read, write, continuous, report_every, held.check)
     if as_json:
         click.echo(json.dumps(summary))
@@ -150,7 +160,7 @@ def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> Mirr
     names = names_in(topic_list)
     if pattern is None and not names:
         raise click.BadParameter(f"{topic_list!r} names no topic", param_hint="--topic")
-    return MirroredTopics(names, pattern, prefix)
+    return MirroredTopics(names, pattern if pattern is None else named_pattern(pattern, "--topic-pattern"), prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +202,13 @@ class Mirror:
     def begin(self, checkpoint: Files) -> None:
         """Make the checkpoint one of this mirror, create and extend targets. Raises PlanError as :meth:`prepare`."""
         self._check_ends(checkpoint)
+        copied = sorted({tp.topic for tp in _standing(checkpoint)})
+        left_out = [topic for topic in copied if not self._selection.takes(topic)]
+        if left_out:
+            raise PlanError(
+                f"{checkpoint.root}: the checkpoint of a mirror of {listed(copied)}, but {listed(left_out)} is not to "
+                "be copied any more: name all of them, beside others, or give another --checkpoint"
+            )
         self.prepare(checkpoint)
 
     def _topics(self) -> dict[str, TopicInfo]:
@@ -209,6 +226,8 @@ class Mirror:
 
     def _check_ends(self, checkpoint: Files) -> None:
         """Remember the clusters in the checkpoint. Raises PlanError where it remembers others."""
+        if checkpoint.exists(MANIFESTS):
+            raise PlanError(f"{checkpoint.root}: the destination of loads; give another --checkpoint")
         ends = {"from": self._from_cluster, "to": self._to_cluster, "prefix": self._selection.prefix}
         if not checkpoint.exists(_ENDS_PATH):
             if checkpoint.names("offsets"):
@@ -369,7 +388,7 @@ def _without_py4js_tracebacks() -> Iterator[None]:
 
 def _standing(checkpoint: Files) -> dict[TopicPartition, int]:
     """Return where the mirror's last finished batch ended; nothing before the first one is."""
-    if not any(name.isdecimal() for name in checkpoint.names("offsets")):
+    if not has_begun(checkpoint):
         return {}
     found = QueryCheckpoint.open(checkpoint)
     if found.committed is None:

@@ -39,7 +39,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
     sink_options,
     source_options,
 )
-from spark_kafkalite.spark.jobs.program.command import JobCommand, lease_options
+from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given, lease_options
 from spark_kafkalite.spark.jobs.program.quantities import Size
 from spark_kafkalite.spark.jobs.program.session import (
     check_same_topics,
@@ -124,6 +124,9 @@ def main(
     for option, value in (("--run-id", run_id), ("--max-bytes-per-second", max_bytes_per_second)):
         if value is not None and to_topic is None:
             raise click.UsageError(f"{option} needs --to-topic")
+    for option, parameter in (("--lease", "lease_ms"), ("--wait", "wait_ms"), ("--partition-by", "partition_by")):
+        if is_given(parameter) and destination is None:
+            raise click.UsageError(f"{option} needs --destination")
     if to_topic == topic:
         raise click.UsageError(f"--to-topic {to_topic}: a topic cannot be replayed into itself")
     options = client_settings(command_config, option_pairs, writes=to_topic is not None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids
+from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids, has_begun
 from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,
@@ -18,7 +18,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
     sink_options,
     source_options,
 )
-from spark_kafkalite.spark.jobs.program.command import JobCommand
+from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given
 from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
 
 
@@ -52,13 +52,15 @@ def main(
         raise click.UsageError("give exactly one of --to-topic and --destination")
     options = client_settings(command_config, option_pairs, writes=to_topic is not None)
     source = source_options(bootstrap_server, options)
-    source |= {"subscribe": topic, "startingOffsets": starting_offsets, "includeHeaders": "true"}
+    source |= {"subscribe": topic, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     spark = start_session("kafkalite stream")
+    files = reachable_files(spark, "--checkpoint", checkpoint)
+    if not has_begun(files) or is_given("starting_offsets"):
+        source["startingOffsets"] = starting_offsets
     frame = spark.readStream.format("kafkalite").options(**source).load()
     with open_admin(bootstrap_server, options) as admin:
-        files = reachable_files(spark, "--checkpoint", checkpoint)
         check_topic_ids(admin, files, (name.strip() for name in topic.split(",")))
     if to_topic is not None:
         frame = frame.select("key", "value", "headers", "timestamp")

@@ -45,6 +45,16 @@ class RecountScope:
     from_ms: int | None = None
     to_ms: int | None = None
 
+    def __str__(self) -> str:
+        parts = {
+            "topic": ", ".join(sorted(self.topics)) or None,
+            "run": self.run,
+            "directory": self.directory,
+            "from": self.from_ms,
+            "to": self.to_ms,
+        }
+        return " ".join(f"--{name} {value}" for name, value in parts.items() if value is not None) or "any topic"
+
     @property
     def is_of_directories(self) -> bool:
         return self.directory is not None or self.from_ms is not None or self.to_ms is not None

@@ -80,6 +80,11 @@ def check_topic_ids(admin: Admin, checkpoint: Files, topics: Iterable[str]) -> N
         remember_topic_id(checkpoint, topic, found)
 
 
+def has_begun(checkpoint: Files) -> bool:
+    """Whether a query has planned a batch with this checkpoint, and where to start is decided."""
+    return any(name.isdecimal() for name in checkpoint.names("offsets"))
+
+
 def await_end(query: StreamingQuery, report: Callable[[], None] | None = None, report_every_s: float = 0) -> None:
     """Wait until the query ends; Ctrl-C stops it, and so does SIGTERM, which raises Stopped then.
 

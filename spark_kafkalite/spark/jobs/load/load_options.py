@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import isfile
 from pathlib import Path
@@ -103,6 +103,16 @@ class LoadOptions:
         """Return what holds for one topic."""
         return next((each for pattern, each in self.by_pattern if re.fullmatch(pattern, topic)), self.usual)
 
+    def unmatched(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """Return the options whose pattern, or name of a topic, none of the topics has: it may be mistyped."""
+        names = tuple(topics)
+        patterns = {f'[topics."{pattern}"] of --topic-config': pattern for pattern, _ in self.by_pattern}
+        if self.pattern is not None:
+            patterns[f"--topic-pattern {self.pattern}"] = self.pattern
+        return tuple(
+            option for option, pattern in patterns.items() if not any(re.fullmatch(pattern, name) for name in names)
+        )
+
 
 def named_pattern(text: str, option: str) -> str:
     """Return a pattern of topic names. Raises click.BadParameter for one that is none."""
@@ -134,8 +144,13 @@ def schema_text(given: str | None, option: str = "--value-schema") -> str | None
     try:
         text = Path(given).read_text(encoding="utf-8") if isfile(given) else given
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{given}: {error}", param_hint=option) from None
+        raise click.BadParameter(f"{given}: {_reason(error)}", param_hint=option) from None
     return " ".join(text.split())
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return what is wrong with a file, without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def topic_options_of(
@@ -150,7 +165,7 @@ def topic_options_of(
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint=hint) from None
+        raise click.BadParameter(f"{path}: {_reason(error)}", param_hint=hint) from None
     topics = document.get("topics")
     if set(document) != {"topics"} or not isinstance(topics, dict):
         raise click.BadParameter(f'{path}: sections are named [topics."NAME OR PATTERN"], no others', param_hint=hint)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
+
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.load.load_run import RoundPlan
 
@@ -30,9 +32,12 @@ def planned_text(planned: RoundPlan, as_json: bool) -> str:
     if as_json:
         document = json.loads(plan.to_json())
         return json.dumps(
-            document | {"offsets": plan.size, "size_bytes": int(planned.size_bytes), "more": planned.more}
+            document
+            | {"offsets": plan.size, "size_bytes": int(planned.size_bytes), "more": planned.more}
+            | {"unmatched": list(planned.unmatched)}
         )
-    lines = [f"{each}: {each.size} offsets" for each in plan.ranges]
+    lines = [_unmatched(each) for each in planned.unmatched]
+    lines += [f"{each}: {each.size} offsets" for each in plan.ranges]
     lines += [f"lost: {each.topic}-{each.partition} [{each.start}, {each.until})" for each in plan.lost]
     lines += [f"left as it is, because records were deleted: {each}" for each in plan.skipped]
     lines.append(
@@ -40,6 +45,10 @@ def planned_text(planned: RoundPlan, as_json: bool) -> str:
         f"{len(plan.planned_tasks)} tasks{', and leave more for later runs' if planned.more else ''}"
     )
     return "\n".join(lines)
+
+
+def _unmatched(option: str) -> str:
+    return f"WARNING: {option}: matches no topic that is loaded, and has no effect"
 
 
 def metrics_text(destination: str, summary: Mapping[str, Any], seconds: float) -> str:
@@ -57,6 +66,20 @@ def metrics_text(destination: str, summary: Mapping[str, Any], seconds: float) -
         full = f"kafkalite_load_{name}"
         lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f'{full}{{destination="{label}"}} {value:.15g}']
     return "\n".join(lines) + "\n"
+
+
+def check_metrics_file(path: str) -> None:
+    """Raise click.BadParameter, before a run begins, where its figures cannot be written."""
+    directory = os.path.dirname(os.path.abspath(path))
+    problem = None
+    if not os.path.isdir(directory):
+        problem = f"{directory} is no directory"
+    elif os.path.isdir(path):
+        problem = "is a directory"
+    elif not os.access(directory, os.W_OK | os.X_OK):
+        problem = f"this user may not write into {directory}"
+    if problem is not None:
+        raise click.BadParameter(f"{path}: {problem}", param_hint="--metrics-file")
 
 
 def write_metrics(path: str, text: str) -> None:
@@ -94,6 +117,7 @@ def report(summary: Mapping[str, Any]) -> str:
             f"WARNING: {lost['topic']}-{lost['partition']}: {lost['offsets']} offsets, {lost['start']} to "
             f"{lost['until'] - 1}, were deleted from the log before they were loaded"
         )
+    lines += [_unmatched(each) for each in summary["unmatched"]]
     if summary["skipped"]:
         lines.append(f"WARNING: left as they are, because records were deleted: {listed(summary['skipped'])}")
     if summary["late_records"]:

@@ -43,12 +43,16 @@ _DRIVER_RANGES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What a round is going to do: its plan, about how many bytes of the log that is, and whether more is left."""
+    """What a round is going to do: its plan, about how many bytes of the log that is, and whether more is left.
+
+    ``unmatched`` are options about topics that no topic of the round has.
+    """
 
     plan: LoadPlan
     logs: TopicLogs
     size_bytes: float
     more: bool
+    unmatched: tuple[str, ...] = ()
 
 
 def run_load(
@@ -94,13 +98,14 @@ def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None)
         logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
     loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
     whole = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
+    unmatched = options.unmatched(topics)
     if not whole.ranges:
-        return RoundPlan(whole, logs, 0.0, more=False)
+        return RoundPlan(whole, logs, 0.0, more=False, unmatched=unmatched)
     sampler = ClusterOffsets(reader_options({**options.source, "assign": whole.assign_option()})).samples
     plan = _bounded(whole, bounds, sampler)
     targets = {topic: options.of_topic(topic).layout.file_bytes for topic in plan.topics}
     plan, size_bytes = planned_in_tasks(sampler, plan, targets)
-    return RoundPlan(plan, logs, size_bytes, plan.size < whole.size)
+    return RoundPlan(plan, logs, size_bytes, plan.size < whole.size, unmatched)
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
@@ -126,6 +131,7 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "completed": [],
         "records_without_timestamp": 0,
         "topics": {},
+        "unmatched": [],
         "more": False,
         "not_folded": None,
     }
@@ -268,6 +274,7 @@ def _add_round(summary: dict[str, Any], planned: RoundPlan, published: Manifest 
     summary["lost_offsets"] += plan.lost_offsets
     summary["lost"] += [each.document() for each in plan.lost]
     summary["recreated"] += [each.document() for each in plan.recreated]
+    summary["unmatched"] = list(planned.unmatched)
     summary["skipped"] = [str(each) for each in plan.skipped]
     summary["adopted_ids"] |= {topic: plan.topics[topic].topic_id for topic in plan.adopted_ids}
     if published is None:

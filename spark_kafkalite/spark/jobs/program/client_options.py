@@ -56,9 +56,12 @@ def client_options(function: _Function) -> _Function:
     return function
 
 
-def client_settings(command_config: str | None, pairs: Iterable[str], *, writes: bool = False) -> dict[str, str]:
+def client_settings(
+    command_config: str | None, pairs: Iterable[str], *, writes: bool = False, option: str = "--command-config"
+) -> dict[str, str]:
     """Return the client settings of ``--command-config FILE`` and, over them, of ``--option NAME=VALUE`` pairs.
 
+    ``option`` is the name that the first has on the command line.
     Raises click.BadParameter for a pair whose name is no consumer setting, nor, where the job ``writes`` to a topic, a
     producer setting. Raises JobFailed for a file that cannot be read.
     """
@@ -73,14 +76,14 @@ def client_settings(command_config: str | None, pairs: Iterable[str], *, writes:
             raise click.BadParameter(f"{name!r} is no {kind} setting{hint}", param_hint="--option")
         given[name] = value
     warn_of_arguments(given.items(), _warn)
-    return {**(_of_file(command_config) if command_config else {}), **given}
+    return {**(_of_file(command_config, option) if command_config else {}), **given}
 
 
-def _of_file(command_config: str) -> dict[str, str]:
+def _of_file(command_config: str, option: str) -> dict[str, str]:
     try:
         given = read_command_config(_found(command_config), _warn)
     except ConfigError as error:
-        raise JobFailed(f"--command-config: {error}", ExitCode.USAGE) from None
+        raise JobFailed(f"{option}: {error}", ExitCode.USAGE) from None
     settings = {}
     for name, value in given.items():
         if name in _NOT_FROM_A_FILE or refused_setting(name):
@@ -89,7 +92,7 @@ def _of_file(command_config: str) -> dict[str, str]:
             settings[name] = value
         else:
             why = "it is for the JVM" if is_jvm_only(name) else f"no client knows it{CONSUMER_SETTINGS.hint(name)}"
-            _warn(f"--command-config {command_config}: {name} has no effect: {why}")
+            _warn(f"{option} {command_config}: {name} has no effect: {why}")
     return settings
 
 

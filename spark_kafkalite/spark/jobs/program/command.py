@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from spark_kafkalite.spark.jobs.program.outcome import EPILOG, ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration
@@ -36,6 +37,10 @@ class JobCommand(click.Command):
         super().__init__(*args, **attributes)
 
     def invoke(self, ctx: click.Context) -> Any:
+        for option in _PLACES:
+            # As of a variable that is not set: Hadoop and Python take it for the directory that the job runs in.
+            if ctx.params.get(option) == "":
+                raise click.BadParameter("is empty; name a directory", param_hint=f"--{option}")
         try:
             with stopped_by_sigterm(), failures_in_one_line():
                 return super().invoke(ctx)
@@ -73,6 +78,12 @@ def _with_place(error: JobFailed, given: dict[str, Any]) -> str:
         return error.message
     named = " or ".join(f"--{option} {place}" for option, place in places.items())
     return f"{named}: {error.message}"
+
+
+def is_given(parameter: str) -> bool:
+    """Whether the option of this name was given to the job that runs, and has not its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def names_in(text: str | None) -> tuple[str, ...]:

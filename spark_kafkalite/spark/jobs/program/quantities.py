@@ -26,7 +26,8 @@ class Size(click.ParamType[int]):
         try:
             return size_bytes("", str(value))
         except KafkaliteError:
-            self.fail(f"{str(value)!r} is no size above 0; write a whole number and k, m or g, such as 10m", param, ctx)
+            what = "no size; write 0, or" if self._or_zero else "no size above 0; write"
+            self.fail(f"{str(value)!r} is {what} a whole number and k, m or g, such as 10m", param, ctx)
 
 
 class Duration(click.ParamType[int]):

@@ -1,10 +1,15 @@
 """What the load job tells of a run."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import click
+import pytest
+
 from spark_kafkalite.spark.jobs.destination.manifest import LostRange, RecreatedTopic
-from spark_kafkalite.spark.jobs.load.load_report import report
+from spark_kafkalite.spark.jobs.load.load_options import LoadOptions, TopicOptions
+from spark_kafkalite.spark.jobs.load.load_report import check_metrics_file, report
 from tests.paths import PROJECT
 
 NOTHING: dict[str, Any] = {
@@ -23,6 +28,7 @@ NOTHING: dict[str, Any] = {
     "quarantined_records": 0,
     "event_time_fallbacks": 0,
     "completed": [],
+    "unmatched": [],
     "more": False,
     "topics": {},
     "records_without_timestamp": 0,
@@ -38,6 +44,27 @@ def test_what_a_topic_created_again_no_longer_holds_is_told() -> None:
     told = report({**NOTHING, "lost": lost})
     assert "(id A, now B); loading the new one from offset 0, but t-1 from offset 15\n" in told
     assert "WARNING: t-1: 15 offsets, 0 to 14, were deleted from the log before they were loaded" in told
+
+
+def test_options_of_topics_that_are_not_there_are_told() -> None:
+    options = LoadOptions("b:1", ("events",), "us-.*", by_pattern=(("evnts", TopicOptions()), ("ev.*", TopicOptions())))
+    assert options.unmatched(("events",)) == ('[topics."evnts"] of --topic-config', "--topic-pattern us-.*")
+    assert options.unmatched(("events", "evnts", "us-1")) == ()
+    told = report({**NOTHING, "unmatched": ["--topic-pattern us-.*"]}).splitlines()
+    assert "WARNING: --topic-pattern us-.*: matches no topic that is loaded, and has no effect" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("nowhere/f.prom", "is no directory"),
+        ("", "is a directory"),
+    ],
+)
+def test_a_metrics_file_that_cannot_be_is_told_before_the_run(tmp_path: Path, path: str, problem: str) -> None:
+    with pytest.raises(click.BadParameter, match=problem):
+        check_metrics_file(str(tmp_path / path))
+    check_metrics_file(str(tmp_path / "f.prom"))
 
 
 def test_records_without_a_place_and_without_their_time_are_told() -> None:

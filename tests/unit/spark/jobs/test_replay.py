@@ -71,6 +71,12 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], said:
     assert said in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("option", [("--lease", "60s"), ("--wait", "0"), ("--partition-by", "day")], ids=lambda o: o[0])
+def test_options_of_a_directory_need_one(option: tuple[str, str]) -> None:
+    result = CliRunner().invoke(replay.main, ["--topic", "t", "--from-timestamp", "0", "--to-topic", "u", *option])
+    assert (result.exit_code, result.output.splitlines()[-1]) == (2, f"Error: {option[0]} needs --destination")
+
+
 def test_the_same_range_has_the_same_digest() -> None:
     one = AskedRange("t", from_offsets={0: 1, 1: 2})
     assert one.digest() == AskedRange("t", from_offsets={1: 2, 0: 1}).digest()

@@ -58,6 +58,12 @@ def test_sigterm_ends_a_job_with_its_own_code_once_it_has_let_go() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_place_that_is_empty_is_refused() -> None:
+    """As of a variable that is not set: it would be the directory that the job runs in."""
+    code, lines = outcome(ZeroDivisionError(), "--destination", "")
+    assert (code, lines[-1]) == (2, "Error: Invalid value for --destination: is empty; name a directory")
+
+
 def test_debug_shows_the_traceback_of_what_was_raised_first() -> None:
     code, lines = outcome(DestinationHeld("held"), "--debug")
     assert (code, lines[0], lines[-1]) == (6, "Traceback (most recent call last):", "Error: held")
