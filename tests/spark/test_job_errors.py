@@ -95,8 +95,8 @@ def test_a_full_disk(topics: Topics, disk: SmallDisk, way: tuple[str, ...]) -> N
     topics.producer.flush(30)
     destination = ("--destination", str(disk.path / "d"), "--lease", "1s", *way)
     *before, told = failure(hadoop_load, topics, "--topic", topic, *destination, code=5).splitlines()
-    # Before Spark gives up, a renewal of the lease may have met the full disk.
-    assert all(line.startswith("WARNING: the lease of ") for line in before), before
+    # Before Spark gives up, a renewal of the lease may have met the full disk; a slow host also shows progress.
+    assert all(line.startswith(("WARNING: the lease of ", "loading: ")) for line in before), before
     assert "No space left on device" in told
     assert str(disk.path / "d") in told
     assert told.endswith("make room there and run again")

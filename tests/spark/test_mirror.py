@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,9 @@ def fill(topics: Topics, topic: str) -> None:
 def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: Topics, checkpoint: str) -> None:
     topic = topics.new(3, retention_ms="-1")
     fill(topics, topic)
+    # Another mirror has ended without a word.
+    holder = Holder("r1", "h", 7, "u", "2026-01-01T00:00:00+00:00", 1_000)
+    LocalFiles(Path(checkpoint)).write_new(lease_path(1), json.dumps(asdict(holder)))
     first = mirrored(topics, far, checkpoint, "--topic", topic, "--with-configs")
     assert first["topics"] == {topic: {"copied": 4, "lag": 0, "lag_ms": None}}
     assert rows(far, topic) == rows(topics, topic) != []
@@ -106,6 +109,11 @@ def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: 
     cluster = far.admin.describe_cluster().cluster_id
     committed = topics.admin.group_offsets(f"kafkalite-mirror-{cluster}")
     assert sorted(offset.offset for tp, offset in committed.items() if tp.topic == topic) == [1, 1, 1, 3]
+    # What was copied is not left out in silence.
+    other = topics.new()
+    said_of_other = refused(topics, far, checkpoint, "--topic", other)
+    assert f"the checkpoint of a mirror of {topic}, but {topic} is not to be copied any more" in said_of_other
+    assert other not in far.admin.list_topics()
 
 
 def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics, tmp_path: Path) -> None:
@@ -122,34 +130,21 @@ def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics
     assert not Path(back).exists()
 
 
-def test_a_checkpoint_of_something_else_is_refused_before_anything_is_created(
+def test_a_checkpoint_that_is_not_the_mirror_s_is_refused_before_anything_is_created(
     topics: Topics, far: Topics, checkpoint: str, tmp_path: Path
-) -> None:
-    one, other = topics.new(), topics.new()
-    topics.fill(one, ["a"])
-    mirrored(topics, far, checkpoint, "--topic", one)
-    said = refused(topics, far, checkpoint, "--topic", other)
-    assert f"the checkpoint of a mirror of {one}, but {one} is not to be copied any more" in said
-    load(topics, one, tmp_path / "loaded")
-    assert "the destination of loads" in refused(topics, far, str(tmp_path / "loaded"), "--topic", other)
-    assert other not in far.admin.list_topics()
-    assert "'(' is not a regular expression" in invoke(topics, far, checkpoint, "--topic-pattern", "(").output
-
-
-def test_a_checkpoint_that_another_mirror_works_with_is_left_to_it(
-    topics: Topics, far: Topics, checkpoint: str
 ) -> None:
     topic = topics.new()
     topics.fill(topic, ["a"])
+    load(topics, topic, tmp_path / "loaded")
+    assert "the destination of loads" in refused(topics, far, str(tmp_path / "loaded"), "--topic", topic)
+    assert "'(' is not a regular expression" in invoke(topics, far, checkpoint, "--topic-pattern", "(").output
+    # One that another mirror works with.
     holder = Holder("r1", "h", 7, "u", "2026-01-01T00:00:00+00:00", 60_000)
     LocalFiles(Path(checkpoint)).write_new(lease_path(1), json.dumps(asdict(holder)))
     said = invoke(topics, far, checkpoint, "--topic", topic, "--wait", "0")
     assert said.exit_code == 6
     assert "run r1 (host h, pid 7, user u, since 2026-01-01T00:00:00+00:00) holds the checkpoint" in said.output
     assert topic not in far.admin.list_topics()
-    # One that has ended without a word is waited for.
-    LocalFiles(Path(checkpoint)).replace(lease_path(1), json.dumps(asdict(replace(holder, lease_ms=1000))))
-    assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 1
 
 
 if _SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
