@@ -140,8 +140,7 @@ class Member:
         for partition, offset, value in records:
             if self._misdeed == "skip" and self._random.random() < 0.05:
                 continue
-            if value != b"%d:%d" % (partition, offset):
-                self.write("wrong", partition=partition, offset=offset, value=repr(value))
+            self.check(partition, offset, value)
             if ranges and ranges[-1][0] == partition and ranges[-1][2] == offset:
                 ranges[-1][2] = offset + 1
             else:
@@ -154,6 +153,11 @@ class Member:
             self._to_commit[partition] = self._delivered[partition] = following
             if self._misdeed == "commit-back" and first > 10:
                 self.commit({partition: first - 10})
+
+    def check(self, partition: int, offset: int, value: bytes | None) -> None:
+        """Write down a record that does not hold what was written at its offset."""
+        if value != b"%d:%d" % (partition, offset):
+            self.write("wrong", partition=partition, offset=offset, value=repr(value))
 
 
 class ConfluentClient:

@@ -81,7 +81,7 @@ class Storm:
         self._dead_instances: list[tuple[str, str]] = []
         self._started = 0
         self._writer = _Writer(bootstrap, topic, plan)
-        self._observer = _Observer(bootstrap, directory, group, topic, plan.partitions)
+        self._observer = Observer(bootstrap, directory, group, topic, plan.partitions)
         self._java_class_path = ""
 
     def __enter__(self) -> Self:
@@ -354,11 +354,14 @@ class _Writer:
             self._failure = error
 
 
-class _Observer:
+class Observer:
     """Asks for the group's committed offsets all the time, and keeps a journal of them."""
 
-    def __init__(self, bootstrap: str, directory: Path, group: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, bootstrap: str, directory: Path, group: str, topic: str, partitions: int, *, pause_s: float = 0.05
+    ) -> None:
         self.latest: dict[int, int] = {}
+        self._pause_s = pause_s
         self._bootstrap, self._directory, self._group = bootstrap, directory, group
         self._partitions = [confluent_kafka.TopicPartition(topic, number) for number in range(partitions)]
         self._stopping = threading.Event()
@@ -382,7 +385,7 @@ class _Observer:
             }
         )
         with (self._directory / "observer.journal").open("ab", buffering=0) as journal:
-            while not self._stopping.wait(0.05):
+            while not self._stopping.wait(self._pause_s):
                 since = time.monotonic_ns()
                 try:
                     found = consumer.committed(self._partitions, 2)
