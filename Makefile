@@ -105,7 +105,7 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	done; \
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
-SUITE ?= simulator contract crash interop cluster chaos applications applications42 jvm
+SUITE ?= simulator contract crash interop cluster chaos cluster-day applications applications42 jvm
 soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-recipes setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 

@@ -56,7 +56,7 @@ ALONE = (
 CLUSTER = "tests/interop/cluster"
 # In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
 SUITES = (
-    Suite("unit", ("tests/unit", "tests/twins", "tests/golden"), workers=2, select="not kafka"),
+    Suite("unit", ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day"), workers=2, select="not kafka"),
     Suite("simulator", ("tests/simulator",)),
     Suite("golden", ("tests/golden",), workers=3, select="kafka"),
     Suite("contract", ("tests/contract",), workers=3),
@@ -65,6 +65,8 @@ SUITES = (
     Suite("clusters", ("tests/chaos", CLUSTER), workers=2),
     Suite("cluster", (CLUSTER,), only_by_name=True),
     Suite("chaos", ("tests/chaos",), only_by_name=True),
+    # An hour of both cores; its pure parts are tested with the units.
+    Suite("cluster-day", ("tests/cluster_day/test_day.py",), only_by_name=True),
     Suite("alone", ALONE),
     Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
     # What depends on the version of Spark.

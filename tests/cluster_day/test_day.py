@@ -1,0 +1,30 @@
+"""A day of a cluster in an hour: ``make soak SUITE=cluster-day``.
+
+``KAFKALITE_DAY_S`` makes it shorter or longer, ``KAFKALITE_DAY_SEED`` repeats a run's chances, which prints its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from spark_kafkalite.testing import zookeeper
+from tests.cluster_day.day import SECONDS, play_day
+from tests.cluster_day.part import Plan
+
+_SECONDS: Final = float(os.environ.get("KAFKALITE_DAY_S", SECONDS))
+_SEED: Final = int(os.environ.get("KAFKALITE_DAY_SEED") or random.SystemRandom().randrange(1 << 32))
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(int(_SECONDS) + 1800)]
+
+
+def test_after_a_day_all_counts_are_equal(tmp_path: Path) -> None:
+    if (reason := zookeeper.available()) is not None:
+        pytest.skip(reason)
+    print(f"KAFKALITE_DAY_SEED={_SEED} KAFKALITE_DAY_S={_SECONDS:.0f}")
+    report = play_day(Plan(_SECONDS, _SEED, tmp_path))
+    print(report.text())
+    assert report.problems == []
