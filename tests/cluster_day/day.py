@@ -173,6 +173,7 @@ class Day:
             say(f"{group.name}: members {dict(group.ends)}")
         say(f"topics that came and went: {self.passing.rounds}, tried again after: {dict(self.passing.errors)}")
         say(f"stream: killed {self.stream.kills} time(s); runs of the load: {len(self.hourly.records)}")
+        say(f"started again, too busy a machine: stream {self.stream.slow_starts}, load {self.hourly.slow_starts}")
         say(f"faults: {dict(self.faults.counts())}")
         for trend in self.health.trends:
             say(str(trend))

@@ -24,8 +24,9 @@ PREFIX: Final = "passing-"
 _NAMES: Final = 5
 _PATIENCE_S: Final = 90.0
 _AGAIN_S: Final = 0.5
-# While a broker is away there are too few of them for some topics; and who left while the coordinator moved may be a
-# member until the session's end.
+# While a broker is away there are too few of them for some topics. Clients say once that they leave: where the
+# coordinator moves meanwhile, a member is one until its session ends, and each move begins that anew. So it is short.
+_SESSION_MS: Final = 6_000
 _PASSING_ERRORS: Final = (InvalidReplicationFactor, NonEmptyGroup)
 _POLL_S: Final = 0.2
 Read = dict[tuple[int, int], "bytes | None"]  # by partition and offset
@@ -89,7 +90,12 @@ class PassingTopics(Part):
         found: Read = {}
         deadline = time.monotonic() + _PATIENCE_S
         with Consumer(
-            bootstrap_servers=self._bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+            bootstrap_servers=self._bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=_SESSION_MS,
+            heartbeat_interval_ms=_SESSION_MS // 3,
         ) as consumer:
             consumer.subscribe([topic])
             while len(found) < count:
@@ -101,8 +107,16 @@ class PassingTopics(Part):
     def _read_as_confluent(self, topic: str, group: str, count: int) -> Read:
         found: Read = {}
         deadline = time.monotonic() + _PATIENCE_S
-        settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": self._bootstrap, **settings})
+        settings = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": _SESSION_MS,
+            "heartbeat.interval.ms": _SESSION_MS // 3,
+            "log_level": 0,
+        }
+        consumer = confluent_kafka.Consumer(settings)
         consumer.subscribe([topic])
         try:
             while len(found) < count:

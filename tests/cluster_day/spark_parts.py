@@ -24,6 +24,11 @@ _DRAIN_WITHIN_S: Final = 300.0
 _LOAD_EVERY_S: Final = 30.0
 _LOAD_WITHIN_S: Final = 240.0
 _LOOK_S: Final = 0.5
+# Spark gives a Python process ten seconds to start and to connect (PythonWorkerFactory.createSimpleWorker), and no
+# setting changes that. On a machine that is too busy for it the application is started again, as its user would, and
+# goes on from where it was; how often is in the report.
+_TOO_BUSY: Final = "Python worker failed to connect back"
+_STARTS_AGAIN_AT_MOST: Final = 3
 
 
 def spark_app(name: str, directory: Path, output: str, **config: object) -> ChildProcess:
@@ -43,8 +48,16 @@ def spark_app(name: str, directory: Path, output: str, **config: object) -> Chil
     return ChildProcess(command, directory, output, environment=spark_environment(), working_directory=directory)
 
 
+def was_too_slow(app: ChildProcess) -> bool:
+    """Whether an application has ended because the machine was too busy for Spark."""
+    return bool(app.returncode) and _TOO_BUSY in app.stderr_path.read_text(encoding="utf-8", errors="replace")
+
+
 class SparkStream(Part):
-    """The stream, killed once around noon and started again from its checkpoint. ``kills`` counts that."""
+    """The stream, killed once around noon and started again from its checkpoint.
+
+    ``kills`` counts that, ``slow_starts`` how often the machine was too busy.
+    """
 
     def __init__(self, plan: Plan, bootstrap: str) -> None:
         super().__init__("Spark stream")
@@ -55,13 +68,17 @@ class SparkStream(Part):
         self._kill_after_s = plan.seconds * plan.chance(self.name).uniform(0.4, 0.6)
         self._app: ChildProcess | None = None
         self.kills = 0
+        self.slow_starts = 0
 
     def run(self) -> None:
         began = time.monotonic()
         self._directory.mkdir()
         self._app = self._start()
         while not self.stopping.wait(_LOOK_S):
-            if not self._app.running:
+            if was_too_slow(self._app) and self.slow_starts < _STARTS_AGAIN_AT_MOST:
+                self.slow_starts += 1
+                self._app = self._start()
+            elif not self._app.running:
                 raise PartFailed(f"it ended by itself, exit code {self._app.returncode}{self._app.tail(40)}")
             if not self.kills and time.monotonic() - began > self._kill_after_s and self._batches():
                 self._app.kill()
@@ -93,7 +110,7 @@ class SparkStream(Part):
         return spark_app(
             "stream_app",
             self._directory,
-            f"stream-{self.kills + 1}",
+            f"stream-{self.kills + self.slow_starts + 1}",
             bootstrap=self._bootstrap,
             topic=TOPIC,
             out=str(self.files),
@@ -104,7 +121,10 @@ class SparkStream(Part):
 
 
 class HourlyLoad(Part):
-    """``kafkalite jobs run hadoop_load``, once an hour. ``records`` has what each run has loaded."""
+    """``kafkalite jobs run hadoop_load``, once an hour.
+
+    ``records`` has what each run has loaded; ``slow_starts`` counts runs for which the machine was too busy.
+    """
 
     def __init__(self, plan: Plan, bootstrap: str) -> None:
         super().__init__("hourly load")
@@ -113,6 +133,7 @@ class HourlyLoad(Part):
         self._every_s = max(plan.hour_s, _LOAD_EVERY_S)
         self.destination = self._directory / "destination"
         self.records: list[int] = []
+        self.slow_starts = 0
         self._job: JobProcess | None = None
 
     def run(self) -> None:
@@ -122,7 +143,11 @@ class HourlyLoad(Part):
             self.load()
 
     def load(self) -> None:
-        """Run the job once. Raises PartFailed when it fails."""
+        """Run the job until it has loaded. Raises PartFailed when it fails."""
+        while not self._has_loaded():
+            self.slow_starts += 1
+
+    def _has_loaded(self) -> bool:
         arguments = ("--bootstrap-server", self._bootstrap, "--topic", TOPIC, "--destination", str(self.destination))
         with JobProcess(self._directory, "hadoop_load", *arguments, "--json", **spark_environment()) as job:
             self._job = job
@@ -130,9 +155,12 @@ class HourlyLoad(Part):
                 code = job.wait(_LOAD_WITHIN_S)
             except ChildFailed as error:
                 raise PartFailed(str(error)) from error
+            if was_too_slow(job.process) and self.slow_starts < _STARTS_AGAIN_AT_MOST:
+                return False
             if code != 0:
                 raise PartFailed(f"hadoop_load ended with exit code {code}{job.process.tail(40)}")
             self.records.append(json.loads(job.process.stdout_text().splitlines()[-1])["records"])
+        return True
 
     def close(self) -> None:
         super().close()
