@@ -332,9 +332,14 @@ class Dispatcher:
                 if exchange.is_inside:
                     self._gate.leave()
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            # A task that is cancelled before its first step never comes to the work.
+            work.close()
+
         task = self._context.loop.create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     def _report_bug(self, exchange: Exchange, error: BaseException | None = None) -> None:
         self._quiet.log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import struct
 import time
@@ -379,6 +380,24 @@ def test_unfinished_work_ends_with_the_dispatcher() -> None:
         assert len(steps) == count
 
     run(scenario)
+
+
+def test_a_handler_that_has_not_begun_ends_with_the_dispatcher() -> None:
+    """Without a word of a coroutine that was never awaited, which pytest makes an error."""
+    begun = []
+
+    async def waits(_: Any, request: Any, message: Any) -> DeleteGroupsResponse:
+        begun.append(1)
+        return DeleteGroupsResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(DELETE_GROUPS, waits)
+        world.connect().send(names(1))
+        await world.dispatcher.stop()
+        assert not begun
+
+    run(scenario)
+    gc.collect()
 
 
 def test_only_a_produce_may_be_larger_than_what_is_decoded() -> None:
