@@ -21,10 +21,13 @@ _SEED: Final = int(os.environ.get("KAFKALITE_DAY_SEED") or random.SystemRandom()
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(int(_SECONDS) + 1800)]
 
 
-def test_after_a_day_all_counts_are_equal(tmp_path: Path) -> None:
+def test_after_a_day_all_counts_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if (reason := zookeeper.available()) is not None:
         pytest.skip(reason)
-    print(f"KAFKALITE_DAY_SEED={_SEED} KAFKALITE_DAY_S={_SECONDS:.0f}")
+    with capsys.disabled():
+        print(f"\nKAFKALITE_DAY_SEED={_SEED} KAFKALITE_DAY_S={_SECONDS:.0f}", flush=True)
     report = play_day(Plan(_SECONDS, _SEED, tmp_path))
-    print(report.text())
+    # It is worth reading when nothing was wrong, too.
+    with capsys.disabled():
+        print(report.text())
     assert report.problems == []
