@@ -55,7 +55,7 @@ SaslAuthenticate are not advertised: only the brokers of a cluster prove themsel
 - Settings of client metrics and groups (types 16 and 32): there are none to list or describe (74, 32), and altering
   them (33, 44) is INVALID_REQUEST.
 - Moving replicas between log directories (34).
-- Elections and reassignments (43, 45, 46).
+- Reassignments (45, 46).
 - Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
 - Topic ids in Produce (version 13 and newer).
 - A fetch session on another connection than the one that opened it.
