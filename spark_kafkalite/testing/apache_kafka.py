@@ -1,4 +1,4 @@
-"""Apache Kafka for tests and benches: nodes that are broker and controller, and Kafka's own command-line tools.
+"""Apache Kafka for tests and benches: a node that is broker and controller, and Kafka's own command-line tools.
 
 The jars come from :mod:`spark_kafkalite.testing.jars`. A node listens on loopback, keeps its log, configuration and
 output in the directory it is given, and has every internal topic on as many replicas as there are nodes, at most three.
@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -131,12 +130,21 @@ class ApacheKafka:
         return self._running().pid
 
     @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    @property
     def log_directory(self) -> Path:
         """Where the topics' segment files lie."""
         return self.directory / "log"
 
     def start(self) -> Self:
-        """Format the storage when it is new, start the node, and return when it serves."""
+        """Format the storage when it is new, start the node, and return when it serves.
+
+        Raises ChildFailed when it runs already, or does not serve in time.
+        """
+        if self.running:
+            raise ChildFailed(f"Apache Kafka on {self.bootstrap} is already running (pid {self.pid})")
         directory = jars.fetch(jars.APACHE_KAFKA)
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._ports:
@@ -157,7 +165,7 @@ class ApacheKafka:
         config = self.directory / "server.properties"
         config.write_text(properties_text(self._properties()), encoding="utf-8")
         if not (self.log_directory / "meta.properties").exists():
-            cluster_id = _new_cluster_id() if self._membership is None else self._membership.cluster_id
+            cluster_id = new_cluster_id() if self._membership is None else self._membership.cluster_id
             kafka_tool(
                 "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config), *self._format_arguments
             )
@@ -181,11 +189,13 @@ class ApacheKafka:
             raise
 
     def stop(self) -> None:
-        """Stop the node in order; kill it when it takes too long. Nothing happens when it is not running."""
+        """Stop the node in order, a paused one too; kill it when it takes too long. Nothing happens when it is not
+        running."""
         if self._process is None:
             return
         process, self._process = self._process, None
         process.signal(signal.SIGTERM)
+        process.signal(signal.SIGCONT)
         try:
             process.wait(_STOP_TIMEOUT_S)
         finally:
@@ -196,6 +206,14 @@ class ApacheKafka:
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+    def pause(self) -> None:
+        """Freeze the node with SIGSTOP: its connections stay open and nothing is answered."""
+        self._running().signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the node go on after :meth:`pause`."""
+        self._running().signal(signal.SIGCONT)
 
     def tool(
         self, main_class: str, *arguments: str, input: str | None = None, timeout_s: float = 120, check: bool = True
@@ -245,58 +263,8 @@ class ApacheKafka:
         self.stop()
 
 
-class ApacheKafkaCluster:
-    """Nodes 1 to N of one cluster, each broker and controller; a context manager. ``nodes`` has each by its number."""
-
-    def __init__(
-        self, directory: Path, *, size: int = 3, heap_mb: int = 256, overrides: Mapping[str, str] | None = None
-    ) -> None:
-        """Prepare a cluster; ``with`` starts it. ``overrides`` are lines of every node's server.properties."""
-        ports = free_ports(2 * size)
-        voters = {number: f"127.0.0.1:{ports[size + number - 1]}" for number in range(1, size + 1)}
-        cluster_id = _new_cluster_id()
-        self.nodes = {
-            number: ApacheKafka(
-                directory / f"node-{number}",
-                heap_mb=heap_mb,
-                overrides=overrides,
-                membership=QuorumMember(
-                    number, cluster_id, {"PLAINTEXT": ports[number - 1], "CONTROLLER": ports[size + number - 1]}, voters
-                ),
-            )
-            for number in voters
-        }
-
-    @property
-    def bootstrap(self) -> str:
-        """The addresses of all nodes."""
-        return ",".join(node.bootstrap for node in self.nodes.values())
-
-    def __enter__(self) -> Self:
-        # A node serves once most of them are there, so all start at once.
-        with ThreadPoolExecutor(len(self.nodes)) as starters:
-            try:
-                for _ in starters.map(ApacheKafka.start, self.nodes.values()):
-                    pass
-            except BaseException:
-                for node in self.nodes.values():
-                    node.kill()
-                raise
-        return self
-
-    def stop(self) -> None:
-        """Stop all nodes in order and at once: the last ones would wait for a quorum that has gone."""
-        with ThreadPoolExecutor(len(self.nodes)) as stoppers:
-            for _ in stoppers.map(ApacheKafka.stop, self.nodes.values()):
-                pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
+    """Return an id as the tool that makes the storage takes it."""
     # A leading '-' of the URL-safe alphabet would be taken for an option.
     return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
 

@@ -11,7 +11,8 @@ import pytest
 from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka, ApacheKafkaCluster
+from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
 from tests.conftest import fetch_or_skip
 from tests.interop.cluster.streams import Ours
 
@@ -34,9 +35,7 @@ def nodes(tmp_path: Path) -> Iterator[ApacheKafkaCluster]:
     fetch_or_skip(jars.APACHE_KAFKA)
     with ApacheKafkaCluster(tmp_path / "kafka", overrides=SETTINGS) as cluster:
         yield cluster
-        # In order they would wait for each other: the last one for a quorum that has gone.
-        for node in cluster.nodes.values():
-            node.kill()
+        cluster.close()
 
 
 def test_clients_go_on_while_leaders_are_killed_and_stopped(nodes: ApacheKafkaCluster, tmp_path: Path) -> None:
@@ -46,10 +45,6 @@ def test_clients_go_on_while_leaders_are_killed_and_stopped(nodes: ApacheKafkaCl
     shared: list[int] = []
     with Admin(bootstrap_servers=nodes.bootstrap) as admin:
         admin.create_topic(topic, 1)
-
-        def leader_and_isr() -> tuple[int, list[int]]:
-            (info,) = admin.describe_topics([topic])[topic].partitions
-            return info.leader, sorted(info.isr)
 
         stream = Ours(nodes.bootstrap, topic, tmp_path)
         with (
@@ -82,13 +77,13 @@ def test_clients_go_on_while_leaders_are_killed_and_stopped(nodes: ApacheKafkaCl
             follow(100)
             ends: tuple[Callable[[ApacheKafka], None], ...] = (ApacheKafka.kill, ApacheKafka.stop)
             for number, end in enumerate(ends):
-                former, _ = leader_and_isr()
+                former = nodes.wait_for_leader(topic)
                 end(nodes.nodes[former])
                 follow(100)
-                assert leader_and_isr()[0] != former
+                nodes.wait_for_leader(topic, other_than=former)
                 admin.create_topic(f"made-{number}", 1)
                 nodes.nodes[former].start()
-                follow_until(lambda: leader_and_isr()[1] == [1, 2, 3], "all in sync")
+                follow_until(lambda: nodes.in_sync(topic) == {1, 2, 3}, "all in sync")
             stream.stop()
             assert stream.errors == []
             follow_until(lambda: min(len(read), len(shared)) >= stream.sent, "the end")
