@@ -61,8 +61,8 @@ class Topic(Event):
 
 @dataclass(kw_only=True, slots=True)
 class Client(Event):
-    """``kind`` is producer, poller (assigned by hand), member (of ``group``) or observer. A poller that ``drains`` goes
-    on until it has read to the end of what is there."""
+    """``kind`` is producer, poller (assigned by hand), member (of ``group``) or observer. Pollers, and groups, that
+    ``drain`` go on until they have read to the end of what is there."""
 
     kind: str
     idempotent: bool = False

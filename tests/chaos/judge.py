@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.history import BadHistory, Event, Log, Poll, as_json, read_history
-from tests.chaos.rules import brokers, logs, readers, writes
+from tests.chaos.rules import brokers, groups, logs, readers, writes
 from tests.chaos.rules.case import Case, Violation
 
 RULES: tuple[Callable[[Case], Iterator[Violation]], ...] = (
@@ -29,6 +29,7 @@ RULES: tuple[Callable[[Case], Iterator[Violation]], ...] = (
     brokers.epochs_and_bounds,
     readers.groups,
     readers.drained,
+    groups.delivered,
     brokers.progress,
     brokers.health,
     brokers.registry,

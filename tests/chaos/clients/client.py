@@ -18,7 +18,8 @@ _STOP_TIMEOUT_S = 90.0
 
 @dataclass(frozen=True)
 class Place:
-    """One topic of a cluster: where clients work and what they write to. ``brokers`` are addresses by number."""
+    """One topic of a cluster: where clients work and what they write to. ``brokers`` are addresses by number;
+    ``registry`` is where clients find it, empty without; ``serves_newer_groups`` is whether brokers know KIP-848."""
 
     bootstrap: str
     brokers: dict[int, str]
@@ -27,6 +28,8 @@ class Place:
     partitions: int
     history: HistoryWriter
     seed: int = 0
+    registry: str = ""
+    serves_newer_groups: bool = False
 
     def at(self, partition: int) -> At:
         return self.topic_id, partition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -26,6 +27,7 @@ _NO_ERRORS = (
     confluent_kafka.KafkaError._TIMED_OUT,
     confluent_kafka.KafkaError._RESOLVE,
 )
+_unknown = itertools.count(-2, -1)
 # partition, offset, payload
 Row = tuple[int, int, "bytes | None"]
 
@@ -155,7 +157,7 @@ class OurMember(ChaosReader):
         self.group = group
 
     def description(self) -> Client:
-        return Client(who=self.who, kind="member", group=self.group)
+        return Client(who=self.who, kind="member", group=self.group, drains=True)
 
     def run(self) -> None:
         with Consumer(
@@ -201,21 +203,19 @@ class OurMember(ChaosReader):
 
 
 class ConfluentMember(OurMember):
-    """librdkafka does not say its generation."""
+    """librdkafka does not say its generation: each assignment counts as one of its own, below 0."""
+
+    settings: Mapping[str, object] = {
+        "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 1_000,
+        "partition.assignment.strategy": "range",
+    }
 
     def run(self) -> None:
-        consumer = _confluent_consumer(
-            self.place,
-            self.group,
-            **{
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
-                "heartbeat.interval.ms": 1_000,
-                "partition.assignment.strategy": "range",
-            },
-        )
+        consumer = _confluent_consumer(self.place, self.group, **{"auto.offset.reset": "earliest", **self.settings})
         consumer.subscribe(
-            [self.place.topic], on_assign=lambda _, found: self._note_assigned([each.partition for each in found], -1)
+            [self.place.topic],
+            on_assign=lambda _, found: self._note_assigned([each.partition for each in found], next(_unknown)),
         )
         try:
             while not self.is_done:
@@ -241,6 +241,12 @@ class ConfluentMember(OurMember):
             outcome = UNKNOWN
             self.note_failure(begun, error)
         self.note_commit(begun, self.group, outcome, offsets, -1)
+
+
+class NewerConfluentMember(ConfluentMember):
+    """A member by the newer protocol (KIP-848), in which the coordinator assigns, and sets the times."""
+
+    settings: Mapping[str, object] = {"group.protocol": "consumer"}
 
 
 def _confluent_consumer(place: Place, group: str, **settings: object) -> confluent_kafka.Consumer:

@@ -5,7 +5,7 @@ truncated to the high watermark, the lease skipped, an fsync dropped, a wrong CR
 an old epoch's wait answered, raised before truncated.
 """
 
-from tests.chaos.written import brokers, logs, readers, writes
+from tests.chaos.written import brokers, groups, logs, readers, writes
 from tests.chaos.written.stories import WRITTEN
 
-__all__ = ["WRITTEN", "brokers", "logs", "readers", "writes"]
+__all__ = ["WRITTEN", "brokers", "groups", "logs", "readers", "writes"]
