@@ -49,7 +49,8 @@ class OfPartition(Event):
 
 @dataclass(kw_only=True, slots=True)
 class Topic(Event):
-    """``is_kept`` is false for a topic that is gone in the end: it has no final logs."""
+    """``is_kept`` is false for a topic that is gone in the end: it has no final logs. ``is_busy`` is false for one that
+    gets records only now and then: nothing is asked of the times between them, and nobody looks at its replicas."""
 
     topic: str
     name: str
@@ -57,12 +58,13 @@ class Topic(Event):
     replicas: int = 1
     is_compacted: bool = False
     is_kept: bool = True
+    is_busy: bool = True
 
 
 @dataclass(kw_only=True, slots=True)
 class Client(Event):
-    """``kind`` is producer, poller (assigned by hand), member (of ``group``) or observer. Pollers, and groups, that
-    ``drain`` go on until they have read to the end of what is there."""
+    """``kind`` is producer, prober (it sends single records), poller (assigned by hand), member (of ``group``) or
+    observer. Pollers, and groups, that ``drain`` go on until they have read to the end of what is there."""
 
     kind: str
     idempotent: bool = False
@@ -160,21 +162,34 @@ class Fault(Event):
     """What was done to the cluster from ``begun`` until it was healed at ``ended``, and what is asked for; None is
     nothing. Its effects may last for ``settle_s`` more.
 
-    ``longest_gap_s`` bounds the time between two acknowledgements of a partition, ``acks_at_least`` is what each
-    producer gets while the fault lasts, ``errors_at_most`` what clients see, ``isr_within_s`` when every ISR is full
-    after the healing, ``elections`` how many leader epochs it may take from a partition, ``p99_factor`` how much longer
-    than before the first fault an acknowledgement may take once its effects are over.
+    ``longest_gap_s`` bounds the time between two acknowledgements of a partition (of those in ``partitions``, if there
+    are any), ``acks_at_least`` is what each producer gets while the fault lasts, ``errors_at_most`` what clients see,
+    ``isr_within_s`` when every ISR is full after the healing, ``resumes_within_s`` when every producer is acknowledged
+    something again after it, ``elections`` how many leader epochs it may take from a partition, ``p99_factor`` how much
+    longer than before the first fault an acknowledgement may take once its effects are over. ``commits_nothing``: while
+    it lasts no high watermark moves, and nothing is acknowledged to who asks for all in-sync replicas.
     """
 
     name: str
     target: str = ""
     settle_s: float = 0.0
+    partitions: tuple[int, ...] = ()
     longest_gap_s: float | None = None
     acks_at_least: int | None = None
     errors_at_most: int | None = None
     isr_within_s: float | None = None
+    resumes_within_s: float | None = None
     elections: int | None = None
     p99_factor: float | None = None
+    commits_nothing: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Measure(Event):
+    """How long something took that the cluster did, from ``begun`` to ``ended``; ``within_s`` is what it may take."""
+
+    name: str
+    within_s: float
 
 
 @dataclass(kw_only=True, slots=True)
@@ -250,8 +265,8 @@ class Log(OfPartition):
 EVENTS: dict[str, type[Event]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Topic, Client, Send, Seek, Poll, Assigned, Commit, Committed, Bound, Sample, Failure, Rewind, Fault, Health,
-        Complaint, Leftover, State, Ephemeral, Log,
+        Topic, Client, Send, Seek, Poll, Assigned, Commit, Committed, Bound, Sample, Failure, Rewind, Fault, Measure,
+        Health, Complaint, Leftover, State, Ephemeral, Log,
     )
 }  # fmt: skip
 
@@ -306,6 +321,8 @@ def from_json(text: str, line: int = 0) -> Event:
             fields["records"] = [(offset, value) for offset, value in fields["records"]]
         elif kind is Assigned:
             fields["partitions"] = [(topic, partition) for topic, partition in fields["partitions"]]
+        elif kind is Fault:
+            fields["partitions"] = tuple(fields.get("partitions", ()))
         elif kind is Log:
             fields["batches"] = [_batch(batch) for batch in fields["batches"]]
         return kind(**fields, line=line)

@@ -11,8 +11,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.chaos.history import BadHistory, Event, Log, Poll, as_json, read_history
 from tests.chaos.rules import brokers, groups, logs, readers, writes
@@ -42,12 +43,28 @@ _SHOWN_OF_A_RULE = 5
 _SHOWN_CHARACTERS = 300
 
 
+class FaultFigures(NamedTuple):
+    """How long a fault's partitions stood still at most, and how long the ISRs took to be full after it; ``bound_s`` is
+    None where nothing was asked."""
+
+    name: str
+    target: str
+    longest_gap_s: float
+    bound_s: float | None
+    settle_s: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} {self.target}".strip()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What is wrong with a history, and its figures."""
 
     violations: list[Violation]
     figures: dict[str, int | float]
+    faults: list[FaultFigures] = field(default_factory=list)
 
     @property
     def rules(self) -> set[str]:
@@ -65,6 +82,11 @@ class Verdict:
             if len(found) > _SHOWN_OF_A_RULE:
                 lines.append(f"{rule}: {len(found) - _SHOWN_OF_A_RULE} more")
         lines.append(", ".join(f"{name} {value}" for name, value in self.figures.items()))
+        for fault in self.faults:
+            bound = "" if fault.bound_s is None else f" of {fault.bound_s:.1f}"
+            lines.append(
+                f"{fault.text}: longest gap {fault.longest_gap_s:.2f}{bound} s, in sync {fault.settle_s:.1f} s"
+            )
         lines.append(f"broken: {' '.join(sorted(self.rules))}" if self.violations else "nothing is wrong")
         return "\n".join(lines)
 
@@ -73,11 +95,17 @@ def judge(events: Iterable[Event]) -> Verdict:
     """Hold a history against every rule."""
     case = Case(events)
     violations = [violation for rule in RULES for violation in rule(case)]
-    figures: dict[str, int | float] = {**writes.tally(case)}
-    for fault in case.faults:
-        gap = max((brokers.longest_gap(case, fault, at)[0] for at in case.sends), default=0.0)
-        figures[f"longest gap during {fault.name} {fault.target} (s)"] = round(gap, 3)
-    return Verdict(violations, figures)
+    faults = [
+        FaultFigures(
+            fault.name,
+            fault.target,
+            max((brokers.longest_gap(case, fault, at)[0] for at in brokers.bounded(case, fault)), default=0.0),
+            fault.longest_gap_s,
+            fault.settle_s,
+        )
+        for fault in case.faults
+    ]
+    return Verdict(violations, {**writes.tally(case)}, faults)
 
 
 def judge_files(paths: Iterable[Path]) -> Verdict:
@@ -104,7 +132,8 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.json:
         broken = [{"rule": each.rule, "text": each.text, "count": each.count} for each in verdict.violations]
-        print(json.dumps({"violations": broken, "figures": verdict.figures}))
+        faults = [each._asdict() for each in verdict.faults]
+        print(json.dumps({"violations": broken, "figures": verdict.figures, "faults": faults}))
     else:
         print(verdict.text())
     return 1 if verdict.violations else 0

@@ -108,6 +108,10 @@ class ForwardedLines(Lines):
     def unplug(self, broker: int) -> None:
         self.isolate(broker)
 
+    def cut_from_registry(self, broker: int) -> None:
+        """End a broker's connections with the registry, with what is on its way, and refuse others until healed."""
+        self._registry_doors[broker].cut(broker)
+
     def heal(self) -> None:
         self.network.heal()
 

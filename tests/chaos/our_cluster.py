@@ -1,5 +1,5 @@
 """Our cluster under chaos: three brokers whose connections to each other and to the registry can be disturbed
-(``lines``), and whose disks can be filled and slowed down."""
+(``lines``), and whose disks can be filled, slowed down and broken, or lose their power."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +22,8 @@ from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
 from tests.chaos.history import Complaint, Ephemeral, Health, HistoryWriter, Leftover, State
 from tests.chaos.lines import REGISTRY, ForwardedLines, Lines
+from tests.chaos.power import Images
+from tests.crash.loop_disk import Disks
 from tests.paths import PROJECT
 
 SIZE: Final = 3
@@ -28,6 +31,15 @@ SESSION_S: Final = 3.0
 LAG_TIME_S: Final = 5.0
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
+
+
+class DisksOfBroker(Enum):
+    """What the log directories of a broker lie on."""
+
+    ONE = "one"
+    TWO = "two"
+    # A file system of its own, whose power can be cut; it needs root.
+    IMAGED = "imaged"
 
 
 class ChaosCluster:
@@ -40,11 +52,15 @@ class ChaosCluster:
         lines: Lines | None = None,
         bug: str = NO_BUG,
         overrides: Mapping[str, object] | None = None,
+        disks: DisksOfBroker = DisksOfBroker.ONE,
     ) -> None:
         """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``)."""
         self._directory = directory
         self._bug = bug
         self._overrides = dict(overrides or {})
+        self._disks = disks
+        # Those of ``DisksOfBroker.IMAGED``.
+        self.images: Images | None = None
         self.lines = lines or ForwardedLines(SIZE)
         self.cluster: KafkaliteCluster
 
@@ -60,10 +76,15 @@ class ChaosCluster:
     def addresses(self) -> dict[int, str]:
         return {number: broker.bootstrap for number, broker in self.brokers.items()}
 
+    def log_directories(self, broker: int) -> list[Path]:
+        """Return a broker's ``log.dirs``."""
+        return [Path(path) for path in self.brokers[broker].settings["log.dirs"].split(",")]
+
     @contextlib.contextmanager
-    def disk(self, broker: int, condition: str) -> Iterator[None]:
-        """Have a broker's disk, or its next start, in a condition (``broker_program``) for a while."""
-        flag = conditions_of(self.brokers[broker].data_dir) / condition
+    def disk(self, broker: int, condition: str, log_directory: Path | None = None) -> Iterator[None]:
+        """Have a broker's disk (the first one unless it is named), or its next start, in a condition
+        (``broker_program``) for a while."""
+        flag = conditions_of(log_directory or self.log_directories(broker)[0]) / condition
         flag.parent.mkdir(exist_ok=True)
         flag.touch()
         try:
@@ -139,18 +160,28 @@ class ChaosCluster:
 
     def note_files(self, history: HistoryWriter, topics: Mapping[str, str]) -> None:
         """Note what the stopped brokers' files hold of topics (id: name)."""
-        for number, broker in self.brokers.items():
-            history.note(*logs_of(number, broker.data_dir, topics))
+        for number in self.brokers:
+            for directory in self.log_directories(number):
+                history.note(*logs_of(number, directory, topics))
 
     def complaints(self) -> list[Complaint | Leftover]:
         """Return what the stopped brokers have left behind, and what they have said, in all their starts, of things
         that nobody had thought of."""
         found: list[Complaint | Leftover] = []
         for number, broker in self.brokers.items():
-            found += leftovers_of(number, broker.data_dir)
+            for directory in self.log_directories(number):
+                found += leftovers_of(number, directory)
             for output in sorted(broker.stderr_path.parent.glob("broker-*.err")):
                 found += complaints_of(number, output)
         return found
+
+    def _data_dir(self, broker: int) -> Path:
+        return self._directory / f"broker-{broker}"
+
+    def _log_dirs(self, broker: int) -> dict[str, object]:
+        if self._disks is not DisksOfBroker.TWO:
+            return {}
+        return {"log.dirs": ",".join(str(self._data_dir(broker) / name) for name in ("one", "two"))}
 
     def _pids(self) -> dict[int, int]:
         return {number: broker.pid for number, broker in self.brokers.items() if broker.running}
@@ -158,8 +189,13 @@ class ChaosCluster:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.enter_context(self.lines.laid(self._pids))
+            brokers = self.lines.brokers
             environment = {"PYTHONPATH": str(PROJECT)}
             registry_host, registry_port = self.lines.registry_address
+            if self._disks is DisksOfBroker.IMAGED:
+                images = Images(undo.enter_context(Disks()), {number: self._data_dir(number) for number in brokers})
+                undo.callback(images.unmount)
+                self.images = images
             program = (sys.executable, "-m", "tests.chaos.broker_program", self._bug)
             settings = {
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
@@ -171,9 +207,9 @@ class ChaosCluster:
                 self._directory,
                 size=SIZE,
                 overrides=settings,
-                overrides_of={number: self.lines.settings(number) for number in self.lines.brokers},
+                overrides_of={number: {**self.lines.settings(number), **self._log_dirs(number)} for number in brokers},
                 environment=environment,
-                command_prefix_of={number: (*self.lines.prefix(number), *program) for number in self.lines.brokers},
+                command_prefix_of={number: (*self.lines.prefix(number), *program) for number in brokers},
                 registry=RegistryProcess(
                     self._directory / "registry",
                     port=registry_port,

@@ -38,6 +38,7 @@ def test_a_history_comes_back_from_its_file(tmp_path: Path) -> None:
         brokers.a_file_is_left_behind,
         brokers.a_client_sees_an_error,
         brokers.files_stay_open,
+        brokers.something_is_fast_enough,
         readers.somebody_asked_for_a_rewind,
         readers.the_lease_was_skipped,
         logs.files_could_not_be_read,

@@ -1,7 +1,9 @@
-"""Rows of the matrix of faults, on one cluster that stays up; then it is stopped, its files are read, and each row's
+"""Rows of the matrix of faults, on clusters that stay up; then they are stopped, their files are read, and each row's
 history is judged.
 
 ``-k 'row[11]'`` plays one of them. ``KAFKALITE_CHAOS_SEED=N`` repeats order and chances of a run, which prints it.
+``KAFKALITE_SOAK=1`` plays ``MORE_ROWS`` as well, row 9 for 300 s, and with ``KAFKALITE_CHAOS_RUNS=3`` everything with
+three seeds.
 """
 
 from __future__ import annotations
@@ -13,29 +15,43 @@ import pytest
 
 from spark_kafkalite.testing import apache_kafka, jars
 from tests.chaos.judge import judge_files
+from tests.chaos.our_cluster import DisksOfBroker
 from tests.chaos.play import Round, play
-from tests.chaos.rows import ROWS, Row
+from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
+from tests.crash import loop_disk
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(600)]
+SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
+RUNS = int(os.environ.get("KAFKALITE_CHAOS_RUNS", "1"))
+MIXED_S = 300.0
+# Those that need hosts of their own are played by ``test_namespaces``.
+PLAYED = ROWS if not SOAK else tuple(row for row in (*ROWS, *MORE_ROWS) if not row.needs_hosts)
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 600)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=range(RUNS))
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """All rows that this run has chosen, played and ready to be judged."""
     if (reason := apache_kafka.available()) is not None:
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
     mine = [item for item in request.session.items if item.path == request.path]
-    chosen = [item.callspec.params["row"] for item in mine if hasattr(item, "callspec")]
-    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
+    chosen = [item.callspec.params.get("row") for item in mine]
+    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32))) + request.param
     print(f"KAFKALITE_CHAOS_SEED={seed}")
-    return play((row for row in ROWS if row in chosen), tmp_path_factory.mktemp("chaos"), seed)
+    rows = [row for row in PLAYED if row in chosen and _why_not(row) is None]
+    return play(rows, tmp_path_factory.mktemp("chaos"), seed, mixed_s=MIXED_S)
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=str(row.number)) for row in ROWS])
+def _why_not(row: Row) -> str | None:
+    return loop_disk.why_not() if row.disks is DisksOfBroker.IMAGED else None
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.label) for row in PLAYED])
 def test_row(row: Row, played: Round) -> None:
-    found = played.rows[row.number]
+    if (reason := _why_not(row)) is not None:
+        pytest.skip(reason)
+    found = played.rows[row.label]
     verdict = judge_files([found.path])
     print(verdict.text())
     assert not verdict.violations and not found.problem, f"{found.problem}\n{verdict.text()}\n{found.path}"

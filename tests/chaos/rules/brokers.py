@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tests.chaos.history import (
     OK,
     At,
+    Client,
     Commit,
     Complaint,
     Ephemeral,
@@ -17,6 +18,7 @@ from tests.chaos.history import (
     Fault,
     Health,
     Leftover,
+    Measure,
     Sample,
     Send,
 )
@@ -55,6 +57,29 @@ def epochs_and_bounds(case: Case) -> Iterator[Violation]:
             if sample.high_watermark > most.high_watermark:
                 highest[sample.at, sample.broker, sample.epoch] = sample
     yield from _leaders_have_everything(case)
+    for fault in case.faults:
+        if fault.commits_nothing:
+            yield from _commits(case, fault)
+
+
+def _commits(case: Case, fault: Fault) -> Iterator[Violation]:
+    """Say what was committed while a fault lasted that leaves too few replicas for it."""
+    for at, acks in case.durable_acks.items():
+        early = [send for send in acks if fault.begun <= send.ended <= fault.ended]
+        if early and case.is_busy(at):
+            text = (
+                f"{case.name(at)}: {len(early)} records were acknowledged during {_name(fault)}, with too few in sync"
+            )
+            yield Violation("C7", text, (fault, *early[:3]), len(early))
+    first: dict[tuple[At, int], Sample] = {}
+    for sample in case.of(Sample):
+        if sample.leader != sample.broker or sample.high_watermark < 0:
+            continue
+        if fault.begun <= sample.begun and sample.ended <= fault.ended:
+            before = first.setdefault((sample.at, sample.broker), sample)
+            if sample.high_watermark > before.high_watermark:
+                text = f"{case.name(sample.at)}: broker {sample.broker} moves its high watermark during {_name(fault)}"
+                yield Violation("C7", f"{text}, with too few in sync", (fault, before, sample))
 
 
 def _leaders_have_everything(case: Case) -> Iterator[Violation]:
@@ -77,7 +102,7 @@ def _leaders_have_everything(case: Case) -> Iterator[Violation]:
 
 def progress(case: Case) -> Iterator[Violation]:
     """C9: producers go on during a fault, clients see no more errors than it allows, and the ISRs are full again in
-    time."""
+    time, as is what was measured."""
     producers = [client for client in case.clients.values() if client.kind == "producer"]
     for fault in case.faults:
         begun, ended = case.window(fault)
@@ -97,8 +122,29 @@ def progress(case: Case) -> Iterator[Violation]:
                 yield Violation("C9", text, (fault, *errors[:3]), len(errors))
         if fault.isr_within_s is not None:
             yield from _full_isrs(case, fault, fault.isr_within_s)
+        if fault.resumes_within_s is not None:
+            yield from _resumed(case, fault, producers, fault.resumes_within_s)
         if fault.p99_factor is not None:
             yield from _latency(case, fault, fault.p99_factor)
+    for measure in case.of(Measure):
+        took_s = measure.ended - measure.begun
+        if took_s > measure.within_s:
+            yield Violation("C9", f"{measure.name} took {took_s:.2f} s; {measure.within_s} s are allowed", (measure,))
+
+
+def _resumed(case: Case, fault: Fault, producers: list[Client], within_s: float) -> Iterator[Violation]:
+    for client in producers:
+        first = min(
+            (
+                send.ended
+                for send in case.of(Send)
+                if send.who == client.who and send.outcome == OK and send.ended >= fault.ended
+            ),
+            default=math.inf,
+        )
+        if first > fault.ended + within_s:
+            text = f"{client.who} gets its next acknowledgement {first - fault.ended:.1f} s after {_name(fault)}"
+            yield Violation("C9", f"{text}; {within_s} s are allowed", (fault, client))
 
 
 def _errors(case: Case) -> list[Event]:
@@ -109,7 +155,7 @@ def _errors(case: Case) -> list[Event]:
 def _full_isrs(case: Case, fault: Fault, within_s: float) -> Iterator[Violation]:
     samples = case.by_partition(Sample)
     for topic in case.topics.values():
-        for partition in range(topic.partitions if topic.is_kept else 0):
+        for partition in range(topic.partitions if topic.is_kept and topic.is_busy else 0):
             at = (topic.topic, partition)
             after = [one for one in samples.get(at, []) if fault.ended <= one.begun and one.leader == one.broker]
             full = [one for one in after if len(one.isr) == topic.replicas]
@@ -190,11 +236,16 @@ def gaps(case: Case) -> Iterator[Violation]:
     for fault in case.faults:
         if fault.longest_gap_s is None:
             continue
-        for at in case.sends:
+        for at in bounded(case, fault):
             gap, begun = longest_gap(case, fault, at)
             if gap > fault.longest_gap_s:
                 text = f"{case.name(at)}: no acknowledgement for {gap:.2f} s from {begun:.2f} on, during {_name(fault)}"
                 yield Violation("C15", f"{text}; {fault.longest_gap_s} s are allowed", (fault,))
+
+
+def bounded(case: Case, fault: Fault) -> list[At]:
+    """Return the partitions that a fault's bound of gaps is for."""
+    return [at for at in case.sends if case.is_busy(at) and (not fault.partitions or at[1] in fault.partitions)]
 
 
 def longest_gap(case: Case, fault: Fault, at: At) -> tuple[float, float]:

@@ -121,6 +121,11 @@ class Case:
         topic = self.topics.get(at[0])
         return topic is not None and topic.is_compacted
 
+    def is_busy(self, at: At) -> bool:
+        """Whether records come to a partition all the time."""
+        topic = self.topics.get(at[0])
+        return topic is None or topic.is_busy
+
     def unclean(self, at: At) -> list[Rewind]:
         """Return the unclean elections of a partition."""
         return [rewind for rewind in self.of(Rewind) if rewind.at == at and not rewind.group]

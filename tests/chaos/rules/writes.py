@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.chaos.history import FAIL, OK, At, Event, Send
+from tests.chaos.history import FAIL, OK, At, Event, Rewind, Send
 from tests.chaos.rules.case import Case, FinalLog, Violation
 
 
 def durability(case: Case) -> Iterator[Violation]:
-    """C2: what was acknowledged with acks=all is in every in-sync replica's log, at the offset that was told."""
+    """C2: what was acknowledged with acks=all is in every in-sync replica's log, at the offset that was told. Of
+    what was acknowledged before it an unclean election may take the end."""
     for at, acks in case.durable_acks.items():
-        if case.unclean(at):
+        if rewinds := case.unclean(at):
+            yield from _kept_by_unclean_elections(case, at, acks, rewinds)
             continue
         for log in case.in_sync_logs(at):
             final = FinalLog(log)
@@ -29,6 +31,26 @@ def durability(case: Case) -> Iterator[Violation]:
                     tuple(lost[:3]),
                     len(lost),
                 )
+
+
+def _kept_by_unclean_elections(case: Case, at: At, acks: list[Send], rewinds: list[Rewind]) -> Iterator[Violation]:
+    final = case.final.get(at)
+    if final is None:
+        return
+    begun, ended = min(each.begun for each in rewinds), max(each.ended for each in rewinds)
+    told = [send for send in acks if send.offset >= 0]
+    lost: Send | None = None
+    for send in sorted((send for send in told if send.ended < begun), key=lambda send: send.offset):
+        if not _is_kept(final, send, False):
+            lost = lost or send
+        elif lost is not None:
+            text = f"{case.name(at)}: an unclean election took {lost.value} at offset {lost.offset}"
+            yield Violation("C2", f"{text}, and not {send.value} at offset {send.offset}", (lost, send))
+            break
+    after = [send for send in told if send.begun > ended and not _is_kept(final, send, case.is_compacted(at))]
+    if after:
+        text = f"{case.name(at)}: {len(after)} records are gone that were acknowledged after an unclean election"
+        yield Violation("C2", text, tuple(after[:3]), len(after))
 
 
 def _is_kept(final: FinalLog, send: Send, is_compacted: bool) -> bool:
@@ -139,6 +161,12 @@ def tally(case: Case) -> dict[str, int]:
         "shown": sum(len(poll.records) for polls in case.polls.values() for poll in polls),
         "kept": sum(len(final.values) for final in case.final.values()),
         "logs": sum(len(logs) for logs in case.logs.values()),
+        "lost by unclean elections": sum(
+            send.outcome == OK and case.is_durable(send) and not _is_kept(case.final[at], send, case.is_compacted(at))
+            for at, sent in case.sends.items()
+            if case.unclean(at) and at in case.final
+            for send in sent
+        ),
         "duplicates of plain producers": sum(
             1
             for _, _, _, send in duplicates(case)

@@ -9,8 +9,10 @@ from tests.chaos.history import (
     Complaint,
     Ephemeral,
     Failure,
+    Fault,
     Health,
     Leftover,
+    Measure,
     State,
 )
 from tests.chaos.written.stories import Story, T, allowed, breaks, sample, send
@@ -56,6 +58,23 @@ def a_new_leader_lacks_what_was_acknowledged(story: Story) -> None:
 @allowed
 def a_deposed_leader_lacks_what_came_later(story: Story) -> None:
     story.more.append(sample(2, 0, 10.0, leader=2, end=6))
+
+
+@breaks("C7")
+def something_is_acknowledged_with_too_few_in_sync(story: Story) -> None:
+    story.more.append(Fault(name="one is left", begun=4.05, ended=4.5, commits_nothing=True))
+
+
+@breaks("C7")
+def a_high_watermark_moves_with_too_few_in_sync(story: Story) -> None:
+    story.more.append(Fault(name="one is left", begun=20.0, ended=25.0, commits_nothing=True))
+    story.more += [sample(1, 1, 21.0, hw=8), sample(1, 1, 22.0, hw=9)]
+
+
+@allowed
+def nothing_moves_with_too_few_in_sync(story: Story) -> None:
+    story.more.append(Fault(name="one is left", begun=20.0, ended=25.0, commits_nothing=True))
+    story.more += [sample(1, 1, 19.0, hw=7), sample(1, 1, 21.0, hw=8), sample(1, 1, 22.0, hw=8)]
 
 
 # C9: liveness
@@ -124,6 +143,28 @@ def acknowledgements_stay_slow(story: Story) -> None:
 def acknowledgements_are_fast_again(story: Story) -> None:
     story.fault.p99_factor = 3
     story.sends[5] = send(5, lasting=0.9)
+
+
+@breaks("C9")
+def something_takes_too_long(story: Story) -> None:
+    story.more.append(Measure(name="an election", begun=4.0, ended=6.5, within_s=2.0))
+
+
+@allowed
+def something_is_fast_enough(story: Story) -> None:
+    story.more.append(Measure(name="an election", begun=4.0, ended=5.5, within_s=2.0))
+
+
+@breaks("C9")
+def a_producer_does_not_resume(story: Story) -> None:
+    story.fault.resumes_within_s = 2.0
+    story.more += _busy(("plain",), 6.5) + _busy(("loose",), 8.5)
+
+
+@allowed
+def producers_resume(story: Story) -> None:
+    story.fault.resumes_within_s = 2.0
+    story.more += _busy(("plain", "loose"), 6.5)
 
 
 # C10, C11: processes and the registry
@@ -223,3 +264,12 @@ def a_partition_never_comes_back(story: Story) -> None:
     story.fault.longest_gap_s = 2.0
     story.sends.append(send(10, outcome=UNKNOWN, begun=9.2, lasting=30))
     story.fault.begun, story.fault.ended = 9.5, 20.0
+
+
+@allowed
+def a_partition_stands_still_that_no_bound_is_for(story: Story) -> None:
+    story.fault.longest_gap_s = 2.0
+    story.fault.partitions = (1, 2)
+    story.sends[4] = send(4, lasting=2.3, begun=4.0)
+    story.sends[5] = send(5, lasting=1.4, begun=5.0)
+    story.sends[6] = send(6, lasting=0.5, begun=6.0)

@@ -7,6 +7,7 @@ import dataclasses
 from tests.chaos.history import (
     FAIL,
     UNKNOWN,
+    Rewind,
     State,
 )
 from tests.chaos.written.stories import Story, T, allowed, batches_of, breaks, send, values
@@ -60,6 +61,19 @@ def one_in_sync_replica_misses_the_end(story: Story) -> None:
 def one_that_is_not_in_sync_misses_the_end(story: Story) -> None:
     story.log_of(3, values(*range(8)))
     story.more.append(State(topic=T, partition=0, leader=1, epoch=1, isr=[1, 2]))
+
+
+@breaks("C2")
+def an_unclean_election_takes_from_the_middle(story: Story) -> None:
+    story.sends.append(send(0, who="plain", outcome=UNKNOWN))
+    story.all_logs([*values(*range(4)), "plain-0", *values(*range(5, 10))])
+    story.more.append(Rewind(who="admin", begun=15, ended=15.1, topic=T, partition=0))
+
+
+@breaks("C2")
+def something_is_lost_long_after_an_unclean_election(story: Story) -> None:
+    story.all_logs(values(*range(9)))
+    story.more.append(Rewind(who="admin", begun=1.5, ended=1.8, topic=T, partition=0))
 
 
 @breaks("C2")
