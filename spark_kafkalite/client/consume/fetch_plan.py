@@ -34,8 +34,8 @@ class Want(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition has not been moved since; the read-ahead's lock is held."""
-        return self.state.generation == self.generation
+        """Whether the partition has not been moved since, nor failed before this; the read-ahead's lock is held."""
+        return self.state.generation == self.generation and self.state.fetch_offset == self.position.offset
 
 
 class FetchPlan(NamedTuple):

@@ -71,6 +71,13 @@ class TopicPartitionState:
         self.retry_at_s = 0.0
         self.drop_buffered()
 
+    def fail_at(self, position: int, error: KafkaliteError) -> None:
+        """Have polls raise an error of what was fetched at ``position``; what lies behind is dropped, and also what is on
+        its way: whoever read on there would have skipped what cannot be read."""
+        self.error = error
+        self.fetch_offset = position
+        self.drop_buffered()
+
     def take_error(self) -> KafkaliteError | None:
         """Return why there is nothing to read; one that may be mended meanwhile is forgotten, and tried again."""
         error = self.error

@@ -163,8 +163,7 @@ class RowSource:
                 state.leader_epoch = _leader_epoch_before(next_offset, buffers, state)
                 # An error comes after the good records before it.
                 if error is not None:
-                    state.error = error
-                    state.drop_buffered()
+                    state.fail_at(next_offset, error)
                     ahead.report_unreadable(state.topic_partition, next_offset, error)
             ahead.changed.notify_all()
 

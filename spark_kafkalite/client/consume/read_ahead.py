@@ -381,7 +381,7 @@ class ReadAhead:
             return None
 
     def _take(self, wants: Iterable[Want], answer: FetchAnswer) -> None:
-        """Deal with the answer to a fetch; what was asked for under an older generation is dropped."""
+        """Deal with the answer to a fetch; what was asked for before the partition was moved, or failed, is dropped."""
         with self.lock:
             for want in wants:
                 if want.is_current and not self.closed:

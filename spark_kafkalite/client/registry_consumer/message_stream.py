@@ -187,8 +187,7 @@ class MessageStream:
             with self._ahead.lock:
                 state = self._ahead.states.get(owned.topic_partition)
                 if state is not None and state.generation == generation:
-                    state.drop_buffered()
-                    state.error = failure
+                    state.fail_at(piece.next_offset, failure)
                     self._ahead.report_unreadable(state.topic_partition, piece.next_offset, failure)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -189,6 +190,30 @@ def test_what_does_not_pass_is_the_partitions_error_until_a_seek(
             take(ahead)
     ahead.move([T0], 50, None)
     assert take(ahead)[0] == 50
+
+
+def test_what_is_on_its_way_behind_a_batch_that_cannot_be_read_is_dropped(make: Make, broker: ModelBroker) -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def answer(api_key: int, request: Any) -> None:
+        if api_key == ApiKey.FETCH and request.topics[0].partitions[0].fetch_offset > 0:
+            is_asked.set()
+            may_answer.wait(20)
+
+    broker.answer_first = answer
+    ahead = make(max_partition_fetch_bytes=100)
+    ahead.assign([T0])
+    assert is_asked.wait(20)
+    with ahead.lock:
+        ahead.states[T0].fail_at(5, CorruptMessage("t-0: damaged"))
+        may_answer.set()
+        while ahead._requested_bytes:
+            ahead.changed.wait(20)
+    with pytest.raises(CorruptMessage, match="t-0: damaged"):
+        take(ahead)
+    # It goes on from where it is told to.
+    ahead.move([T0], 7, None)
+    assert take(ahead) == [7, 8, 9]
 
 
 def test_a_partition_that_an_answer_leaves_out_is_asked_for_again(make: Make, broker: ModelBroker) -> None:
