@@ -163,11 +163,12 @@ class Fault(Event):
     nothing. Its effects may last for ``settle_s`` more.
 
     ``longest_gap_s`` bounds the time between two acknowledgements of a partition (of those in ``partitions``, if there
-    are any), ``acks_at_least`` is what each producer gets while the fault lasts, ``errors_at_most`` what clients see,
-    ``isr_within_s`` when every ISR is full after the healing, ``resumes_within_s`` when every producer is acknowledged
-    something again after it, ``elections`` how many leader epochs it may take from a partition, ``p99_factor`` how much
-    longer than before the first fault an acknowledgement may take once its effects are over. ``commits_nothing``: while
-    it lasts no high watermark moves, and nothing is acknowledged to who asks for all in-sync replicas.
+    are any), ``acks_at_least`` is what each producer gets while the fault lasts, ``errors_at_most`` what clients (but
+    ``errors_not_of``) see, ``isr_within_s`` when every ISR is full after the healing, ``resumes_within_s`` when every
+    producer is acknowledged something again after it, ``elections`` how many leader epochs it may take from a
+    partition, ``p99_factor`` how much longer than before the first fault an acknowledgement may take once its effects
+    are over. ``commits_nothing``: while it lasts no high watermark moves, and nothing is acknowledged to those who ask
+    for all in-sync replicas.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Fault(Event):
     longest_gap_s: float | None = None
     acks_at_least: int | None = None
     errors_at_most: int | None = None
+    errors_not_of: str = ""
     isr_within_s: float | None = None
     resumes_within_s: float | None = None
     elections: int | None = None

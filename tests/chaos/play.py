@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.testing.child_process import ChildFailed
 from tests.chaos.clients.client import Place
 from tests.chaos.clients.producers import compile_java_producer
@@ -108,7 +109,7 @@ def _play_all(
                 stage.topics[place.topic_id] = place.topic
                 topics[row.label] = stage.topics
                 _play(stage, row, directory, class_path)
-            except (RunFailed, ChildFailed) as error:
+            except (RunFailed, ChildFailed, KafkaliteError) as error:
                 played.problem = str(error)
                 logger.info("row %s: %s", row.label, error)
                 _mend(cluster)

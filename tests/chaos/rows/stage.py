@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import InvalidReplicationFactor, KafkaliteError
 from spark_kafkalite.log.files.small_files import topic_id_text
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed
@@ -143,8 +143,15 @@ class Stage:
         (:meth:`note_topic`) when it is known whether it stays."""
         with Admin(bootstrap_servers=bootstrap or self.cluster.bootstrap) as admin:
             spread = {} if assignments else {"num_partitions": partitions, "replication_factor": replicas}
-            admin.create_topics([NewTopic(name, configs=dict(configs or {}), assignments=assignments or {}, **spread)])
+            wanted = NewTopic(name, configs=dict(configs or {}), assignments=assignments or {}, **spread)
             found: list[str] = []
+
+            def is_made() -> bool:
+                # The controller may not have heard yet of a broker that has just come back.
+                with contextlib.suppress(InvalidReplicationFactor):
+                    admin.create_topics([wanted])
+                    return True
+                return False
 
             def is_led() -> bool:
                 with contextlib.suppress(KafkaliteError):
@@ -153,7 +160,8 @@ class Stage:
                         found.append(topic_id_text(made.topic_id))
                 return bool(found)
 
-            self.wait_until(f"topic {name} is led", is_led)
+            self.wait_until(f"topic {name} made", is_made)
+            self.wait_until(f"topic {name} led", is_led)
         return found[0]
 
     def topic_id_at(self, topic: str, broker: int) -> str:

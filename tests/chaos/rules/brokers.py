@@ -116,7 +116,11 @@ def progress(case: Case) -> Iterator[Violation]:
                     text = f"{client.who} got {acks} acknowledgements during {_name(fault)}"
                     yield Violation("C9", f"{text}; {fault.acks_at_least} is the least", (fault, client))
         if fault.errors_at_most is not None:
-            errors = [event for event in _errors(case) if begun <= event.ended and event.begun <= ended]
+            errors = [
+                event
+                for event in _errors(case)
+                if begun <= event.ended and event.begun <= ended and event.who != fault.errors_not_of
+            ]
             if len(errors) > fault.errors_at_most:
                 text = f"clients saw {len(errors)} errors during {_name(fault)}; {fault.errors_at_most} are allowed"
                 yield Violation("C9", text, (fault, *errors[:3]), len(errors))

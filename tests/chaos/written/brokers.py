@@ -120,6 +120,13 @@ def a_client_sees_an_error_long_after(story: Story) -> None:
     story.more.append(Failure(who="reader", begun=60, ended=60, error="OffsetOutOfRange"))
 
 
+@allowed
+def a_client_sees_an_error_that_is_foreseen(story: Story) -> None:
+    story.fault.errors_at_most = 0
+    story.fault.errors_not_of = "maker"
+    story.more.append(Failure(who="maker", begun=4.5, ended=4.6, error="InvalidReplicationFactor"))
+
+
 @breaks("C9")
 def an_isr_stays_short(story: Story) -> None:
     story.fault.isr_within_s = 15
