@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps, run_steps
 from spark_kafkalite.model import Offset
@@ -60,6 +61,8 @@ def full_truncation(log: PartitionLog, start_offset: int) -> Steps[None]:
 
 @contextmanager
 def _truncating(log: PartitionLog) -> Iterator[None]:
+    if log.disk.is_read_only:
+        raise KafkaStorageError(log.disk.refusal)
     log.local.truncating = True
     try:
         if log.swap is not None:

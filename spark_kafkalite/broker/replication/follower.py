@@ -304,8 +304,12 @@ class Follower:
 
     def _settled(self, error: KafkaStorageError | ClosedError | None) -> None:
         self._bounds.truncated(self.log.log_end_offset)
-        # With an error too: the log has failed or is closed, and nothing is asked.
-        self._rules.cut()
+        if error is not None and self.log.local.is_usable:
+            # Nothing has changed, because the disk is read-only for now.
+            self._rules.failed(asyncio.get_running_loop().time())
+        else:
+            # With an error too: the log has failed or is closed, and nothing is asked.
+            self._rules.cut()
         if isinstance(error, KafkaStorageError):
             self._on_refused(error)
         self._on_settled()

@@ -115,6 +115,8 @@ class LogDirectory:
         self.remedy = REPAIR_DISK
         # Why no records are taken at present; None while they are.
         self.refusal: str | None = None
+        # Whether that is because nothing at all can be written, so that nothing may be begun that cannot stop halfway.
+        self.is_read_only = False
         # Bytes that may be appended before the next look; below 0 when records are refused.
         self.budget_bytes = 0 if min_free_bytes else _UNLIMITED
         self._fs = fs
@@ -181,6 +183,7 @@ class LogDirectory:
 
     def _refuse(self, what: str, *, read_only: bool = False) -> None:
         self.budget_bytes = -1
+        self.is_read_only = read_only
         if self.refusal is not None:
             return
         remedy = (
@@ -198,6 +201,7 @@ class LogDirectory:
         if not self.may_resume:
             return False
         self.refusal = None
+        self.is_read_only = False
         self.budget_bytes = 0 if self._min_free_bytes else _UNLIMITED
         self.look()
         if self.refusal is None:

@@ -11,7 +11,7 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import run_steps
-from spark_kafkalite.log.truncation import truncation_to
+from spark_kafkalite.log.truncation import full_truncation, truncation_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from tests.unit.log.conftest import LogOpener
@@ -106,6 +106,20 @@ def test_a_failed_piece_ends_the_log(open_log: LogOpener) -> None:
         next(steps)
     assert log.failure is not None
     assert not log.local.truncating
+
+
+def test_on_a_read_only_disk_nothing_is_begun(open_log: LogOpener) -> None:
+    """What cannot stop halfway would take the log directory offline."""
+    log = filled(open_log)
+    end = log.log_end_offset
+    log.disk.out_of_room("append to t-0", OSError(30, "Read-only file system"))
+    for steps in (truncation_to(log, 5), full_truncation(log, 0)):
+        with pytest.raises(KafkaStorageError, match="mount it for writing"):
+            run_steps(steps)
+    assert log.failure is None and log.local.is_usable and log.log_end_offset == end
+    assert log.disk.resume()
+    run_steps(truncation_to(log, 5))
+    assert log.log_end_offset == 5
 
 
 def test_producers_go_back_with_the_log(open_log: LogOpener) -> None:

@@ -339,6 +339,22 @@ def test_cuts_back_what_the_leader_does_not_have(
     assert "t-0: cut back from offset 7 to 3, where its log parts" in caplog.text
 
 
+def test_on_a_read_only_disk_a_truncation_waits_until_it_can_be_written(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    log = world.partitions[0].log
+    copy_at_once(log, make_stored_batch(0, 3, 4))
+    world.leader.append(0, 3)
+    log.disk.out_of_room("append to t-0", OSError(30, "Read-only file system"))
+    world.follow()
+    world.run(5)
+    assert log.log_end_offset == 4 and log.failure is None and not world.failed
+    # It asks ever more seldom.
+    assert 3 <= len(world.leader.requests) <= 30
+    assert log.disk.resume()
+    world.run(5)
+    assert world.is_same()
+
+
 def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_world: Callable[..., World]) -> None:
     world = make_world()
     partition = world.partitions[0]
