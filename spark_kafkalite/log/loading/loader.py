@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError
@@ -160,35 +160,55 @@ def report_vanished(log_dir: str, topic_partition: TopicPartition, start_offset:
     report(f"{log_dir}/{topic_partition}", [Hole(start_offset, end_offset, "the directory is missing")])
 
 
+# In the place of a topic id that cannot be read, and so may be the present one.
+_DAMAGED: Final = b""
+
+
 def without_doubles(
     fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None
 ) -> list[FoundLog]:
     """Set aside logs of older topics where another directory holds the same partition; ``found`` is sorted by key.
 
-    That is what a directory leaves that was offline while its topic was deleted and made again. ConfigError when it
-    cannot be said which is the older one.
+    That is what a directory leaves that was offline while its topic was deleted and made again, once or more often; the
+    last one may have been deleted, too. ConfigError when both may be that of the topic that exists.
     """
     kept: list[FoundLog] = []
     for each in found:
-        while kept and kept[-1].key == each.key:
-            other = kept.pop()
-            stale = [one for one in (other, each) if _is_of_older_topic(fs, one, topic_id_of)]
-            if len(stale) != 1:
-                raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
-            target = name_out_of_use(stale[0].path, "stray")
-            fs.rename(stale[0].path, target)
-            logger.warning("%s is the log of an older topic of its name; it is kept as %s", stale[0].path, target)
-            each = other if stale[0] is each else each
-        kept.append(each)
+        if not kept or kept[-1].key != each.key:
+            kept.append(each)
+            continue
+        other = kept.pop()
+        stale = _of_older_topics(fs, (other, each), topic_id_of)
+        if not stale:
+            raise ConfigError(f"partition {each.key} lies in {other.path} and in {each.path}: move one away")
+        for one in stale:
+            target = name_out_of_use(one.path, "stray")
+            fs.rename(one.path, target)
+            logger.warning("%s is the log of an older topic of its name; it is kept as %s", one.path, target)
+        kept += [one for one in (other, each) if one not in stale]
     return kept
 
 
-def _is_of_older_topic(fs: Fs, found: FoundLog, topic_id_of: Callable[[str], bytes | None] | None) -> bool:
-    current = topic_id_of(found.key.topic) if topic_id_of is not None else None
+def _of_older_topics(
+    fs: Fs, doubles: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None
+) -> list[FoundLog]:
+    """Return those of two logs of one name that are not of the topic that has the name now."""
+    if topic_id_of is None:
+        return []
+    ids = [_topic_id_in(fs, each) for each in doubles]
+    current = topic_id_of(doubles[0].key.topic)
+    if current is None and (not all(ids) or len(set(ids)) < len(ids)):
+        # Without a topic only their ids tell that they are two.
+        return []
+    return [each for each, topic_id in zip(doubles, ids, strict=True) if topic_id not in (current, _DAMAGED)]
+
+
+def _topic_id_in(fs: Fs, found: FoundLog) -> bytes | None:
+    """Return the topic id that a log's directory says, None when it says none."""
     try:
-        return current is not None and read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}") != current
+        return read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}")
     except CheckpointError:
-        return False
+        return _DAMAGED
 
 
 class Identities:

@@ -169,6 +169,48 @@ def test_partition_in_two_directories_is_an_error(start: Starter, fs: MemoryFs) 
         start(log_dirs=("/data/a", "/data/b"))
 
 
+@pytest.mark.parametrize(
+    ("there", "current", "kept"),
+    [
+        ({"a": b"1", "b": b"2"}, b"2", ["b"]),
+        # Made again twice while a directory was offline.
+        ({"a": b"1", "b": b"2"}, b"3", []),
+        ({"a": b"1", "b": b"2"}, None, []),
+        ({"a": b"1", "b": b"2", "c": b"3"}, b"3", ["c"]),
+        ({"a": b"1", "b": b"2", "c": b"3"}, None, ["c"]),
+        ({"a": b"1", "b": b"1"}, b"1", None),
+        ({"a": b"1", "b": b"1"}, None, None),
+        ({"a": b"1", "b": None}, None, None),
+    ],
+)
+def test_logs_of_older_topics_in_other_directories_are_set_aside(
+    fs: MemoryFs, clock: ManualClock, there: dict[str, bytes | None], current: bytes | None, kept: list[str] | None
+) -> None:
+    config = TopicConfig.from_properties()
+
+    def manager(directories: list[str]) -> LogManager:
+        topic_id = None if current is None else current * 16
+        found = LogManager(fs, directories, clock, config_of=lambda _: config, topic_id_of=lambda _: topic_id)
+        found.open()
+        return found
+
+    for name, digit in there.items():
+        alone = LogManager(fs, [f"/data/{name}"], clock, config_of=lambda _: config)
+        alone.open()
+        alone.load()
+        alone.create(T0, None if digit is None else digit * 16)
+        alone.shutdown()
+    started = manager([f"/data/{name}" for name in there])
+    if kept is None:
+        with pytest.raises(ConfigError, match="t-0 lies in"):
+            started.load()
+        return
+    started.load()
+    assert [log.directory for log in started.logs.values()] == [f"/data/{name}/t-0" for name in kept]
+    for name in there.keys() - set(kept):
+        assert [entry.name for entry in fs.entries(f"/data/{name}") if entry.name.endswith("-stray")]
+
+
 def test_other_names_are_left_alone(start: Starter, fs: MemoryFs) -> None:
     for name in ("_registry", "t-x", "t-00", "notes-", "t-0.abc-stray", "lost+found", "b!d-0"):
         fs.make_directories(f"/data/{name}")
