@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.chaos.broker_program import NO_BUG, conditions_of
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
@@ -42,6 +44,21 @@ class DisksOfBroker(Enum):
     IMAGED = "imaged"
 
 
+class ZooKeeperRegistry(ZooKeeperServer):
+    """A real ZooKeeper in the place of ``kafkalite registry``."""
+
+    def stop(self) -> int:
+        """End it; it has no other way than this."""
+        self.kill()
+        return 0
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
 class ChaosCluster:
     """A ``KafkaliteCluster`` on ``lines``; a context manager. ``brokers`` are its processes."""
 
@@ -53,8 +70,11 @@ class ChaosCluster:
         bug: str = NO_BUG,
         overrides: Mapping[str, object] | None = None,
         disks: DisksOfBroker = DisksOfBroker.ONE,
+        on_zookeeper: bool = False,
     ) -> None:
-        """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``)."""
+        """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``). ``on_zookeeper``: its
+        registry is a real ZooKeeper, which listens on loopback and so is for ``ForwardedLines`` only."""
+        self._on_zookeeper = on_zookeeper
         self._directory = directory
         self._bug = bug
         self._overrides = dict(overrides or {})
@@ -175,6 +195,15 @@ class ChaosCluster:
                 found += complaints_of(number, output)
         return found
 
+    def _registry(self, environment: Mapping[str, str]) -> RegistryProcess:
+        directory = self._directory / "registry"
+        host, port = self.lines.registry_address
+        if self._on_zookeeper:
+            # It does what a cluster and rows do with a registry's process.
+            return cast(RegistryProcess, ZooKeeperRegistry(directory, port=port))
+        prefix = self.lines.prefix(REGISTRY)
+        return RegistryProcess(directory, port=port, host=host, environment=environment, command_prefix=prefix)
+
     def _data_dir(self, broker: int) -> Path:
         return self._directory / f"broker-{broker}"
 
@@ -191,7 +220,6 @@ class ChaosCluster:
             undo.enter_context(self.lines.laid(self._pids))
             brokers = self.lines.brokers
             environment = {"PYTHONPATH": str(PROJECT)}
-            registry_host, registry_port = self.lines.registry_address
             if self._disks is DisksOfBroker.IMAGED:
                 images = Images(undo.enter_context(Disks()), {number: self._data_dir(number) for number in brokers})
                 undo.callback(images.unmount)
@@ -210,13 +238,7 @@ class ChaosCluster:
                 overrides_of={number: {**self.lines.settings(number), **self._log_dirs(number)} for number in brokers},
                 environment=environment,
                 command_prefix_of={number: (*self.lines.prefix(number), *program) for number in brokers},
-                registry=RegistryProcess(
-                    self._directory / "registry",
-                    port=registry_port,
-                    host=registry_host,
-                    environment=environment,
-                    command_prefix=self.lines.prefix(REGISTRY),
-                ),
+                registry=self._registry(environment),
             )
             undo.enter_context(self.cluster)
             undo.callback(self.lines.heal)

@@ -70,14 +70,18 @@ def play(
     random.Random(seed).shuffle(order)
     clusters: dict[object, list[Row]] = {}
     for row in order:
-        clusters.setdefault((row.disks, tuple(sorted(row.overrides.items()))), []).append(row)
+        clusters.setdefault((row.disks, row.on_zookeeper, tuple(sorted(row.overrides.items()))), []).append(row)
     with ThreadPoolExecutor(1, "javac") as compiler:
         # While the cluster starts.
         compiled = compiler.submit(compile_java_producer, directory / "java")
         for number, alike in enumerate(clusters.values(), 1):
             kind = alike[0]
             cluster = ChaosCluster(
-                directory / f"cluster-{number}", lines=make_lines(SIZE), overrides=kind.overrides, disks=kind.disks
+                directory / f"cluster-{number}",
+                lines=make_lines(SIZE),
+                overrides=kind.overrides,
+                disks=kind.disks,
+                on_zookeeper=kind.on_zookeeper,
             )
             with cluster:
                 _play_all(alike, cluster, directory, seed, compiled.result(), mixed_s, found)
@@ -95,11 +99,15 @@ def _play_all(
 ) -> None:
     topics: dict[str, dict[str, str]] = {}
     foreseen: list[str] = []
+    broken = ""
     for row in rows:
         logger.info("row %s: %s", row.label, row.name)
         played = found.rows[row.label] = Played(row, seed, directory / f"row-{row.label}.jsonl")
         foreseen += row.foreseen
         with HistoryWriter(played.path) as history:
+            if broken:
+                played.problem = f"not played, because the cluster is broken: {broken}"
+                continue
             try:
                 name = f"row-{row.label}"
                 place = make_topic(
@@ -112,7 +120,10 @@ def _play_all(
             except (RunFailed, ChildFailed, KafkaliteError) as error:
                 played.problem = str(error)
                 logger.info("row %s: %s", row.label, error)
-                _mend(cluster)
+                try:
+                    _mend(cluster)
+                except ChildFailed as failure:
+                    broken = str(failure)
     cluster.stop()
     for label, of_row in topics.items():
         with HistoryWriter(found.rows[label].path) as history:
@@ -135,6 +146,9 @@ def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
         workload.finish()
     finally:
         workload.stop()
+    for number, broker in cluster.brokers.items():
+        if not broker.running:
+            raise RunFailed(f"broker {number} has ended by itself")
     cluster.note_health(place.history, "after")
     cluster.note_states(place)
     cluster.note_registrations(place.history)
@@ -174,8 +188,8 @@ def main(arguments: list[str]) -> int:
     rows = [by_label[label] for label in options.rows or by_label]
     if options.namespaces and (reason := hosts.problem()) is not None:
         parser.error(f"--namespaces: {reason}")
-    if options.namespaces and (apart := [row.label for row in rows if row.ends_connections]):
-        parser.error(f"--namespaces: rows {', '.join(apart)} end connections, which only forwarders can")
+    if options.namespaces and (apart := [row.label for row in rows if row.needs_loopback]):
+        parser.error(f"--namespaces: rows {', '.join(apart)} are for loopback")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[logging.StreamHandler()])
     logging.getLogger("spark_kafkalite").setLevel(logging.ERROR)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="kafkalite-chaos-"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from tests.chaos.lines import REGISTRY, ForwardedLines
 from tests.chaos.rows.stage import FAILOVER_S, ISR_WITHIN_S, REQUEST_TIMEOUT_S, SLACK_S, Row, Stage
@@ -30,27 +30,34 @@ def cut_the_leader_from_the_registry(stage: Stage) -> None:
 def interrupt_the_registry(stage: Stage) -> None:
     """The registry stands still for less than a session and for more, is stopped in order for more, and is killed. Who
     asks for acks=all notices nothing, nobody is elected, and all else goes on within ten seconds of its return."""
+    bounds = {"longest_gap_s": _UNAFFECTED_S, "elections": 0}
+    _interrupt_the_registry(stage, bounds, bounds)
+
+
+def interrupt_zookeeper(stage: Stage) -> None:
+    """The same with a real ZooKeeper, which ends sessions when it has stood still for longer than they last: then all
+    goes on within ten seconds of its return."""
+    _interrupt_the_registry(stage, {"longest_gap_s": _UNAFFECTED_S, "elections": 0}, {"longest_gap_s": _RECOVERY_S})
+
+
+def _interrupt_the_registry(stage: Stage, short: Mapping[str, Any], long: Mapping[str, Any]) -> None:
+    """Do it; ``short`` is asked for where no session ends, ``long`` where its time is over."""
     registry = stage.cluster.cluster.registry
-    bounds = {
-        "longest_gap_s": _UNAFFECTED_S,
-        "isr_within_s": _RECOVERY_S,
-        "resumes_within_s": _RECOVERY_S,
-        "elections": 0,
-    }
-    with stage.fault("pause registry", "2 s", errors_at_most=0, **bounds):
+    asked = {"isr_within_s": _RECOVERY_S, "resumes_within_s": _RECOVERY_S}
+    with stage.fault("pause registry", "2 s", errors_at_most=0, **asked, **short):
         registry.pause()
         time.sleep(2)
         registry.resume()
-    with stage.fault("pause registry", "20 s", **bounds):
+    with stage.fault("pause registry", "20 s", **asked, **long):
         registry.pause()
         time.sleep(20)
         registry.resume()
-    with stage.fault("stop registry", "20 s", **bounds):
+    with stage.fault("stop registry", "20 s", **asked, **long):
         if code := registry.stop():
             raise RunFailed(f"the registry ends with exit code {code} when it is stopped in order")
         time.sleep(20)
         registry.start()
-    with stage.fault("kill registry", "1 s", **bounds):
+    with stage.fault("kill registry", "1 s", **asked, **short):
         registry.kill()
         time.sleep(1)
         registry.start()
@@ -98,6 +105,7 @@ def _cut_the_next_controller_off(stage: Stage, lines: ForwardedLines, name: str,
 
 ROWS: Final = (Row("11", cut_the_leader_from_the_registry),)
 MORE_ROWS: Final = (
-    Row("18", interrupt_the_registry),
+    Row("18a", interrupt_the_registry),
+    Row("18b", interrupt_zookeeper, on_zookeeper=True),
     Row("34", cut_the_next_controller_off, ends_connections=True),
 )

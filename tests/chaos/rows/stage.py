@@ -214,10 +214,16 @@ class Row:
     overrides: Mapping[str, object] = field(default_factory=dict)
     disks: DisksOfBroker = DisksOfBroker.ONE
     foreseen: tuple[str, ...] = ()
+    # Whether the registry is a real ZooKeeper.
+    on_zookeeper: bool = False
     # Whether it is for hosts of their own (``lines.HostLines``), or for connections that can be ended
     # (``lines.ForwardedLines``).
     needs_hosts: bool = False
     ends_connections: bool = False
+
+    @property
+    def needs_loopback(self) -> bool:
+        return self.ends_connections or self.on_zookeeper
 
     @property
     def name(self) -> str:
