@@ -70,18 +70,19 @@ def play(
     random.Random(seed).shuffle(order)
     clusters: dict[object, list[Row]] = {}
     for row in order:
-        clusters.setdefault((row.disks, row.on_zookeeper, tuple(sorted(row.overrides.items()))), []).append(row)
+        kind = (row.disks, row.on_zookeeper, tuple(sorted(row.overrides.items())), row.label if row.is_alone else "")
+        clusters.setdefault(kind, []).append(row)
     with ThreadPoolExecutor(1, "javac") as compiler:
         # While the cluster starts.
         compiled = compiler.submit(compile_java_producer, directory / "java")
         for number, alike in enumerate(clusters.values(), 1):
-            kind = alike[0]
+            first = alike[0]
             cluster = ChaosCluster(
                 directory / f"cluster-{number}",
                 lines=make_lines(SIZE),
-                overrides=kind.overrides,
-                disks=kind.disks,
-                on_zookeeper=kind.on_zookeeper,
+                overrides=first.overrides,
+                disks=first.disks,
+                on_zookeeper=first.on_zookeeper,
             )
             with cluster:
                 _play_all(alike, cluster, directory, seed, compiled.result(), mixed_s, found)

@@ -203,7 +203,8 @@ MORE_ROWS: Final = (
         overrides={"log.flush.before.ack": "true", "log.visibility.policy": "flushed"},
         disks=DisksOfBroker.IMAGED,
         foreseen=(_CUT_BELOW_COMMITTED,),
+        is_alone=True,
     ),
-    Row("7c", cut_all_power, disks=DisksOfBroker.IMAGED, foreseen=(_CUT_BELOW_COMMITTED,)),
+    Row("7c", cut_all_power, disks=DisksOfBroker.IMAGED, foreseen=(_CUT_BELOW_COMMITTED,), is_alone=True),
     Row("32", return_empty),
 )

@@ -214,6 +214,8 @@ class Row:
     overrides: Mapping[str, object] = field(default_factory=dict)
     disks: DisksOfBroker = DisksOfBroker.ONE
     foreseen: tuple[str, ...] = ()
+    # Whether it costs the topics of other rows their records, so that it needs a cluster for itself.
+    is_alone: bool = False
     # Whether the registry is a real ZooKeeper.
     on_zookeeper: bool = False
     # Whether it is for hosts of their own (``lines.HostLines``), or for connections that can be ended

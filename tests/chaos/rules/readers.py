@@ -64,7 +64,8 @@ def drained(case: Case) -> Iterator[Violation]:
                 seen[event.at].update(offset for offset, _ in event.records)
         for at, first in began.items():
             final = case.final.get(at)
-            if final is None:
+            # A reader whose position an unclean election has taken is told so, and may end there.
+            if final is None or case.unclean(at):
                 continue
             committed = final.end if final.log.high_watermark < 0 else final.log.high_watermark
             unseen = sorted(offset for offset in final.values if first <= offset < committed and offset not in seen[at])
@@ -84,7 +85,12 @@ def groups(case: Case) -> Iterator[Violation]:
         if highest is not None and not rewinds:
             yield from _delivered(case, group, at, highest)
     owners: dict[tuple[str, int, At], Assigned] = {}
+    # A group whose log was cut by an unclean election counts its generations anew.
+    asked = case.of(Rewind)
+    begun_anew = {rewind.group for rewind in asked} if any(not rewind.group for rewind in asked) else set()
     for assigned in case.of(Assigned):
+        if assigned.group in begun_anew:
+            continue
         for at in assigned.partitions:
             other = owners.setdefault((assigned.group, assigned.generation, at), assigned)
             if other.who != assigned.who:
