@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite import Consumer
+from spark_kafkalite import Admin, Consumer
+from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import CRC_POSITION
@@ -127,6 +128,9 @@ def damage_an_old_segment(stage: Stage) -> None:
     (log_directory,) = cluster.log_directories(number)
     directory = log_directory / f"{place.topic}-0"
     stage.wait_until("some segments sealed", lambda: len(list(directory.glob("*.log"))) > 2)
+    # Each segment is an open file, of which brokers are not to have many more in the end.
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.incremental_alter_configs([ConfigChange("segment.bytes", "delete")], topic=place.topic)
     damaged = sorted(directory.glob("*.log"))[1]
     stage.place.history.note(Client(who="late-reader", kind="poller"))
     with stage.fault("damage leader's old segment", number, longest_gap_s=_HANDOVER_S, isr_within_s=ISR_WITHIN_S):

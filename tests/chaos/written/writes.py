@@ -166,6 +166,12 @@ def an_unacknowledged_one_twice(story: Story) -> None:
 
 
 @allowed
+def an_idempotent_producers_record_twice_after_an_unclean_election(story: Story) -> None:
+    story.all_logs([*values(*range(10)), "p-9"])
+    story.more.append(Rewind(who="admin", begun=15, ended=15.1, topic=T, partition=0))
+
+
+@allowed
 def a_plain_producers_record_twice(story: Story) -> None:
     story.sends += [send(0, 11, who="plain", begun=10)]
     story.all_logs([*values(*range(10)), "plain-0", "plain-0"])
