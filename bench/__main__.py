@@ -34,6 +34,7 @@ NAMES = (
     "groups",
     "topics",
     "failover",
+    "replication",
     "spark_read_write",
     "spark_latency",
     "spark_start",

@@ -110,15 +110,18 @@ def _delete_topic(bootstrap: str, topic: str) -> None:
         admin.delete_topics([topic])
 
 
-def _produce(subject: Subject, topic: str, records: int) -> float:
-    """Produce with Java's tool and return records per second, as it says."""
+def produce(bootstrap: str, topic: str, records: int, *settings: str) -> float:
+    """Produce with Java's tool, with these settings of the producer, and return records per second, as it says."""
     done = kafka_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         "--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1",
-        "--producer-props", f"bootstrap.servers={subject.bootstrap}", "acks=1", "batch.size=65536", "linger.ms=5",
-        "enable.idempotence=false",
+        "--producer-props", f"bootstrap.servers={bootstrap}", "batch.size=65536", "linger.ms=5", *settings,
     )  # fmt: skip
     return float(re.findall(r"([\d.]+) records/sec", done.stdout)[-1])
+
+
+def _produce(subject: Subject, topic: str, records: int) -> float:
+    return produce(subject.bootstrap, topic, records, "acks=1", "enable.idempotence=false")
 
 
 def _produce_rows(subjects: list[Subject], records: int, rounds: int) -> Iterator[Row]:
@@ -175,7 +178,7 @@ def _fetch_rows(subjects: list[Subject], records: int, rounds: int) -> Iterator[
 
 def _latency_rows(subjects: list[Subject], messages: int, rounds: int) -> Iterator[Row]:
     topics = {subject.name: _new_topic(subject.bootstrap) for subject in subjects}
-    results = _in_turn(subjects, rounds, lambda subject: _latencies(subject, topics[subject.name], messages))
+    results = _in_turn(subjects, rounds, lambda subject: latencies(subject.bootstrap, topics[subject.name], messages))
     for index, (what, target) in enumerate(
         [
             ("produce to ack, one at a time, p50", 1.0),
@@ -190,14 +193,17 @@ def _latency_rows(subjects: list[Subject], messages: int, rounds: int) -> Iterat
         )  # fmt: skip
 
 
-def _latencies(subject: Subject, topic: str, messages: int) -> tuple[float, ...]:
+def latencies(bootstrap: str, topic: str, messages: int) -> tuple[float, ...]:
+    """Send records one at a time with confluent-kafka and read each; return the p50 and p99 in ms until it was
+    acknowledged, and those until it was read.
+    """
     from confluent_kafka import Consumer, Producer
     from confluent_kafka import TopicPartition as ConfluentPartition
 
-    producer = Producer({"bootstrap.servers": subject.bootstrap, "acks": "all", "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     consumer = Consumer(
         {
-            "bootstrap.servers": subject.bootstrap,
+            "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 500,
@@ -219,7 +225,7 @@ def _latencies(subject: Subject, topic: str, messages: int) -> tuple[float, ...]
             received = consumer.poll(10)
             arrived = time.perf_counter()
             if received is None or not acknowledged:
-                raise TimeoutError(f"{subject.name}: message {number} of {topic} did not come back")
+                raise TimeoutError(f"{bootstrap}: message {number} of {topic} did not come back")
             if number >= 100:
                 to_ack.append((acknowledged[0] - started) * 1e3)
                 end_to_end.append((arrived - started) * 1e3)

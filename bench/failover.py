@@ -90,21 +90,23 @@ def _measure(
 
 
 class Pulse:
-    """A producer that sends a small record to every partition again and again, and when they were acknowledged."""
+    """A producer that sends a small record to every partition of ``TOPIC`` again and again, and when they were
+    acknowledged.
+    """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, partitions: int = PARTITIONS) -> None:
         self.failed = 0
         self._producer = Producer(bootstrap_servers=bootstrap)
         # Of each partition, when its records were acknowledged, and when the last acknowledged one was sent.
-        self._acknowledged: list[list[float]] = [[] for _ in range(PARTITIONS)]
-        self._last_sent = [0.0] * PARTITIONS
+        self._acknowledged: list[list[float]] = [[] for _ in range(partitions)]
+        self._last_sent = [0.0] * partitions
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._send_forever, name="pulse")
 
     def _send_forever(self) -> None:
         while not self._stopping.wait(_SEND_EVERY_S):
             now_s = time.monotonic()
-            for partition in range(PARTITIONS):
+            for partition in range(len(self._last_sent)):
                 self._producer.send(TOPIC, b"beat", partition=partition, on_delivery=self._noting(partition, now_s))
 
     def _noting(self, partition: int, sent_s: float) -> Callable[..., None]:
