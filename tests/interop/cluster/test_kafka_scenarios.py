@@ -153,10 +153,29 @@ def producing_and_consuming(
 
 def assert_nothing_lost(producer: VerifiableProducer, consumer: VerifiableConsumer, *, once_each: bool) -> None:
     assert producer.refused == []
-    assert_delivered(producer, consumer)
+    assert_delivered(producer.acknowledged, consumer.records)
     if once_each:
-        assert_once_in_order(consumer)
+        assert_once_in_order(consumer.records)
     assert len(by_partition(consumer.records)) == PARTITIONS
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ([(0, 0, 0), (0, 1, 2)], "1 of 3 acknowledged records are lost"),
+        ([(0, 0, 0), (1, 1, 1), (0, 1, 2)], "1 of 3 records are not where they were acknowledged"),
+        ([(0, 0, 0), (1, 0, 1), (0, 1, 2), (0, 0, 0)], "partition 0 was read again"),
+        ([(0, 0, 0), (1, 0, 1), (0, 1, 2), (0, 2, 2)], "partition 0: twice, or out of order"),
+        ([(0, 0, 0), (1, 0, 1), (0, 1, 2), (0, 2, 1)], "partition 0: twice, or out of order"),
+    ],
+)
+def test_what_is_wrong_is_noticed(shown: list[tuple[int, int, int]], said: str) -> None:
+    acknowledged = [Told(0, 0, 0), Told(1, 0, 1), Told(0, 1, 2)]
+    with pytest.raises(AssertionError, match=said):
+        assert_delivered(acknowledged, [Told(*each) for each in shown])
+        assert_once_in_order([Told(*each) for each in shown])
+    assert_delivered(acknowledged, acknowledged)
+    assert_once_in_order(acknowledged)
 
 
 def test_one_clean_and_one_hard_bounce_of_the_leader(
