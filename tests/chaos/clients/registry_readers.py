@@ -20,6 +20,8 @@ from tests.chaos.history import Assigned, Client, Committed
 
 _TURN_S = 0.2
 _SESSION_MS = 6_000
+# The registry answers by way of the process in which all clients are.
+_CONNECT_MS = 30_000
 _PAUSE_S = 0.5
 _ANSWER_S = 10.0
 # Nobody counts the generations of such a group: each is one of its own.
@@ -52,6 +54,7 @@ class StreamReader(ChaosReader):
             zookeeper_connect=self.place.registry,
             group_id=self.group,
             zookeeper_session_timeout_ms=_SESSION_MS,
+            zookeeper_connection_timeout_ms=_CONNECT_MS,
             auto_offset_reset="smallest",
             auto_commit_interval_ms=1_000,
             consumer_timeout_ms=int(_TURN_S * 1_000),
