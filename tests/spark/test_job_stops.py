@@ -67,6 +67,7 @@ def test_a_load_that_is_told_to_end_lets_go_and_the_next_goes_on(
 
 if _SOAK:
 
+    @pytest.mark.timeout(500)
     @pytest.mark.parametrize("submitted", [False, True], ids=["in this process", "by spark-submit"])
     def test_a_load_is_told_to_end_while_tasks_write(
         topics: Topics, spark: SparkSession, tmp_path: Path, submitted: bool
@@ -74,25 +75,25 @@ if _SOAK:
         """To a spark-submit the signal comes as to its group, as YARN and shells send it."""
         topic, destination = topics.new(4), tmp_path / "d"
         chance = random.Random(5)
-        for number in range(400):
+        for number in range(200):
             topics.producer.send(topic, chance.randbytes(500_000), partition=number % 4)
         topics.producer.flush(60)
-        given = [*arguments(topics, topic, destination), "--file-size", "1m", *BY_TASKS]
+        given = [*arguments(topics, topic, destination), "--file-size", "8m", *BY_TASKS]
         with JobProcess(tmp_path, "hadoop_load", *given, submitted=submitted) as job:
 
             def writes() -> bool:
                 assert job.process.running, job.process.tail()
-                return any((destination / "_kafkalite" / "staging").glob("*/data-0/kafkalite_group=*"))
+                return any((destination / "_kafkalite" / "staging").glob("*/data-0/_temporary/0/_temporary/*"))
 
-            eventually(writes, 120)
+            eventually(writes, 300)
             if submitted:
                 os.killpg(job.process.pid, signal.SIGTERM)
             else:
                 job.process.signal(signal.SIGTERM)
-            assert job.wait(60) == 143, job.process.tail()
+            assert job.wait(120) == 143, job.process.tail()
         assert manifests(destination) == []
         if not submitted:
             # The JVM of a spark-submit has had the signal itself, and may have been writing until its end.
             assert staged(destination) == []
         assert lease_of(destination)["released"]
-        assert load(topics, topic, destination, "--wait", "0")["records"] == 400
+        assert load(topics, topic, destination, "--wait", "0")["records"] == 200
