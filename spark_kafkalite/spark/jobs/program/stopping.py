@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TASKS_END_S: Final = 5.0
+_TASKS_END_S: Final = 20.0
 _LOOK_EVERY_S: Final = 0.1
 
 
