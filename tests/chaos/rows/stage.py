@@ -136,22 +136,26 @@ class Stage:
     # Topics beside the workload's, and single records -----------------------------------------------------------------
 
     def make_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 3,
+        self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *,
         assignments: Mapping[int, list[int]] | None = None, bootstrap: str | None = None,
+        away: BrokerProcess | None = None,
     ) -> str:  # fmt: skip
         """Make a topic that gets single records only, and return its id once a broker tells it. It has to be noted
-        (:meth:`note_topic`) when it is known whether it stays."""
+        (:meth:`note_topic`) when it is known whether it stays. ``away`` is started if there are too few brokers."""
         with Admin(bootstrap_servers=bootstrap or self.cluster.bootstrap) as admin:
-            spread = {} if assignments else {"num_partitions": partitions, "replication_factor": replicas}
+            spread = {} if assignments else {"num_partitions": partitions, "replication_factor": 3}
             wanted = NewTopic(name, configs=dict(configs or {}), assignments=assignments or {}, **spread)
             found: list[str] = []
 
             def is_made() -> bool:
-                # The controller may not have heard yet of a broker that has just come back.
-                with contextlib.suppress(InvalidReplicationFactor):
+                try:
                     admin.create_topics([wanted])
-                    return True
-                return False
+                except InvalidReplicationFactor:
+                    # Or the controller has not heard yet of a broker that has just come back.
+                    if away is not None and not away.running:
+                        away.start()
+                    return False
+                return True
 
             def is_led() -> bool:
                 with contextlib.suppress(KafkaliteError):

@@ -37,7 +37,7 @@ def make_topics_again(stage: Stage) -> None:
                 broker.start()
             elif moment == "between":
                 broker.kill()
-            topic_id = stage.make_topic(topic, _PARTITIONS, bootstrap=living)
+            topic_id = stage.make_topic(topic, _PARTITIONS, bootstrap=living, away=broker)
             if moment == "after":
                 broker.kill()
             _send(stage, topic, topic_id)
