@@ -88,10 +88,10 @@ def kill_two(stage: Stage) -> None:
     with stage.fault("kill two", f"{leader}, {other}", isr_within_s=ISR_WITHIN_S, resumes_within_s=FAILOVER_S):
         for number in (leader, other):
             stage.brokers[number].kill()
-        # What was on its way to clients arrives; followers have asked for the last time.
+        stage.wait_for_isr({left})
+        # What the last but one had been sent is committed when the first has left; clients hear of it.
         time.sleep(1)
         begun = time.monotonic()
-        stage.wait_for_isr({left})
         topic, topic_id = stage.place.topic, stage.place.topic_id
         # It may not have heard yet that it leads.
         stage.wait_until("refused", lambda: stage.send_one(topic, topic_id, 0, left) == NOT_ENOUGH_REPLICAS)

@@ -218,7 +218,7 @@ class Row:
     overrides: Mapping[str, object] = field(default_factory=dict)
     disks: DisksOfBroker = DisksOfBroker.ONE
     foreseen: tuple[str, ...] = ()
-    # Whether it costs the topics of other rows their records, so that it needs a cluster for itself.
+    # Whether it needs a cluster for itself, because it costs the topics of other rows their records, or they disturb it.
     is_alone: bool = False
     # Whether the registry is a real ZooKeeper.
     on_zookeeper: bool = False
