@@ -218,7 +218,7 @@ class Row:
     overrides: Mapping[str, object] = field(default_factory=dict)
     disks: DisksOfBroker = DisksOfBroker.ONE
     foreseen: tuple[str, ...] = ()
-    # Whether it needs a cluster for itself, because it costs the topics of other rows their records, or they disturb it.
+    # Whether it needs a cluster for itself: it costs other rows their records, or their topics disturb it.
     is_alone: bool = False
     # Whether the registry is a real ZooKeeper.
     on_zookeeper: bool = False
