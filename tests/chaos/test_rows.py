@@ -29,7 +29,7 @@ PLAYED = ROWS if not SOAK else tuple(row for row in (*ROWS, *MORE_ROWS) if not r
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 600)]
 
 
-@pytest.fixture(scope="module", params=range(RUNS))
+@pytest.fixture(scope="module", params=range(RUNS) if RUNS > 1 else None)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """All rows that this run has chosen, played and ready to be judged."""
     if (reason := apache_kafka.available()) is not None:
@@ -37,7 +37,8 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fetch_or_skip(jars.APACHE_KAFKA)
     mine = [item for item in request.session.items if item.path == request.path]
     chosen = [item.callspec.params.get("row") for item in mine]
-    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32))) + request.param
+    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
+    seed += getattr(request, "param", 0)
     print(f"KAFKALITE_CHAOS_SEED={seed}")
     rows = [row for row in PLAYED if row in chosen and _why_not(row) is None]
     return play(rows, tmp_path_factory.mktemp("chaos"), seed, mixed_s=MIXED_S)
