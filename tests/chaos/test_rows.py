@@ -36,7 +36,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip(reason)
     fetch_or_skip(jars.APACHE_KAFKA)
     mine = [item for item in request.session.items if item.path == request.path]
-    chosen = [item.callspec.params.get("row") for item in mine]
+    chosen = [item.callspec.params.get("row") for item in mine if hasattr(item, "callspec")]
     seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
     seed += getattr(request, "param", 0)
     print(f"KAFKALITE_CHAOS_SEED={seed}")
