@@ -91,6 +91,8 @@ def keep_job(config: dict[str, Any], out: Path) -> None:
 
     arguments = ["--bootstrap-server", config["options"]["kafka.bootstrap.servers"], "--topic", config["topic"]]
     arguments += ["--command-config", config["command_config"], "--destination", config["destination"], "--json"]
+    # By tasks, which Spark tells its listeners and its history of.
+    arguments += ["--driver-bytes", "0"]
     done = CliRunner().invoke(hadoop_load.main, arguments)
     (out / "job").write_text(done.output)
     assert done.exit_code == 0, done.output

@@ -32,6 +32,7 @@ from spark_kafkalite.testing.secure_kafka import (
 )
 from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
 
+from .job_runs import BY_TASKS
 from .topics import Topics, eventually, last_line
 
 pytestmark = pytest.mark.kafka
@@ -242,7 +243,7 @@ def test_a_job_with_a_file_of_settings(topics: Topics, secure_kafka: SecureKafka
     settings = secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512)
     address = settings.pop("bootstrap.servers")
     arguments = ["--bootstrap-server", address, "--topic", topic, "--command-config", str(config), "--json"]
-    load = [*arguments, "--destination", str(tmp_path / "loaded")]
+    load = [*arguments, "--destination", str(tmp_path / "loaded"), *BY_TASKS]
 
     config.write_text(properties_text(settings | {"sasl.jaas.config": WRONG_JAAS}))
     started_s = time.monotonic()
