@@ -312,16 +312,27 @@ class KafkaPythonClient:
     def poll(self) -> Polled:
         try:
             polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
-            if self._to_seek:
-                for number in sorted(self._to_seek):
-                    partition = self._partition(self._topic, number)
-                    self._consumer.seek(partition, self._consumer.committed(partition, timeout_ms=1000) or 0)
-                self._to_seek.clear()
-                return []
         except (self._no_connection, self._timeout):  # the broker is down: it is polled again
             time.sleep(POLL_S)
             return []
-        return [(each.partition, each.offset, each.value) for records in polled.values() for each in records]
+        # Of partitions that this member keeps over a rebalance they do not come again.
+        kept = [
+            (each.partition, each.offset, each.value)
+            for records in polled.values()
+            for each in records
+            if each.partition not in self._to_seek
+        ]
+        self._seek_to_committed()
+        return kept
+
+    def _seek_to_committed(self) -> None:
+        try:
+            for number in sorted(self._to_seek):
+                partition = self._partition(self._topic, number)
+                self._consumer.seek(partition, self._consumer.committed(partition, timeout_ms=1000) or 0)
+                self._to_seek.discard(number)
+        except (self._no_connection, self._timeout):  # the rest is sought after the next poll
+            time.sleep(POLL_S)
 
     def commit(self, offsets: dict[int, int]) -> None:
         wanted = {
