@@ -27,12 +27,7 @@ from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
 from tests.chaos.workload import RunFailed, Workload, make_topic
 from tests.conftest import fetch_or_skip
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.kafka,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not os.environ.get("KAFKALITE_SOAK"), reason="only KAFKALITE_SOAK=1 plays rows on Apache Kafka"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 _STEADY_S = 2.0
 # It starts more slowly than our brokers, its controllers are missed like brokers, and it promises no times.

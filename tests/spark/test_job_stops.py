@@ -18,7 +18,6 @@ from .job_processes import JobProcess, await_stopped, lease_of, wake
 from .job_runs import BY_TASKS, load, manifests, values
 from .topics import Topics, eventually
 
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -65,33 +64,32 @@ def test_a_load_that_is_told_to_end_lets_go_and_the_next_goes_on(
     assert values(spark, destination) == ["a", "b", "c"]
 
 
-if _SOAK:
+@pytest.mark.soak
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("submitted", [False, True], ids=["in this process", "by spark-submit"])
+def test_a_load_is_told_to_end_while_tasks_write(
+    topics: Topics, spark: SparkSession, tmp_path: Path, submitted: bool
+) -> None:
+    """To a spark-submit the signal comes as to its group, as YARN and shells send it."""
+    topic, destination = topics.new(4), tmp_path / "d"
+    chance = random.Random(5)
+    for number in range(200):
+        topics.producer.send(topic, chance.randbytes(500_000), partition=number % 4)
+    topics.producer.flush(60)
+    given = [*arguments(topics, topic, destination), "--file-size", "8m", *BY_TASKS]
+    with JobProcess(tmp_path, "hadoop_load", *given, submitted=submitted) as job:
 
-    @pytest.mark.timeout(500)
-    @pytest.mark.parametrize("submitted", [False, True], ids=["in this process", "by spark-submit"])
-    def test_a_load_is_told_to_end_while_tasks_write(
-        topics: Topics, spark: SparkSession, tmp_path: Path, submitted: bool
-    ) -> None:
-        """To a spark-submit the signal comes as to its group, as YARN and shells send it."""
-        topic, destination = topics.new(4), tmp_path / "d"
-        chance = random.Random(5)
-        for number in range(200):
-            topics.producer.send(topic, chance.randbytes(500_000), partition=number % 4)
-        topics.producer.flush(60)
-        given = [*arguments(topics, topic, destination), "--file-size", "8m", *BY_TASKS]
-        with JobProcess(tmp_path, "hadoop_load", *given, submitted=submitted) as job:
+        def writes() -> bool:
+            assert job.process.running, job.process.tail()
+            return any((destination / "_kafkalite" / "staging").glob("*/data-0/_temporary/0/_temporary/*"))
 
-            def writes() -> bool:
-                assert job.process.running, job.process.tail()
-                return any((destination / "_kafkalite" / "staging").glob("*/data-0/_temporary/0/_temporary/*"))
-
-            eventually(writes, 300)
-            if submitted:
-                os.killpg(job.process.pid, signal.SIGTERM)
-            else:
-                job.process.signal(signal.SIGTERM)
-            assert job.wait(120) == 143, job.process.tail()
-        assert manifests(destination) == []
-        # A task that ends late, as on a slow host, may leave files in staging: the next run deletes them.
-        assert lease_of(destination)["released"]
-        assert load(topics, topic, destination, "--wait", "0")["records"] == 200
+        eventually(writes, 300)
+        if submitted:
+            os.killpg(job.process.pid, signal.SIGTERM)
+        else:
+            job.process.signal(signal.SIGTERM)
+        assert job.wait(120) == 143, job.process.tail()
+    assert manifests(destination) == []
+    # A task that ends late, as on a slow host, may leave files in staging: the next run deletes them.
+    assert lease_of(destination)["released"]
+    assert load(topics, topic, destination, "--wait", "0")["records"] == 200

@@ -7,7 +7,6 @@ Source: tests/kafkatest/tests/core/replication_test.py and tests/client/truncati
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,8 +33,6 @@ from tests.interop.cluster.verifiable import (
 )
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
-
-soak = pytest.mark.skipif(not os.environ.get("KAFKALITE_SOAK"), reason="only KAFKALITE_SOAK=1 runs every scenario")
 
 PARTITIONS = 3
 RECORDS = 5_000
@@ -188,7 +185,7 @@ def test_one_clean_and_one_hard_bounce_of_the_leader(
     assert_nothing_lost(producer, consumer, once_each=True)
 
 
-@soak
+@pytest.mark.soak
 @pytest.mark.parametrize("settings", [pytest.param(IDEMPOTENT, id="idempotent"), pytest.param(PLAIN, id="plain-gzip")])
 @pytest.mark.parametrize("fail", [pytest.param(fail, id=name) for name, fail in FAILURES.items()])
 def test_replication(
@@ -253,7 +250,7 @@ def elect_by_tool(cluster: KafkaliteCluster, topic: str) -> None:
     assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in done.stdout
 
 
-@soak
+@pytest.mark.soak
 @pytest.mark.parametrize("by", ["the topic's setting", "Kafka's tool"])
 def test_consumers_go_on_after_an_unclean_election(
     cluster: KafkaliteCluster, new_topic: Callable[..., str], tmp_path: Path, by: str
