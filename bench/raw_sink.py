@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import socket
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
+
+from bench.raw_socket import serve
 
 # As much as our broker takes from a socket at once.
 _AT_ONCE = 1 << 20
@@ -67,22 +67,11 @@ def _receive(sock: socket.socket, path: Path) -> None:
 
 
 def main() -> None:
-    """Print the port, and write what each connection sends to a file of its own until standard input ends."""
+    """Write what each connection sends to a file of its own, until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     directory = parser.parse_args().directory
-    server = socket.create_server(("127.0.0.1", 0))
-    print(server.getsockname()[1], flush=True)
-
-    def accept() -> None:
-        number = 0
-        while True:
-            sock, _ = server.accept()
-            number += 1
-            threading.Thread(target=_receive, args=(sock, directory / f"raw-{number}"), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    sys.stdin.read()
+    serve(lambda sock, number: _receive(sock, directory / f"raw-{number}"))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bench.empty_source import Shape
+from bench.raw_socket import serve
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.spark.read_schema import spark_schema
 
@@ -88,20 +87,11 @@ def _send(sock: socket.socket, path: Path) -> None:
 
 
 def main() -> None:
-    """Print the port, and send each connection what it asks for, until standard input ends."""
+    """Send each connection what it asks for, until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     path = parser.parse_args().file
-    server = socket.create_server(("127.0.0.1", 0))
-    print(server.getsockname()[1], flush=True)
-
-    def accept() -> None:
-        while True:
-            sock, _ = server.accept()
-            threading.Thread(target=_send, args=(sock, path), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    sys.stdin.read()
+    serve(lambda sock, _: _send(sock, path))
 
 
 if __name__ == "__main__":
