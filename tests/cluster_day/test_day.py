@@ -18,7 +18,13 @@ from tests.cluster_day.part import Plan
 
 _SECONDS: Final = float(os.environ.get("KAFKALITE_DAY_S", SECONDS))
 _SEED: Final = int(os.environ.get("KAFKALITE_DAY_SEED") or random.SystemRandom().randrange(1 << 32))
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(int(_SECONDS) + 1800)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.zookeeper,
+    pytest.mark.timeout(int(_SECONDS) + 1800),
+]
 
 
 def test_after_a_day_all_counts_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

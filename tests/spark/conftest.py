@@ -27,8 +27,6 @@ _COUNTER = itertools.count()
 HAS_JVM_CONNECTOR = pyspark.__version__ == jars.SPARK_CONNECTOR_VERSION
 # Not skipped: on another PySpark there is nothing to compare with, and nothing that an installation could change.
 collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py"]
-if not os.environ.get("KAFKALITE_SOAK"):
-    collect_ignore.append("test_memory.py")
 
 
 @pytest.fixture(scope="session")

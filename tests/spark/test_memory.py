@@ -1,7 +1,7 @@
 """What Spark's Python processes take while a topic is read and written whole, without a limit set: no more than 400 MB
 each, whatever the size of the topic.
 
-Only with ``KAFKALITE_SOAK=1`` (see conftest.py): a topic has 1 GB, or as many as ``KAFKALITE_MEMORY_GB`` says.
+Only with ``KAFKALITE_SOAK=1``: a topic has 1 GB, or as many as ``KAFKALITE_MEMORY_GB`` says.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .topics import Topics
 
 _GB = float(os.environ.get("KAFKALITE_MEMORY_GB") or 1)
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.spark,
     pytest.mark.any_spark,
     pytest.mark.slow,
