@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from .topics import Topics
 
 # Has a load of few records take the way of one with many.
 BY_TASKS = ("--driver-bytes", "0")
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+
+
+def days(topics: Topics) -> str:
+    """Return a topic that a run loads into three files."""
+    topic = topics.new()
+    for day, value in enumerate("abc"):
+        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
+    return topic
 
 
 def run(job: Any, topics: Topics, *arguments: str) -> dict[str, Any]:

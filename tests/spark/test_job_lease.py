@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,11 @@ from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.spark.jobs.program.faults import VARIABLE, forget_passed
 
 from .job_processes import JobProcess, await_stopped, lease_of, wake
-from .job_runs import data_files, failure, load, manifests, values
+from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, days, failure, load, manifests, values
 from .topics import Topics
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
-
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
-DAY_MS = 86_400_000
-
-
-def days(topics: Topics) -> str:
-    """Return a topic that a run loads into three files."""
-    topic = topics.new()
-    for day, value in enumerate("abc"):
-        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
-    return topic
 
 
 def arguments(topics: Topics, topic: str, destination: Path, *more: str) -> list[str]:

@@ -8,28 +8,16 @@ from __future__ import annotations
 import os
 import random
 import signal
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from .job_processes import JobProcess, await_stopped, lease_of, wake
-from .job_runs import BY_TASKS, load, manifests, values
+from .job_runs import BY_TASKS, days, load, manifests, values
 from .topics import Topics, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
-
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
-DAY_MS = 86_400_000
-
-
-def days(topics: Topics) -> str:
-    """Return a topic that a run loads into three files."""
-    topic = topics.new()
-    for day, value in enumerate("abc"):
-        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
-    return topic
 
 
 def staged(destination: Path) -> list[str]:
