@@ -5,8 +5,8 @@ into six partitions of three replicas (its idempotence is the client's default),
 because a JVM warms up slowly; confluent-kafka, one record at a time, for latency. CPU is that of all broker processes,
 ours with the registry's. Then a thousand partitions that get nothing are added to ours.
 
-The event loop's lag is that of ``bench.lag_broker`` while a broker that leads a third of 300 partitions is killed, and
-comes back, with a record each 50 ms to every partition.
+The event loop's lag is that of ``bench.lag_broker`` from the kill of a broker that leads a third of 300 partitions
+until some seconds after all of them are acknowledged again, with a record each 50 ms to every partition.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Topic:
 
 
 def _lagged(rounds: int) -> Iterator[Row]:
-    """How late the loops of the brokers that live are from before a kill until the killed one is in sync again."""
+    """How late the loops of the brokers that live are from each kill until some seconds after the failover."""
     windows: list[tuple[int, float, float]] = []
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))

@@ -2,7 +2,7 @@
 
 There are two kinds. ``lose_power`` shows one as far as a broker's own files do, without root: the process is killed,
 and each log loses what had not been synced, from any byte on. ``Images`` has every log directory on a file system of
-its own, and whoever loses power finds what the file system had sent to its device (``tests.crash.loop_disk``).
+its own, and a broker that loses power finds what the file system had sent to its device (``tests.crash.loop_disk``).
 
 In both, the next start finds another boot id, so that the broker cannot believe that the page cache survived.
 """

@@ -73,7 +73,7 @@ class TopicPartitionState:
 
     def fail_at(self, position: int, error: KafkaliteError) -> None:
         """Have polls raise an error of what was fetched at ``position``; what lies behind is dropped, and also what is
-        on its way: whoever read on there would have skipped what cannot be read."""
+        on its way: a poll that read on there would have skipped what cannot be read."""
         self.error = error
         self.fetch_offset = position
         self.drop_buffered()

@@ -93,7 +93,7 @@ def _images(stage: Stage) -> Images:
 
 
 def _check_leaderless(stage: Stage, topic: str, partitions: int) -> None:
-    """See that nobody leads, whoever lives, and that somebody says so."""
+    """See that nobody leads, and that a broker that lives says so."""
     leader_of = stage.cluster.cluster.leader_of
     until = time.monotonic() + _ONE_WITHOUT_LEADER_S
     # The dead are named until the controller has seen that they are.

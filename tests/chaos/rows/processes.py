@@ -45,7 +45,7 @@ def stop_in_order(stage: Stage) -> None:
 
 
 def chase_the_leader(stage: Stage) -> None:
-    """Kill whoever leads partition 0, and again."""
+    """Kill the leader of partition 0, and again."""
     cluster = stage.cluster
     for _ in range(2):
         leader = stage.leader
@@ -81,8 +81,8 @@ def _kill_the_controller(stage: Stage, victim: int) -> None:
 
 
 def kill_two(stage: Stage) -> None:
-    """Kill the leader and one more: whoever is left refuses acks=all with NOT_ENOUGH_REPLICAS, and commits nothing,
-    until one of them is back."""
+    """Kill the leader and one more: the one that is left refuses acks=all with NOT_ENOUGH_REPLICAS, and commits
+    nothing, until one of them is back."""
     leader, other = stage.leader, stage.follower
     (left,) = stage.brokers.keys() - {leader, other}
     with stage.fault("kill two", f"{leader}, {other}", isr_within_s=ISR_WITHIN_S, resumes_within_s=FAILOVER_S):

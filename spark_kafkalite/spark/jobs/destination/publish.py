@@ -278,7 +278,7 @@ def publish_manifest(files: Files, manifest: Manifest) -> None:
         try:
             _check_places(files, manifest)
         except ManifestError:
-            # What is in a place may have been published by whoever took the number.
+            # What is in a place may have been published by the run that took the number.
             if _newest_number(files) < manifest.number:
                 raise
         if _newest_number(files) >= manifest.number:
