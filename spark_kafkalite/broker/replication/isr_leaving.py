@@ -1,9 +1,10 @@
 """Has this broker leave ISRs and give back what it leads: when it stops, or a disk or log is gone, or a disk is full.
 
-The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. What
-producers ask meanwhile waits until it is known who that is (``next_leader``). For a stop and a failed disk nothing of
-that is needed for safety: it is what makes a stop shorter than a death. A log that is gone is begun anew only after it
-(``Replicas``).
+The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. Before
+that it appends nothing more, and what it has appended is acknowledged, if the followers have it within a second: who is
+not answered sends it again, and a log knows the repeats of few batches. What producers bring meanwhile waits until the
+next leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what
+makes a stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
 
 A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
 who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
@@ -24,9 +25,11 @@ from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
 from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
+from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full, state_without_lost
+from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
@@ -40,6 +43,8 @@ logger = logging.getLogger(__name__)
 _LEFT_AT_ONCE: Final = 100
 _WRITES_AT_ONCE: Final = 4
 _RETRY_S: Final = 0.2
+# How long what is appended may take to be acknowledged before the partition is given back without that.
+_SETTLED_S: Final = 1.0
 # How long this broker leads a partition on, though its disk is full, that it has given back before and got again.
 _GIVEN_BACK_AGAIN_S: Final = 10.0
 
@@ -180,19 +185,21 @@ class IsrLeaving:
     async def _leave_all(self, partitions: Iterable[Partition], why: _Why) -> None:
         """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
         leader."""
+        until_s = self._loop.time() + _SETTLED_S
         led: list[Partition] = []
         others: list[Partition] = []
         for partition in partitions:
             state = self._view.state.partition(partition.topic_partition)
             (led if state is not None and state.leader == self._me else others).append(partition)
         batches = [
-            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], why)
+            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], why, until_s)
             for each in (led, others)
             for first in range(0, len(each), _LEFT_AT_ONCE)
         ]
         await _do_all(batches, _WRITES_AT_ONCE)
 
-    async def _leave_some(self, partitions: Sequence[Partition], why: _Why) -> None:
+    async def _leave_some(self, partitions: Sequence[Partition], why: _Why, settled_until_s: float) -> None:
+        await self._settle([each for each in partitions if self._is_given_back(each, why)], settled_until_s)
         changes: list[StateChange] = []
         left: list[Partition] = []
         for partition in partitions:
@@ -202,6 +209,8 @@ class IsrLeaving:
                 self._give_back(partition, state)
                 changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
                 left.append(partition)
+            else:
+                partition.open_to_appends()
         if not changes:
             return
         try:
@@ -212,6 +221,29 @@ class IsrLeaving:
         # None of them, or nobody knows: each by itself, to find what it was for.
         await _do_all([partial(self._leave, partition, why) for partition in left], _LEFT_AT_ONCE)
 
+    def _is_given_back(self, partition: Partition, why: _Why) -> bool:
+        state = self._state_of(partition)
+        return state is not None and state.leader == self._me and self._without_me(partition, state, why) is not None
+
+    async def _settle(self, partitions: Iterable[Partition], until_s: float) -> None:
+        """Have nothing more appended, and wait for what is appended to be acknowledged; not longer than until then."""
+        waiting: list[_Settled] = []
+        for partition in partitions:
+            partition.close_to_appends(self._given_back_text)
+            leader = partition.leader
+            if leader is not None and leader.has_open_appends:
+                waiting.append(_Settled(leader, self._loop.create_future()))
+        if waiting:
+            try:
+                await asyncio.wait([each.settled for each in waiting], timeout=max(until_s - self._loop.time(), 0.0))
+            finally:
+                for each in waiting:
+                    each.finish()
+
+    @property
+    def _given_back_text(self) -> str:
+        return f"broker {self._me} has given it back"
+
     def _state_of(self, partition: Partition) -> PartitionState | None:
         """Return what the view has of a partition, None when its topic has gone."""
         if self._view.topic_id_of(partition.topic_partition.topic) != partition.topic_id:
@@ -221,7 +253,7 @@ class IsrLeaving:
     def _give_back(self, partition: Partition, state: PartitionState) -> None:
         """Lead a partition no more whose state is about to say so."""
         if state.leader == self._me:
-            partition.fence(f"broker {self._me} has given it back", is_given_back=True)
+            partition.fence(self._given_back_text, is_given_back=True)
             self._given_back.add(partition.topic_partition)
 
     async def _leave(self, partition: Partition, why: _Why) -> None:
@@ -285,6 +317,38 @@ class IsrLeaving:
             return state_without_full(state, self._me, live, required, eligible_below)
         keeps_log = why is _Why.STOP and partition.storage_error is None
         return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
+
+
+class _Settled(DelayedOperation):
+    """Waits until all that a leader has appended is acknowledged.
+
+    Completed by that, or by the end of its epoch. It has no deadline.
+    """
+
+    __slots__ = ("_leader", "settled")
+
+    def __init__(self, leader: Leader, settled: asyncio.Future[None]) -> None:
+        super().__init__()
+        self._leader = leader
+        self.settled = settled
+        leader.ack_waiters.add(self)
+
+    def try_complete(self) -> bool:
+        if self._leader.end_reason is None and self._leader.has_open_appends:
+            return False
+        if self.finish() and not self.settled.done():
+            self.settled.set_result(None)
+        return True
+
+    def release(self) -> None:
+        self._leader.ack_waiters.remove(self)
+
+    def expire(self) -> None:
+        raise AssertionError("it has no deadline")
+
+    def fail(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
 
 
 async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:

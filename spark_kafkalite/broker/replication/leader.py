@@ -30,6 +30,7 @@ from spark_kafkalite.broker.replication.append_queue import (
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
 from spark_kafkalite.clock import Clock
@@ -101,6 +102,7 @@ class Leader(Appender):
         "followers",
         "in_sync",
         "log",
+        "moves",
         "topic_partition",
     )
 
@@ -121,6 +123,8 @@ class Leader(Appender):
         self.epoch = epoch
         # Why the epoch is over; None while it lasts.
         self.end_reason: KafkaError | None = None
+        # What appends are refused with while the partition is about to be given back.
+        self.moves: LeaderMoves | None = None
         self.in_sync = in_sync
         self.consumers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()
@@ -212,6 +216,9 @@ class Leader(Appender):
         self._queue.close(reason)
         for waiting in (self.consumers, self.followers, self.ack_waiters):
             waiting.close()
+        # Where nobody is known who leads next, it is waited for on.
+        if self.moves is not None and not isinstance(reason, LeaderMoves):
+            self.moves.next_leader.end()
 
     # In-sync replicas -----------------------------------------------------------------------------------------------
 
@@ -303,7 +310,10 @@ class Leader(Appender):
     # Appending ------------------------------------------------------------------------------------------------------
 
     def check_acks(self, acks: int) -> None:
-        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present."""
+        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present, NotLeaderOrFollower (6) when the
+        partition is about to be given back."""
+        if self.moves is not None:
+            raise self.moves.with_traceback(None)
         if acks == ACKS_ALL and not self._isr_is_enough:
             raise NotEnoughReplicas(
                 f"{self.topic_partition} has {self._in_sync_text()}, min.insync.replicas is "
@@ -324,6 +334,11 @@ class Leader(Appender):
     def _in_sync_text(self) -> str:
         count = len(self.in_sync.state.isr)
         return f"{count} in-sync replica{'s' if count != 1 else ''}"
+
+    @property
+    def has_open_appends(self) -> bool:
+        """Whether something is not appended yet, or would not be acknowledged yet with ``acks=all``."""
+        return self.must_queue or self.acknowledged_end_offset(ACKS_ALL) < self.log.local.log_end_offset
 
     @property
     def must_queue(self) -> bool:

@@ -4,6 +4,9 @@ A client that is refused while nobody leads learns nothing from metadata, and as
 longer than an election takes. So its answer waits until the next leader is known, for half a second at most after the
 last one has gone, and then names it (KIP-951).
 
+Only what is not in the log waits. A client may hear of the next leader elsewhere, and send it more than the five
+batches whose repeats a log knows (KIP-98): what was appended here, and is sent again only then, would be there twice.
+
 Lives in one event loop.
 """
 
@@ -27,9 +30,19 @@ class NextLeader:
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
         self._waiting = purgatory.waiting_list()
-        self._until_s = purgatory.now_s() + _AWAITED_S
         self._timer: asyncio.TimerHandle | None = None
         self._has_come = False
+        self.leader_has_gone()
+
+    def leader_has_gone(self) -> None:
+        """Begin anew to count: the last leader has gone only now."""
+        self._until_s = self._purgatory.now_s() + _AWAITED_S
+        if self._timer is not None:
+            self._timer.cancel()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer = self._purgatory.call_later(self._until_s - self._purgatory.now_s(), self.end)
 
     @property
     def is_awaited(self) -> bool:
@@ -40,7 +53,7 @@ class NextLeader:
         """Wake this operation when it is not awaited any more."""
         self._waiting.add(operation)
         if self._timer is None:
-            self._timer = self._purgatory.call_later(self._until_s - self._purgatory.now_s(), self.end)
+            self._set_timer()
 
     def remove(self, operation: DelayedOperation) -> None:
         """Wake this operation no more."""

@@ -25,7 +25,7 @@ from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
-from spark_kafkalite.broker.replication.next_leader import NextLeader
+from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
@@ -281,13 +281,34 @@ class Partition:
         """Stop leading, because this broker cannot prove any more that it leads (rule R6), or gives the partition back.
 
         It may lead again under the same state, when nobody else was elected meanwhile. Requests that wait are answered
-        as when another broker leads; where the partition is given back, produces wait to hear who leads next.
+        as when another broker leads; where the partition is given back, what produces bring waits to hear who leads
+        next.
         """
-        if self.is_leader:
+        leader = self.leader
+        if leader is not None:
             self.state_version -= 1
-            next_leader = NextLeader(self._services.purgatory) if is_given_back else None
+            next_leader = None
+            if is_given_back:
+                if leader.moves is None:
+                    self.close_to_appends(why)
+                assert leader.moves is not None
+                next_leader = leader.moves.next_leader
+                next_leader.leader_has_gone()
             gone = NoLeader(self.topic_partition, f"{self.topic_partition} has no leader: {why}", next_leader)
             self._stop_leading(gone, self.leader_epoch)
+
+    def close_to_appends(self, why: str) -> None:
+        """Append nothing more, because the partition is about to be given back: what produces bring waits for the next
+        leader. What is in the log, or in the queue, can still be acknowledged."""
+        if self.leader is not None and self.leader.moves is None:
+            text = f"{self.topic_partition} has no leader: {why}"
+            self.leader.moves = LeaderMoves(text, NextLeader(self._services.purgatory))
+
+    def open_to_appends(self) -> None:
+        """Append again: the partition is not given back after all."""
+        if self.leader is not None and self.leader.moves is not None:
+            self.leader.moves.next_leader.end()
+            self.leader.moves = None
 
     def _stop_leading(self, role: Follower | NoLeader, leader_epoch: int) -> None:
         # What this broker has shown says nothing about the records that another leader puts there.

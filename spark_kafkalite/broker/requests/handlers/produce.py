@@ -232,9 +232,10 @@ class DelayedProduce(DelayedOperation):
     """A produce request of which some partition's outcome is still open.
 
     Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
-    passes the batch), or the end of the leader epoch it was appended under; where somebody else is about to lead, the
-    news of who that is (``replication.next_leader``); the request's timeout; the connection's end. Every open partition
-    has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the timeout has nothing to do but to answer.
+    passes the batch), or the end of the leader epoch it was appended under; where it was not appended, and somebody
+    else is about to lead, the news of who that is (``replication.next_leader``); the request's timeout; the
+    connection's end. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the
+    timeout has nothing to do but to answer.
     """
 
     __slots__ = (
@@ -351,9 +352,10 @@ class DelayedProduce(DelayedOperation):
         for leader, waiting in list(self._awaiting.items()):
             number = leader.topic_partition.partition
             if leader.end_reason is not None:
-                # The bounds may speak of another leader's records by now (rule R15).
+                # The bounds may speak of another leader's records by now (rule R15). It is in this log, and so does not
+                # wait for the next leader (``replication.next_leader``).
                 for _, produced, index in waiting:
-                    self._refuse(leader.topic_partition, leader.end_reason, produced, index)
+                    produced[index] = _failure(leader.topic_partition, leader.end_reason, self._hints)
             else:
                 acknowledged_end = leader.acknowledged_end_offset(self._acks)
                 while waiting and waiting[0][0].last_offset < acknowledged_end:

@@ -66,6 +66,64 @@ def test_a_stop_waits_until_others_lead(leading: Leading) -> None:
     assert handing_over.done()
 
 
+def test_what_is_appended_is_acknowledged_before_it_is_given_back(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    leader = led.partition().check_leader()
+    led.harness.append(led.partition())
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run(0.5)
+    # Followers go on to fetch; nothing more is appended for them to fetch.
+    assert led.partition().leader is leader and led.node().leader == 1
+    with pytest.raises(NotLeaderOrFollower):
+        leader.check_acks(-1)
+    led.fetch(2, 1)
+    led.run(0.1)
+    assert led.partition().leader is leader
+    led.fetch(3, 1)
+    led.run(0.1)
+    assert (led.node().leader, led.node().isr) == (-1, (2, 3))
+    assert led.partition().high_watermark == 1
+    elect(led, 2)
+    led.run()
+    assert handing_over.done()
+
+
+def test_a_stop_does_not_wait_long_for_acknowledgements(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3, count=250)
+    for number in range(250):
+        led.harness.append(led.partition(number))
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run(0.9)
+    assert led.partition(0).is_leader and led.registry.writes == 0
+    led.run(0.2)
+    assert {led.node(number).leader for number in range(250)} == {-1}
+    handing_over.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        led.loop.run_until_complete(handing_over)
+
+
+def test_a_stop_that_has_no_time_gives_back_nothing(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    leader = led.partition().check_leader()
+    led.harness.append(led.partition())
+    led.loop.run_until_complete(leaving.hand_over(0.5))
+    assert led.partition().leader is leader and not leader.ack_waiters.operations
+
+
+def test_a_partition_that_is_not_given_back_after_all_is_appended_to(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
+    leader = led.partition().check_leader()
+    led.harness.append(led.partition())
+    handing_over = led.loop.create_task(leaving.hand_over(5.0))
+    led.run(0.1)
+    # The other one falls out of the ISR meanwhile.
+    led.set_node(partition_state(1))
+    led.publish()
+    led.run(1.0)
+    assert handing_over.done() and led.partition().leader is leader
+    leader.check_acks(1)
+
+
 def test_a_stop_leaves_the_isrs_of_what_others_lead(leading: Leading) -> None:
     led, leaving = leading(1, 2, count=2)
     led.set_node(partition_state(2, 1, leader=2, epoch=1), 0)
