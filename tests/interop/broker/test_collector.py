@@ -17,6 +17,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
+from tests import processor
 from tests.interop.broker import collected_broker
 from tests.interop.support.raw_client import RawClient
 
@@ -64,7 +65,7 @@ def test_no_collection_is_long_with_thousands_of_connections_and_partitions(tmp_
         assert collected_broker.collections_so_far(tmp_path) > started + 50
         longest_ms = collected_broker.longest_ms(tmp_path, started)
         print(f"the longest collection: {longest_ms:.1f} ms")
-        assert longest_ms < BOUND_MS
+        assert longest_ms < BOUND_MS * processor.slowness()
 
 
 def test_connections_requests_and_deleted_partitions_are_no_cyclic_garbage(tmp_path: Path) -> None:

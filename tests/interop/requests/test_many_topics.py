@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafkalite.errors import InvalidRequest, PolicyViolation, UnknownTopicOrPartition
 from spark_kafkalite.wire.messages import create_partitions, create_topics, delete_topics, metadata
+from tests import processor
 from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
 
@@ -86,7 +87,7 @@ def test_two_thousand_topics_are_made_and_removed(broker: MeteredBroker, client:
         f"400 topics {few_s:.1f} s of the processor, 1,600 more {many_s:.1f} s, removed in {removal_s:.1f} s; longest "
         f"turn {readings.longest_ms:.0f} ms ({readings.longest_wall_ms:.0f} ms by the clock)"
     )
-    assert readings.longest_ms < LONGEST_MS
+    assert readings.longest_ms < LONGEST_MS * processor.slowness()
     # Each costs what the first ones cost; the half is for what a loaded machine adds.
     assert many_s < 1.5 * 4 * few_s
     # No file of theirs is in the way of topics of the same names.
@@ -109,7 +110,7 @@ def test_a_topic_of_four_thousand_partitions_is_made_extended_and_removed(
     assert [result.error_code for result in delete(client, ["wide"]).responses] == [0]
     readings = broker.read()
     print(f"longest turn {readings.longest_ms:.0f} ms ({readings.longest_wall_ms:.0f} ms by the clock)")
-    assert readings.longest_ms < LONGEST_MS
+    assert readings.longest_ms < LONGEST_MS * processor.slowness()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_the_partitions_of_a_whole_request_count(
     assert {topic.error_code for topic in answer.topics} == {error_code}
     if error_code:
         assert "max.partitions.per.request=10000" in (answer.topics[0].error_message or "")
-    assert broker.read().longest_ms < LONGEST_MS
+    assert broker.read().longest_ms < LONGEST_MS * processor.slowness()
 
 
 def test_a_metadata_request_makes_no_more_topics_than_one_that_creates(
@@ -134,7 +135,7 @@ def test_a_metadata_request_makes_no_more_topics_than_one_that_creates(
     answer = described(client, names, creating=True)
     assert {topic.error_code for topic in answer.topics} == {UnknownTopicOrPartition.code}
     assert {topic.error_code for topic in described(client, names[:50], creating=True).topics} == {0}
-    assert broker.read().longest_ms < LONGEST_MS
+    assert broker.read().longest_ms < LONGEST_MS * processor.slowness()
 
 
 def test_what_is_named_twice_is_answered_once_and_left_alone(client: RawClient) -> None:

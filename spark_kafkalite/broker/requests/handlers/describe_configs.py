@@ -57,8 +57,12 @@ def handle(
     """Describe the settings of each resource."""
     results = []
     # One that is named twice is described once: a short request must not make a long answer.
-    for resource in {(one.resource_type, one.resource_name): one for one in message.resources}.values():
+    named: set[tuple[int, str]] = set()
+    for resource in message.resources:
         yield None
+        if (resource.resource_type, resource.resource_name) in named:
+            continue
+        named.add((resource.resource_type, resource.resource_name))
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)
