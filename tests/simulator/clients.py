@@ -62,6 +62,13 @@ class Seen:
     problems: list[str] = field(default_factory=list)
     acknowledgements: int = 0
 
+    def acknowledge(self, topic_partition: TopicPartition, topic_id: bytes, offset: int, value: bytes) -> None:
+        """Take note of an acknowledgement with acks=all."""
+        other = self.acknowledged.setdefault((topic_id, topic_partition.partition, offset), value)
+        if other != value:
+            self.problems.append(f"{topic_partition}: offset {offset} acknowledged for {other!r} and {value!r}")
+        self.acknowledgements += 1
+
 
 class _Asking:
     """One client's present connection, and at most one request on it."""
@@ -204,14 +211,10 @@ class SimulatedProducer:
             self._again(values)
 
     def _acknowledged(self, topic_id: bytes, offset: int, value: bytes) -> None:
-        key = (topic_id, self._partition.partition, offset)
-        if self._acks != ACKS_ALL:
-            self._seen.acknowledged_by_leader[value] = key
-            return
-        other = self._seen.acknowledged.setdefault(key, value)
-        if other != value:
-            self._seen.problems.append(f"{self._partition}: offset {offset} acknowledged for {other!r} and {value!r}")
-        self._seen.acknowledgements += 1
+        if self._acks == ACKS_ALL:
+            self._seen.acknowledge(self._partition, topic_id, offset, value)
+        else:
+            self._seen.acknowledged_by_leader[value] = (topic_id, self._partition.partition, offset)
 
     def _again(self, values: list[bytes]) -> None:
         self._world.later(_BACKOFF_S * (0.5 + self._world.random.random()), lambda: self._send(values))

@@ -18,6 +18,7 @@ from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
 from tests.simulator.invariants import Invariants
 from tests.simulator.network import CLIENT, Network
+from tests.simulator.pipelined import PipelinedProducer
 from tests.simulator.registered import Registered
 from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
@@ -63,7 +64,7 @@ class Simulation:
         # hit every replica that has it; then only what is left must be the same everywhere.
         self._allows_loss = False
         self._making: set[str] = set()
-        self.producers: list[SimulatedProducer] = []
+        self.producers: list[SimulatedProducer | PipelinedProducer] = []
         self.log: list[str] = []
         self._unforeseen = _Unforeseen()
 
@@ -216,6 +217,9 @@ class Simulation:
                     self.producers.append(
                         SimulatedProducer(self.network, self, self.seen, topic_partition, number, acks)
                     )
+                for _ in range(self.schedule.pipelined):
+                    number += 1
+                    self.producers.append(PipelinedProducer(self.network, self, self.seen, topic_partition, number))
                 SimulatedReader(self.network, self, self.seen, topic_partition)
 
     def _make_topic(self, name: str, topic: SimulatedTopic) -> None:

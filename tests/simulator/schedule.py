@@ -82,6 +82,8 @@ class Schedule:
     leader_acked: int = 0
     # The brokers' settings besides those above.
     settings: tuple[tuple[str, str], ...] = ()
+    # How many producers with several batches under way each partition has besides.
+    pipelined: int = 0
 
     def encode(self) -> str:
         """Return it as JSON, to be kept with a test."""
@@ -146,6 +148,25 @@ def random_schedule(seed: int) -> Schedule:
         chance.choice((0, 0, 1)),
         chance.choice(((), (), (), (("replica.fetch.max.bytes", "200"),))),
     )
+
+
+def stops_in_order(seed: int) -> Schedule:
+    """Return a schedule of stops in order, while producers have several batches under way.
+
+    Who stops stands still in the midst of it for less than clients wait, as on a machine that is overloaded: the others
+    elect meanwhile, and clients hear of that from them. Nothing else happens: where a leader that is cut off is
+    replaced, no log knows the repeats of all that was sent to it.
+    """
+    chance = random.Random(seed)
+    faults = []
+    at_s = _FIRST_S
+    for _ in range(8):
+        at_s += chance.uniform(1.2, 2.0)
+        broker = chance.randint(1, 3)
+        faults.append(Fault(round(at_s, 4), FaultKind.STOP, broker, round(chance.uniform(0.5, 0.8), 4)))
+        pause_at_s = at_s + chance.uniform(0, 0.03)
+        faults.append(Fault(round(pause_at_s, 4), FaultKind.PAUSE, broker, round(chance.uniform(0.2, 0.4), 4)))
+    return Schedule(seed, 3, (SimulatedTopic(1, 3, 2),), 3.0, 5.0, tuple(faults), pipelined=3)
 
 
 _OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS})

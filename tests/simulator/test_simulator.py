@@ -21,7 +21,7 @@ import pytest
 
 from tests.paths import PROJECT
 from tests.simulator.run import Simulation
-from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic, random_schedule
+from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic, random_schedule, stops_in_order
 from tests.simulator.search import problems_of, shrunk, varied
 from tests.simulator.without import without
 
@@ -72,6 +72,13 @@ def test_nothing_goes_wrong() -> None:
         if problems_of(schedule):
             schedule = shrunk(schedule)
             pytest.fail("\n".join([f"seed {seed}: {schedule.encode()}", *problems_of(schedule)]))
+
+
+@pytest.mark.timeout(7200 if SOAK else 120)
+def test_stops_in_order_have_nobody_write_twice() -> None:
+    first = random.SystemRandom().randrange(1 << 40) if SOAK else 0
+    for seed in range(first, first + (1_000 if SOAK else 2)):
+        assert problems_of(stops_in_order(seed)) == [], f"seed {seed}"
 
 
 def test_clocks_never_part_further_than_brokers_take_records() -> None:

@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R16 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R17 of docs/replication.md, to see that the simulator would notice.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
 waits for brokers is seen by no schedule.
@@ -13,11 +13,13 @@ from typing import Any, Final
 from unittest import mock
 
 from spark_kafkalite.broker.replication import isr_changes, isr_nodes
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.log.directories import runs
 from spark_kafkalite.registry import znodes
@@ -178,6 +180,24 @@ def _nobody_is_eligible() -> Iterator[Patch]:
     yield mock.patch.object(election, "kept_eligible", lambda *_: {})
 
 
+def _what_is_in_the_log_waits() -> Iterator[Patch]:
+    async def settle(*_: object) -> None:
+        """Wait for no acknowledgement."""
+
+    def try_complete(original: Any, produce: Any) -> bool:
+        # What was appended waits for the next leader, as what was not.
+        for leader, waiting in list(produce._awaiting.items()) if produce._started else ():
+            if leader.end_reason is not None and not produce.finished:
+                for _, produced, index in waiting:
+                    produce._refuse(leader.topic_partition, leader.end_reason, produced, index)
+                del produce._awaiting[leader]
+                leader.ack_waiters.remove(produce)
+        return bool(original(produce))
+
+    yield mock.patch.object(IsrLeaving, "_settle", settle)
+    yield _wrapped(DelayedProduce, "try_complete", try_complete)
+
+
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R1": _whoever_is_named_leads,
     "R2": _older_states_apply,
@@ -194,6 +214,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R14": _states_are_written_unguarded,
     "R15": _waits_look_at_offsets_alone,
     "R16": _nobody_is_eligible,
+    "R17": _what_is_in_the_log_waits,
 }
 
 
