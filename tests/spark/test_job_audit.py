@@ -207,6 +207,14 @@ def test_an_audit_says_what_it_cannot_do_in_one_line(tmp_path: Path) -> None:
     assert data_files(tmp_path) == []
 
 
+def test_counts_are_written_only_to_a_topic_that_is_there(topics: Topics, tmp_path: Path) -> None:
+    given = ["--destination", str(tmp_path), "--bootstrap-server", topics.bootstrap, "--audit-topic", "mistyped"]
+    result = CliRunner().invoke(audit.main, given)
+    assert result.exit_code == 3
+    assert "--audit-topic mistyped: " in result.output and "kafkalite topics create" in result.output
+    assert "mistyped" not in topics.admin.list_topics()
+
+
 if _SOAK:
 
     def test_manifests_of_an_older_version_are_audited(topics: Topics, tmp_path: Path) -> None:

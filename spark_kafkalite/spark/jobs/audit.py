@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import IsolationLevel, LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.auditing import recounting
 from spark_kafkalite.spark.jobs.auditing.audit_source import RangeCount, count_ranges
@@ -48,6 +49,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
 from spark_kafkalite.spark.jobs.program.command import JobCommand, names_in
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.session import (
+    TopicMissing,
     compacted_topics,
     reachable_files,
     start_session,
@@ -89,6 +91,8 @@ def main(**given: Any) -> None:
     if given["audit_topic"] and not given["bootstrap_server"]:
         raise click.UsageError("--audit-topic needs --bootstrap-server: the topic is in that cluster")
     client = client_settings(given["command_config"], given["option_pairs"], writes=given["audit_topic"] is not None)
+    if given["audit_topic"]:
+        _check_topic(given["bootstrap_server"], client, given["audit_topic"])
     started = time.monotonic()
     spark = start_session("kafkalite audit")
     files = reachable_files(spark, "--destination", given["destination"])
@@ -307,6 +311,17 @@ def _compare_log(
 
 
 # What is told -------------------------------------------------------------------------------------------------------
+
+
+def _check_topic(bootstrap_server: str, client: Mapping[str, str], topic: str) -> None:
+    """Raise TopicMissing for a topic that a producer would create by its default settings."""
+    with open_admin(bootstrap_server, client) as admin:
+        try:
+            admin.describe_topics([topic])
+        except UnknownTopicOrPartition as error:
+            raise TopicMissing(
+                f"--audit-topic {topic}: {error}; create it first, `kafkalite topics create --topic {topic}`"
+            ) from error
 
 
 def _send(audit: Audit, bootstrap_server: str, client: Mapping[str, str], topic: str) -> None:
