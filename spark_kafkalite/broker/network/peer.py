@@ -94,6 +94,7 @@ class PeerConnection:
         "_correlation_id",
         "_due_timer",
         "_flush_scheduled",
+        "_in_turn",
         "_frames",
         "_held",
         "_identity",
@@ -140,7 +141,7 @@ class PeerConnection:
         self._correlation_id = 0
         self.was_proved = False
         self._held = 0
-        self._flush_scheduled = self._resume_scheduled = False
+        self._flush_scheduled = self._resume_scheduled = self._in_turn = False
         self._channel: PlainChannel | None = None
         self._outbox: Outbox
         self._readiness: Readiness
@@ -310,8 +311,8 @@ class PeerConnection:
             self._due_timer = None
         if self._due_timer is None:
             self._due_timer = self._loop.call_at(due_s, self._check_due)
-        if not self._flush_scheduled and not self._readiness.writing:
-            # Soon, and not now: several requests leave together, and nobody is called back from inside send().
+        # Not now: several requests leave together, and nobody is called back from inside send().
+        if not self._in_turn and not self._flush_scheduled and not self._readiness.writing:
             self._flush_scheduled = True
             self._loop.call_soon(self._scheduled_flush)
 
@@ -351,13 +352,21 @@ class PeerConnection:
         if self._slices.is_spent or self._resume_scheduled:
             # The system says again what is there.
             return
+        self._take_turn(self._read)
+
+    def _take_turn(self, work: Callable[[], None]) -> None:
+        """Read, or give answers; then send what has been asked meanwhile."""
         since_s = perf_counter()
+        self._in_turn = True
         try:
-            self._read()
+            work()
         except Exception:
             logger.exception("the connection to %s failed", self.name)
             self._fail("is disconnected because of an error in this broker")
         finally:
+            self._in_turn = False
+            if self._outbox.pieces and not self.closed and not self._readiness.writing:
+                self._go_on_writing()
             self._slices.note(since_s)
 
     def _read(self) -> None:
@@ -433,16 +442,8 @@ class PeerConnection:
 
     def _resume(self) -> None:
         self._resume_scheduled = False
-        if self.closed:
-            return
-        since_s = perf_counter()
-        try:
-            self._take_answers()
-        except Exception:
-            logger.exception("the connection to %s failed", self.name)
-            self._fail("is disconnected because of an error in this broker")
-        finally:
-            self._slices.note(since_s)
+        if not self.closed:
+            self._take_turn(self._take_answers)
 
     # Ending ---------------------------------------------------------------------------------------------------------
 

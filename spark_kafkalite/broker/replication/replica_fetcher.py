@@ -373,19 +373,27 @@ class LeaderFetcher:
         connection = self._connection
         assert connection is not None
         self._is_working = True
-        connection.hold()
+        is_held = False
 
         def done(_: None, error: BaseException | None) -> None:
             self._is_working = False
             if error is not None:
                 logger.critical("an answer of broker %d could not be worked on", self.leader_id, exc_info=error)
             if self._connection is connection:
-                connection.release()
+                if is_held:
+                    connection.release()
                 if error is not None:
                     self._lost(KafkaliteError(f"an error in this broker: {error}"))
-            self._send_soon()
+            if is_held:
+                self._send_soon()
+            else:
+                # Who waits for acks=all waits for this one. It leaves with the connection's present turn.
+                self._send()
 
         self._slices.start(self._take(connection, request, answer), done)
+        if self._is_working:
+            is_held = True
+            connection.hold()
 
     def _refused(self, code: int) -> None:
         if code in _SESSION_ERRORS:
