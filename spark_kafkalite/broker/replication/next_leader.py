@@ -31,11 +31,11 @@ class NextLeader:
         self._purgatory = purgatory
         self._waiting = purgatory.waiting_list()
         self._timer: asyncio.TimerHandle | None = None
-        self._has_come = False
         self.leader_has_gone()
 
     def leader_has_gone(self) -> None:
         """Begin anew to count: the last leader has gone only now."""
+        self._has_come = False
         self._until_s = self._purgatory.now_s() + _AWAITED_S
         if self._timer is not None:
             self._timer.cancel()

@@ -143,6 +143,23 @@ def test_who_comes_before_the_leader_goes_is_told_who_leads_next(led: LedPartiti
     assert [(one.error_code, one.current_leader) for one in waits.outcomes] == [(6, (3, 1))]
 
 
+def test_who_comes_when_the_leader_has_gone_late_is_told_who_leads_next(led: LedPartitions) -> None:
+    early, late = Producing(led), Producing(led)
+    led.partition().close_to_appends("broker 1 has given it back")
+    early.refused()
+    led.run(0.6)
+    # What was appended took long to be acknowledged.
+    assert early.is_answered
+    give_back(led)
+    late.refused()
+    led.run(0.4)
+    assert not late.is_answered
+    elect(led, 3)
+    led.run(0.01)
+    assert late.is_answered
+    assert [(one.error_code, one.current_leader) for one in late.outcomes] == [(6, (3, 1))]
+
+
 @pytest.mark.parametrize("end", [lambda led: led.partition().open_to_appends(), lambda led: elect(led, 3)])
 def test_who_comes_before_the_leader_goes_is_answered_when_it_does_not(
     led: LedPartitions, end: Callable[[LedPartitions], None]
