@@ -50,6 +50,12 @@ def everything(sizes: list[int]) -> Counter[tuple[int, int]]:
     return Counter((partition, offset) for partition, size in enumerate(sizes) for offset in range(size))
 
 
+def until_no_task_runs(topics: Topics) -> None:
+    """Wait for the tasks of a job that has failed: it does not."""
+    tracker = topics.spark.sparkContext._jsc.sc().statusTracker()
+    eventually(lambda: not any(each.numRunningTasks() for each in tracker.getExecutorInfos()))
+
+
 # In as many partitions as the source has, and in others.
 @pytest.mark.parametrize("partitions", [2, 3] if _SOAK else [2])
 def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks(
@@ -63,6 +69,7 @@ def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks
     run_id = f"again-{target}"
     arguments = ("--topic", source, "--from-offsets", '{"0": 1, "1": 0}', "--to-topic", target, "--run-id", run_id)
     assert "MESSAGE_TOO_LARGE" in failure(replay, topics, *arguments)
+    until_no_task_runs(topics)
     topics.admin.incremental_alter_configs([ConfigChange("max.message.bytes", "set", "1000000")], topic=target)
     others = topics.values(target)
     topics.fill(target, ["from elsewhere"])
