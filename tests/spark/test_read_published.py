@@ -1,0 +1,67 @@
+"""Destinations with very many files are read by their directories, and give exactly the published ones all the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafkalite.spark import published, read_published
+from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
+
+from .job_runs import NEW_YEAR_MS, data_files, load
+from .topics import Topics
+
+pytestmark = pytest.mark.any_spark
+
+
+@pytest.fixture
+def one_day(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs with a file each in one directory, and more than is named to Spark one by one."""
+    monkeypatch.setattr(published, "_NAMED_FILES", 2)
+    topic = topics.new()
+    for value in "abc":
+        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS)
+        load(topics, topic, tmp_path)
+    assert len({Path(file).parent for file in data_files(tmp_path)}) == 1
+    return tmp_path
+
+
+def roots(frame: DataFrame) -> list[str]:
+    """Return the paths that Spark was given."""
+    paths = frame._jdf.queryExecution().analyzed().relation().location().rootPaths()
+    return [str(paths.apply(number)) for number in range(paths.size())]
+
+
+def values(frame: DataFrame) -> list[bytes]:
+    return sorted(bytes(row.value) for row in frame.collect())
+
+
+def test_many_files_are_read_by_their_directories(spark: SparkSession, one_day: Path) -> None:
+    tasks = spark.conf.get(published._LISTING_TASKS)
+    frame = read_published(spark, str(one_day), check_counts=True)
+    assert [Path(each).name for each in roots(frame)] == ["day=2013-01-01"]
+    assert values(frame) == [b"a", b"b", b"c"]
+    assert frame.columns == read_published(spark, str(one_day)).columns
+    assert spark.conf.get(published._LISTING_TASKS) == tasks
+
+
+def test_what_is_in_a_directory_and_not_published_is_not_read(spark: SparkSession, one_day: Path) -> None:
+    first = one_day / data_files(one_day)[0]
+    shutil.copy(first, first.with_name("other.parquet"))
+    frame = read_published(spark, str(one_day), check_counts=True)
+    assert len(roots(frame)) == 3
+    assert values(frame) == [b"a", b"b", b"c"]
+
+
+def test_what_is_missing_in_a_directory_or_cut_is_named(spark: SparkSession, one_day: Path) -> None:
+    first = one_day / data_files(one_day)[0]
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1])
+    with pytest.raises(ManifestError, match=f"has {len(whole) - 1} bytes instead of {len(whole)}"):
+        read_published(spark, str(one_day))
+    first.unlink()
+    with pytest.raises(ManifestError, match=f"{first.name} with 1 records, .* is not there"):
+        read_published(spark, str(one_day))
