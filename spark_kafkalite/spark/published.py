@@ -171,11 +171,11 @@ def _read_form(spark: SparkSession, files: Files, form: _Form, those: list[Publi
 def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
     """Have Spark list files in as many tasks as are worth their start."""
     before = spark.conf.get(_LISTING_TASKS)
+    assert before is not None
     spark.conf.set(_LISTING_TASKS, _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     try:
         yield
     finally:
-        assert before is not None
         spark.conf.set(_LISTING_TASKS, before)
 
 

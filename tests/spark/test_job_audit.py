@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from spark_kafkalite.spark.jobs import audit, compact
 from spark_kafkalite.spark.jobs.destination import folding
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
-from .job_runs import data_files, load, manifests, run_alone
+from .job_runs import NEW_YEAR_MS, data_files, load, manifests, run_alone
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 HOUR_MS = 3_600_000
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 def audited(destination: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -24,14 +23,12 @@ from spark_kafkalite.spark.jobs.destination.manifest import Manifest
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
 
 from .job_processes import JobProcess, await_stopped, wake
-from .job_runs import data_files, load, manifests, run_alone
+from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, load, manifests, run_alone
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
-DAY_MS = 86_400_000
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 NOW = ("--min-files", "2", "--older-than", "0s")
 
 

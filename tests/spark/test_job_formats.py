@@ -21,11 +21,9 @@ from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
 from spark_kafkalite.spark.jobs.formats import lines
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, FileFormat
 
-from .job_runs import failure, load, manifests
+from .job_runs import DAY_MS, NEW_YEAR_MS, failure, load, manifests
 from .topics import Topics
 
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
-DAY_MS = 86_400_000
 ALL_BYTES = bytes(range(256))
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))

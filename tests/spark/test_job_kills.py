@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,12 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import compact
 
 from .job_processes import JobProcess
-from .job_runs import BY_TASKS, load, run_alone
+from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, load, run_alone
 from .topics import Topics
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
-DAY_MS = 86_400_000
 KILLS = 15
 # The place, and how often a run over three days passes it at most.
 PLACES = {

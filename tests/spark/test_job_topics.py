@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from spark_kafkalite.spark.jobs.destination.manifest import MANIFESTS, ManifestE
 from spark_kafkalite.spark.jobs.load import staging
 from spark_kafkalite.spark.jobs.program.session import topic_id_text
 
-from .job_runs import data_files, failure, load, manifests, values
+from .job_runs import NEW_YEAR_MS, data_files, failure, load, manifests, values
 from .topics import Topics
 
 pytestmark = pytest.mark.slow
 
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _COUNTER = itertools.count()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,8 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
-from .job_runs import BY_TASKS, data_files, failure, load, run, values
+from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, run, values
 from .topics import Topics
-
-DAY_MS = 86_400_000
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])

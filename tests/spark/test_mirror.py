@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-from .job_runs import load
+from .job_runs import NEW_YEAR_MS, load
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
 
 _SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 _COUNTER = itertools.count()
-NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.fixture(scope="module")

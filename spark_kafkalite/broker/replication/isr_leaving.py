@@ -1,10 +1,10 @@
 """Has this broker leave ISRs and give back what it leads: when it stops, or a disk or log is gone, or a disk is full.
 
-The partition is led no more before its state is written: whoever is elected finds a leader that has stopped. Before
-that it appends nothing more, and what it has appended is acknowledged, if the followers have it within a second: who is
-not answered sends it again, and a log knows the repeats of few batches. What producers bring meanwhile waits until the
-next leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what
-makes a stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
+Leadership ends before the state is written, so that the next leader finds one that has stopped. Before that nothing
+more is appended, and what has been appended is acknowledged, if the followers have it within a second: who is not
+answered sends it again, and a log knows the repeats of few batches. What producers bring meanwhile waits until the next
+leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what makes a
+stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
 
 A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
 who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
@@ -336,19 +336,19 @@ class _Settled(DelayedOperation):
     def try_complete(self) -> bool:
         if self._leader.end_reason is None and self._leader.has_open_appends:
             return False
-        if self.finish() and not self.settled.done():
-            self.settled.set_result(None)
+        self.finish()
         return True
 
     def release(self) -> None:
         self._leader.ack_waiters.remove(self)
+        if not self.settled.done():
+            self.settled.set_result(None)
 
     def expire(self) -> None:
         raise AssertionError("it has no deadline")
 
     def fail(self) -> None:
-        if not self.settled.done():
-            self.settled.set_result(None)
+        """Nothing more than the end, which follows: it is waited for no longer."""
 
 
 async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:

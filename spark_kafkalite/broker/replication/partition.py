@@ -289,8 +289,7 @@ class Partition:
             self.state_version -= 1
             next_leader = None
             if is_given_back:
-                if leader.moves is None:
-                    self.close_to_appends(why)
+                self.close_to_appends(why)
                 assert leader.moves is not None
                 next_leader = leader.moves.next_leader
                 next_leader.leader_has_gone()
