@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     overrides = parse_overrides(tuple(value for name, value in itertools.pairwise(command) if name == "--override"))
     config = BrokerConfig.load(None, overrides)
     configure_logging(config["logging.level"])
-    return asyncio.run(_run(Broker(config), Path(path)))
+    return event_loop.run(_run(Broker(config), Path(path)))
 
 
 async def _run(broker: Broker, path: Path) -> int:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
@@ -34,6 +34,9 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _PROPERTY = re.compile(
     r"(?P<name>(?:\\.|[^\\ \t\f=:])*)(?P<separator>[ \t\f]*[=:]|[ \t\f]+|)[ \t\f]*(?P<value>.*)", re.DOTALL
 )
+# How similar a name must be to be what was meant: another one may do harm.
+_SIMILAR: Final = 0.75
+
 _INTEGER_RANGE = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
 
@@ -192,6 +195,8 @@ class SettingGroup:
 
     title: str
     settings: tuple[Setting, ...]
+    # Of settings that Apache Kafka has and this group has not: what to know or do instead.
+    instead: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     _by_name: dict[str, Setting] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -249,7 +254,10 @@ class SettingGroup:
         return [name for name in names if name not in self._by_name]
 
     def hint(self, name: str) -> str:
-        """Return '; did you mean ...?' for the nearest setting, or an empty text."""
+        """Return what is there instead of a setting of Apache Kafka, else '; did you mean ...?' for the nearest
+        setting, or an empty text."""
+        if name in self.instead:
+            return f": {self.instead[name]}"
         near = self.nearest(name)
         return "" if near is None else f"; did you mean {near!r}?"
 
@@ -258,7 +266,7 @@ class SettingGroup:
         import difflib  # for mistakes only: a broker starts without it
 
         near = [setting.name for setting in self.settings if name in setting.elsewhere]
-        near = near or difflib.get_close_matches(name, self._by_name, n=1)
+        near = near or difflib.get_close_matches(name, self._by_name, n=1, cutoff=_SIMILAR)
         return near[0] if near else None
 
 

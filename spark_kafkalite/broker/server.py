@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
@@ -161,4 +162,4 @@ def run_broker(config: BrokerConfig) -> int:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
-    return asyncio.run(Broker(config).run(print_ready))
+    return event_loop.run(Broker(config).run(print_ready))

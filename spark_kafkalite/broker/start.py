@@ -58,7 +58,7 @@ from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import ConfigError, KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
@@ -476,6 +476,7 @@ class BrokerStart:
             # Who corrects broker.id shall not be told that new directories belong to the wrong one.
             storage.logs.directories.withdraw_claim()
             raise
+        _check_addresses(config.broker_id, ground.view.state)
 
         def all_led() -> bool:
             return replicas.is_idle and all(
@@ -551,6 +552,25 @@ async def _quiesce(acceptor: Acceptor, dispatcher: Dispatcher, storage: _Storage
         await asyncio.sleep(0.005)
     acceptor.close()
     await storage.io.wait_until_idle()
+
+
+def _check_addresses(broker_id: int, cluster: ClusterState) -> None:
+    """Raise ConfigError when a broker that came earlier has an address of this one: clients would take one for the
+    other. Source: kafka.server.KafkaServer.createBrokerInfo of Apache Kafka 3.9.
+    """
+    me = cluster.brokers.get(BrokerId(broker_id))
+    if me is None:
+        # The session has been lost meanwhile.
+        return
+    mine = set(me.listeners.values())
+    for other in cluster.brokers.values():
+        if other.epoch < me.epoch and (both := mine & set(other.listeners.values())):
+            addresses = ", ".join(sorted(address_text(*address) for address in both))
+            raise ConfigError(
+                f"broker {broker_id} would be advertised at {addresses}, where broker {other.broker_id} is registered: "
+                "correct advertised.listeners (or listeners) of one of them; if that broker has died and this one "
+                "takes its place, give this one its broker.id, or start it again once its session has ended"
+            )
 
 
 def _tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:

@@ -28,7 +28,7 @@ from tests.simulator.registry import SimulatedRegistry, SimulatedStore
 from tests.simulator.world import ProcessLoop, SimulatedClock, World
 
 DIRECTORY = "/logs"
-_PORT = 9092
+_FIRST_PORT = 9092
 _LONGEST_WORK_S = 0.003
 
 
@@ -56,7 +56,7 @@ class SimulatedBroker:
             {
                 "broker.id": str(number),
                 "log.dirs": DIRECTORY,
-                "listeners": f"PLAINTEXT://127.0.0.1:{_PORT}",
+                "listeners": f"PLAINTEXT://127.0.0.1:{_FIRST_PORT + number}",
                 "zookeeper.connect": "registry:2181",
                 "log.dir.reserve.bytes": "0",
                 "log.dir.min.free.bytes": "0",
@@ -240,7 +240,7 @@ class _Start(BrokerStart):
     async def _get_secret(self, *_: Any) -> None: ...
 
     def _bind(self, ground: Any, storage: Any) -> Any:
-        listener = self.config.listeners[0].bound(_PORT)
+        listener = self.config.listeners[0].bound(self.config.listeners[0].port)
         return _Acceptor(self.owner, listener), {listener.name: listener}
 
     async def _start_upkeep(self, *_: Any) -> None: ...

@@ -59,6 +59,8 @@ class Seen:
     # As ``acknowledged``, of what readers were given.
     read: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
+    # By topic id and partition: the offset below which somebody has asked for everything to be deleted.
+    deleted: dict[tuple[bytes, int], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     acknowledgements: int = 0
 
@@ -272,7 +274,10 @@ class SimulatedReader:
     def _fetched(self, topic_id: bytes, answer: Any) -> None:
         if answer is not None and answer.responses and topic_id == self._topic_id:
             (partition,) = answer.responses[0].partitions
-            if partition.error_code == 1:
+            deleted_until = self._seen.deleted.get((topic_id, self._partition.partition), 0)
+            if partition.error_code == 1 and self._position < deleted_until:
+                self._position = deleted_until
+            elif partition.error_code == 1:
                 self._problem(f"position {self._position} is out of range")
             elif partition.error_code == 0 and partition.records:
                 self._take(topic_id, bytes(partition.records))

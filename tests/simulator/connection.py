@@ -78,6 +78,9 @@ class ServedConnection:
             self._pending.popleft()
             self._send(response)
 
+    def send_answers(self) -> None:
+        """They have left."""
+
     def take_place(self, exchange: Exchange) -> None:
         exchange.has_place = True
         if self.closed:

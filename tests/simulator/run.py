@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import NoneType
 from typing import Any, Final
 
+from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
@@ -290,6 +291,9 @@ class Simulation:
         if kind is FaultKind.REGISTRY_DOWN:
             self._registry_down(seconds)
             return
+        if kind is FaultKind.DELETE_RECORDS:
+            self._delete_records(f"topic-{fault.target}")
+            return
         if kind is FaultKind.PREFER_LEADERS:
             name = f"topic-{fault.target}"
             partitions = [TopicPartition(name, number) for number in range(self.topics[name].partitions)]
@@ -317,6 +321,20 @@ class Simulation:
                 broker.run.clock.wall_offset_ms = round(seconds * 1000)
             case _:
                 self._registry_fault(broker.run, kind, seconds)
+
+    def _delete_records(self, topic: str) -> None:
+        """Have every broker that takes itself for a leader of the topic delete what is committed."""
+
+        def delete(partition: Partition) -> None:
+            if partition.leader is not None:
+                key, until = (partition.topic_id, partition.topic_partition.partition), partition.high_watermark
+                self.seen.deleted[key] = max(self.seen.deleted.get(key, 0), until)
+                partition.log.advance_log_start(until)
+
+        for run in self.runs():
+            for partition in run.replicas:
+                if partition.topic_partition.topic == topic and partition.leader is not None:
+                    run.loop.call_soon(delete, partition)
 
     def _start_again(self, broker: SimulatedBroker) -> None:
         """Start a broker that does not run, once it has stopped."""

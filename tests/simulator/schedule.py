@@ -41,6 +41,7 @@ class FaultKind(Enum):
     MAKE_TOPIC_AGAIN = "make topic again"  # delete and create; ``target`` is the topic's number
     JUMP_CLOCK = "jump clock"  # the wall clock, to ``seconds`` away from that of the others
     PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
+    DELETE_RECORDS = "delete records"  # all that are committed; ``target`` is the topic's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,28 @@ def stops_in_order(seed: int) -> Schedule:
     return Schedule(seed, 3, (SimulatedTopic(1, 3, 2),), 3.0, 5.0, tuple(faults), pipelined=3)
 
 
+def deletions(seed: int) -> Schedule:
+    """Return a schedule in which records are deleted while one broker at a time is away: its log ends where theirs
+    begin when it comes back, or its disk is empty."""
+    chance = random.Random(seed)
+    ends = (FaultKind.KILL, FaultKind.STOP, FaultKind.EMPTY_DISK, FaultKind.PAUSE, FaultKind.CUT_OFF)
+    faults = []
+    at_s = _FIRST_S
+    for _ in range(4):
+        at_s += chance.uniform(1.5, 2.5)
+        seconds = round(chance.uniform(1.0, 3.0), 3)
+        faults.append(Fault(round(at_s, 3), chance.choice(ends), chance.randint(1, 3), seconds))
+        for _ in range(chance.randint(1, 3)):
+            faults.append(Fault(round(at_s + seconds * chance.uniform(0, 1.2), 3), FaultKind.DELETE_RECORDS))
+        at_s += seconds
+    settings = chance.choice(((), (("segment.bytes", "2048"),)))
+    faults.sort(key=lambda fault: fault.at_s)
+    return Schedule(seed, 3, (SimulatedTopic(1, 3, 2, settings),), 1.0, 1.0, tuple(faults), leader_acked=1)
+
+
 _OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS})
 _FREQUENT: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.PAUSE, FaultKind.EXPIRE_SESSION)
-_KINDS: Final = (*FaultKind, *_FREQUENT)
+_KINDS: Final = (*(kind for kind in FaultKind if kind is not FaultKind.DELETE_RECORDS), *_FREQUENT)
 
 
 def _seconds(kind: FaultKind, chance: random.Random) -> float:

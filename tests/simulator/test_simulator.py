@@ -21,7 +21,15 @@ import pytest
 
 from tests.paths import PROJECT
 from tests.simulator.run import Simulation
-from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic, random_schedule, stops_in_order
+from tests.simulator.schedule import (
+    Fault,
+    FaultKind,
+    Schedule,
+    SimulatedTopic,
+    deletions,
+    random_schedule,
+    stops_in_order,
+)
 from tests.simulator.search import problems_of, shrunk, varied
 from tests.simulator.without import without
 
@@ -79,6 +87,13 @@ def test_stops_in_order_have_nobody_write_twice() -> None:
     first = random.SystemRandom().randrange(1 << 40) if SOAK else 0
     for seed in range(first, first + (1_000 if SOAK else 2)):
         assert problems_of(stops_in_order(seed)) == [], f"seed {seed}"
+
+
+@pytest.mark.timeout(7200 if SOAK else 120)
+def test_who_was_away_while_records_were_deleted_comes_back() -> None:
+    first = random.SystemRandom().randrange(1 << 40) if SOAK else 0
+    for seed in range(first, first + (1_000 if SOAK else 4)):
+        assert problems_of(deletions(seed)) == [], f"seed {seed}"
 
 
 def test_clocks_never_part_further_than_brokers_take_records() -> None:

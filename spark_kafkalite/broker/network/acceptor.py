@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.event_loop import end_of_pass
 from spark_kafkalite.broker.network.channel import PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
@@ -65,6 +66,7 @@ class Acceptor:
     ) -> None:
         """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
         self.loop = loop
+        self.at_end_of_pass = end_of_pass(loop)
         self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))

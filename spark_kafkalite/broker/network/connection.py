@@ -68,6 +68,7 @@ class Owner(Protocol):
     """What a connection needs of the server around it."""
 
     loop: asyncio.AbstractEventLoop
+    at_end_of_pass: Callable[[Callable[[], None]], object]
     limits: Limits
     memory: RequestMemory
     scratch: memoryview
@@ -387,14 +388,23 @@ class Connection:
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._owner.loop.call_soon(self._scheduled_flush)
+            self._owner.at_end_of_pass(self._scheduled_flush)
+
+    def send_answers(self) -> None:
+        """Send now what would be sent soon, because no more answers are made just now."""
+        if not self._flush_scheduled or self.closed or self._readiness.writing or not self._outbox.pieces:
+            return
+        try:
+            self._flush_apart()
+        except Exception:
+            self._report_bug()
 
     def _scheduled_flush(self) -> None:
         self._flush_scheduled = False
         if self.closed:
             return
         try:
-            if not self._readiness.writing:
+            if self._outbox.pieces and not self._readiness.writing:
                 self._flush_apart()
             if not self.closed:
                 self._maybe_resume()

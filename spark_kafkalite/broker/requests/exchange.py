@@ -36,6 +36,10 @@ class Carrier(Protocol):
         """Send the exchange's answer when those before it have left."""
         ...
 
+    def send_answers(self) -> None:
+        """Send now what would be sent soon."""
+        ...
+
     def take_place(self, exchange: Exchange) -> None:
         """Have answers to later requests wait behind this one."""
         ...

@@ -23,7 +23,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.errors import InconsistentTopicId, KafkaError, UnknownTopicId
+from spark_kafkalite.errors import InconsistentTopicId, KafkaError, OffsetOutOfRange, UnknownTopicId
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
@@ -236,6 +236,7 @@ class Reading:
         if topic_partition is None:
             self.is_enough = True
             return FetchedPartition(asked.partition, UnknownTopicId.code)
+        leader: Leader | None = None
         try:
             partition = self._replicas.get(topic_partition)
             if partition.topic_id != topic and type(topic) is bytes:
@@ -250,7 +251,16 @@ class Reading:
             self.is_enough = True
             context = self._fetching.context
             said = context.lease.said(error, context.clock.monotonic_s())
-            return FetchedPartition(asked.partition, said.code, current_leader=self._hints.of(topic_partition, said))
+            log_start_offset = -1
+            if leader is not None and isinstance(said, OffsetOutOfRange) and self._fetching.replica_id >= 0:
+                # Where a follower begins anew that ends before that. Apache Kafka's asks for it (ListOffsets).
+                log_start_offset = leader.log.log_start_offset
+            return FetchedPartition(
+                asked.partition,
+                said.code,
+                log_start_offset=log_start_offset,
+                current_leader=self._hints.of(topic_partition, said),
+            )
         except NeedsThread as missing:
             # The other partitions go on, so that a thread gets all that is missing at once.
             self.needs_thread.append(missing)

@@ -5,8 +5,8 @@ once, by the first of: a wake-up after which :meth:`~DelayedOperation.try_comple
 connection's end. What completes an operation is said in the classes that derive from it (``handlers/fetch.py``,
 ``handlers/produce.py``).
 
-Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation,
-after the pass. So a fetch is not answered once for each of fifty pipelined produces, and never in the middle of a
+Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation, at
+the end of the pass. So a fetch is not answered once for each of fifty pipelined produces, and never in the middle of a
 handler.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.event_loop import end_of_pass
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -25,12 +26,22 @@ _quiet = QuietLog(logging.getLogger(__name__))
 _LONGEST_WAIT_S = 3600.0
 
 
+class AnsweredConnection(Protocol):
+    """What answers leave over."""
+
+    def send_answers(self) -> None:
+        """Send the answers that there are now, before others are made elsewhere."""
+        ...
+
+
 class DelayedOperation:
     """An answer that waits; derived classes give it the three decisions."""
 
-    __slots__ = ("_timer", "finished")
+    __slots__ = ("_timer", "connection", "finished")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: AnsweredConnection | None = None) -> None:
+        """``connection`` is what the answer leaves over, if it does."""
+        self.connection = connection
         self._timer: asyncio.TimerHandle | None = None
         self.finished = False
 
@@ -141,16 +152,17 @@ class WaitingList:
 class Purgatory:
     """Gathers wake-ups and checks each woken operation once per pass of the event loop."""
 
-    __slots__ = ("_loop", "_woken")
+    __slots__ = ("_at_end_of_pass", "_loop", "_woken")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._at_end_of_pass = end_of_pass(loop)
         self._woken: dict[DelayedOperation, None] = {}
 
     def wake(self, operations: Iterable[DelayedOperation]) -> None:
         """Have these operations checked soon."""
         if not self._woken:
-            self._loop.call_soon(self._check)
+            self._at_end_of_pass(self._check)
         self._woken.update(dict.fromkeys(operations))
 
     def waiting_list(self) -> WaitingList:
@@ -171,10 +183,18 @@ class Purgatory:
 
     def _check(self) -> None:
         woken, self._woken = self._woken, {}
+        connection: AnsweredConnection | None = None
         for operation in woken:
             if operation.finished:
                 continue
+            if operation.connection is not connection:
+                # Who is answered goes on while the others' answers are made.
+                if connection is not None:
+                    connection.send_answers()
+                connection = operation.connection
             try:
                 operation.try_complete()
             except Exception:
                 operation.report_bug()
+        if connection is not None:
+            connection.send_answers()

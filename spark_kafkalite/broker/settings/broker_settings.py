@@ -14,6 +14,8 @@ from spark_kafkalite.settings import Setting, SettingGroup
 
 MEBIBYTE = 1024 * 1024
 
+_NO_KRAFT = "there is no KRaft here; brokers share a registry, which zookeeper.connect names"
+
 BROKER_SETTINGS = SettingGroup(
     "broker",
     (
@@ -363,4 +365,17 @@ BROKER_SETTINGS = SettingGroup(
         *OFFSET_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
+    instead={
+        "auto.leader.rebalance.enable": "leaders go back to the first replicas when 'kafkalite cluster elect "
+        "--preferred' is run",
+        "process.roles": _NO_KRAFT,
+        "controller.quorum.voters": _NO_KRAFT,
+        "inter.broker.protocol.version": "brokers of different versions agree by themselves; leave it out",
+        "num.network.threads": "one thread serves all connections; num.io.threads is for the disks",
+        "num.replica.fetchers": "a broker has one connection to each leader that it follows; leave it out",
+        "metric.reporters": "brokers have no metrics yet; 'kafkalite cluster status' says how they are",
+        "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
+        "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
+        "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",
+    },
 )

@@ -17,10 +17,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -74,6 +76,24 @@ class MeteredBroker(BrokerProcess):
         return Readings(**json.loads(self._readings.read_text()))
 
 
+class _WatchedPoll:
+    """Stands before what a selector asks the system by, and says when it waits: a broker works in its selector, too."""
+
+    def __init__(self, poll: Any, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._poll = poll
+        self._before = before
+        self._after = after
+
+    def poll(self, *arguments: Any) -> Any:
+        self._before()
+        events = self._poll.poll(*arguments)
+        self._after()
+        return events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._poll, name)
+
+
 class _Meter:
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -91,23 +111,23 @@ class _Meter:
 
     def watch(self, loop: Any) -> None:
         """Measure a loop that is about to run in this thread."""
-        select = loop._selector.select
+        selector = loop._selector
         name = threading.current_thread().name
         began = (time.thread_time(), time.monotonic())
 
-        def measured(timeout: float | None = None) -> Any:
-            nonlocal began
+        def before() -> None:
             busy_ms, wall_ms = 1000 * (time.thread_time() - began[0]), 1000 * (time.monotonic() - began[1])
             readings = self._readings
             readings.busy_ms[name] = max(readings.busy_ms.get(name, 0.0), busy_ms)
             readings.wall_ms[name] = max(readings.wall_ms.get(name, 0.0), wall_ms)
             if self._is_asked and name == "MainThread":
                 self._report()
-            events = select(timeout)
-            began = (time.thread_time(), time.monotonic())
-            return events
 
-        loop._selector.select = measured
+        def after() -> None:
+            nonlocal began
+            began = (time.thread_time(), time.monotonic())
+
+        selector._selector = _WatchedPoll(selector._selector, before, after)
 
     def ask(self, *_: object) -> None:
         """Have the readings written when the present turn is over; the signal has woken the loop."""
@@ -140,7 +160,7 @@ def main(arguments: list[str]) -> int:
     given = tuple(value for name, value in itertools.pairwise(command) if name == "--override")
     config = BrokerConfig.load(None, parse_overrides(given))
     configure_logging(config["logging.level"])
-    return asyncio.run(Broker(config).run(lambda line: print(line, flush=True)))
+    return event_loop.run(Broker(config).run(lambda line: print(line, flush=True)))
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ class DelayedProduce(DelayedOperation):
     def __init__(
         self, context: BrokerContext, exchange: Exchange, acks: int, outcomes: Outcomes, hints: LeaderHints
     ) -> None:
-        super().__init__()
+        super().__init__(exchange.connection)
         self._context = context
         self._exchange = exchange
         self._acks = acks

@@ -45,6 +45,7 @@ def defer(connection: Connection) -> Exchange:
 class FakeOwner:
     def __init__(self, memory: RequestMemory | None = None, **limits: Any) -> None:
         self.loop: Any = FakeLoop()
+        self.at_end_of_pass = self.loop.call_soon
         settings = {
             "max_frame_bytes": 1000,
             "max_requests": 4,
@@ -144,6 +145,24 @@ def test_a_deferred_answer_holds_the_later_ones_back() -> None:
     assert bytes(setting.channel.sent) == framed(b"first", b"re:a", b"second", b"re:b")
     with pytest.raises(RuntimeError):
         slots[0].answer(b"again")
+
+
+def test_answers_that_came_later_are_sent_at_once_when_that_is_asked_for() -> None:
+    setting = Setting()
+    slots = []
+    setting.owner.answer = lambda connection, body: slots.append(defer(connection))
+    setting.receive(framed(b"a", b"b", b"c"))
+    setting.connection.send_answers()
+    slots[0].answer(b"first")
+    slots[1].answer(b"second")
+    assert setting.channel.calls == []
+    setting.connection.send_answers()
+    assert bytes(setting.channel.sent) == framed(b"first", b"second")
+    slots[2].answer(b"third")
+    setting.settle()
+    setting.connection.send_answers()
+    assert bytes(setting.channel.sent) == framed(b"first", b"second", b"third")
+    assert setting.channel.calls == ["send", "send"]
 
 
 def test_too_many_unanswered_requests_stop_the_reading() -> None:

@@ -232,6 +232,7 @@ class Answers:
     def __init__(self) -> None:
         self.api_key, self.api_version, self.correlation_id = 1, 8, 1
         self.answers: list[object] = []
+        self.connection = None
 
     def defer(self) -> None:
         pass

@@ -62,6 +62,9 @@ class Connection:
         assert exchange.response is not None
         self.answers.append(exchange.response)
 
+    def send_answers(self) -> None:
+        pass
+
     def take_place(self, exchange: Exchange) -> None:
         exchange.has_place = True
 
@@ -327,6 +330,21 @@ class TestFollowers:
         ended, told = (packed.parse_fetch_response(b"".join(pieces), 17) for pieces, _ in connection.answers)
         assert ended.topics == []
         assert [one.high_watermark for _, ones in told.topics for one in ones] == [2]
+
+    def test_a_follower_that_ends_before_the_log_start_is_told_where_that_is(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead()
+        bed.harness.append(partition, 9)
+        partition.log.advance_log_start(6)
+        for offset, last_epoch in ((0, -1), (4, 4)):
+            asked = [(TOPIC_ID, [packed.FetchPartition(0, offset, 1 << 20, 4, last_epoch)])]
+            answer = Connection(bed, FOLLOWER).fetch(follower(opening(epoch=4)._replace(topics=asked)))
+            ((_, (one,)),) = answer.topics
+            assert (one.error_code, one.log_start_offset) == (1, 6)
+            answer = Connection(bed, FOLLOWER).fetch(opening(epoch=4)._replace(topics=asked))
+            ((_, (one,)),) = answer.topics
+            assert (one.error_code, one.log_start_offset) == (1, -1)
 
     def test_followers_hear_at_once_of_a_log_start(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))

@@ -5,9 +5,17 @@ import pytest
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 
 
+class Connection:
+    def __init__(self, events: list[object]) -> None:
+        self.events = events
+
+    def send_answers(self) -> None:
+        self.events.append(self)
+
+
 class Operation(DelayedOperation):
-    def __init__(self, ready_after: int = 1) -> None:
-        super().__init__()
+    def __init__(self, ready_after: int = 1, connection: Connection | None = None) -> None:
+        super().__init__(connection)
         self.checks = 0
         self.ready_after = ready_after
         self.events: list[str] = []
@@ -48,6 +56,39 @@ def test_wake_ups_of_one_pass_are_one_check() -> None:
         await asyncio.sleep(0)
         assert (operation.checks, patient.checks) == (1, 2)
         assert operation.events == patient.events == ["released", "completed"]
+
+    asyncio.run(run())
+
+
+def test_answers_of_one_connection_are_sent_together_and_before_the_next_ones_are_made() -> None:
+    async def run() -> None:
+        purgatory = Purgatory(asyncio.get_running_loop())
+        events: list[object] = []
+        one, other = Connection(events), Connection(events)
+        operations = [Operation(connection=each) for each in (one, one, None, other, other)]
+        for operation in operations:
+            operation.events = events  # type: ignore[assignment]
+        purgatory.wake(operations)
+        await asyncio.sleep(0)
+        made = ["released", "completed"]
+        assert events == [*made, *made, one, *made, *made, *made, other]
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_fails_while_it_is_sent_to_takes_nobody_down() -> None:
+    """Its operations are abandoned in the middle of the check."""
+
+    async def run() -> None:
+        purgatory = Purgatory(asyncio.get_running_loop())
+        events: list[object] = []
+        one, other = Connection(events), Connection(events)
+        first, second, last = (Operation(connection=each) for each in (one, other, one))
+        one.send_answers = last.abandon  # type: ignore[method-assign]
+        purgatory.wake([first, second, last])
+        await asyncio.sleep(0)
+        assert (first.checks, second.checks, last.checks) == (1, 1, 0)
+        assert last.events == ["released"]
 
     asyncio.run(run())
 

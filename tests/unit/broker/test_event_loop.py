@@ -1,0 +1,122 @@
+"""The end of a pass of the broker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.broker.event_loop import BrokerLoop, end_of_pass, run
+
+TIMEOUT_S = 20.0
+
+
+def run_bounded(main: Coroutine[Any, Any, None]) -> None:
+    """A loop that waits where it should not fails the test."""
+    run(asyncio.wait_for(main, TIMEOUT_S))
+
+
+def test_it_comes_after_all_that_the_pass_was_to_do_and_before_the_next_pass() -> None:
+    async def main() -> None:
+        loop, order = asyncio.get_running_loop(), []
+        done = asyncio.Event()
+
+        def first() -> None:
+            end_of_pass(loop)(lambda: order.append("end"))
+            loop.call_soon(lambda: (order.append("next pass"), done.set()))
+            order.append("first")
+
+        loop.call_soon(first)
+        loop.call_soon(lambda: order.append("second"))
+        await done.wait()
+        assert order == ["first", "second", "end", "next pass"]
+
+    run_bounded(main())
+
+
+def test_what_the_end_asks_for_comes_right_after_and_what_that_asks_for_a_pass_later() -> None:
+    async def main() -> None:
+        loop, order = asyncio.get_running_loop(), []
+        at_end = end_of_pass(loop)
+        done = asyncio.Event()
+
+        def check() -> None:
+            order.append("check")
+            loop.call_soon(lambda: order.append("next pass"))
+            at_end(flush)
+
+        def flush() -> None:
+            order.append("flush")
+            at_end(lambda: (order.append("next end"), done.set()))
+
+        at_end(check)
+        await done.wait()
+        assert order == ["check", "flush", "next pass", "next end"]
+
+    run_bounded(main())
+
+
+def test_the_loop_does_not_wait_for_what_the_end_has_asked_for() -> None:
+    """How long to wait was reckoned before: the loop would wait for the socket, which says nothing."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        one, other = socket.socketpair()
+        loop.add_reader(one, lambda: None)
+        try:
+            for ask in (loop.call_soon, lambda callback: loop.call_later(0.001, callback), end_of_pass(loop)):
+                done = asyncio.Event()
+                end_of_pass(loop)(lambda ask=ask, done=done: ask(done.set))
+                await done.wait()
+        finally:
+            loop.remove_reader(one)
+            one.close()
+            other.close()
+
+    # Without a timer: it would wake a loop that waits.
+    run(main())
+
+
+def test_an_error_is_told_of_and_takes_nobody_down() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        told: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        done = asyncio.Event()
+
+        def fail() -> None:
+            raise ValueError("wrong")
+
+        end_of_pass(loop)(fail)
+        end_of_pass(loop)(done.set)
+        await done.wait()
+        assert [str(each["exception"]) for each in told] == ["wrong"]
+
+    run_bounded(main())
+
+
+def test_on_any_other_loop_it_is_the_next_pass() -> None:
+    async def main() -> None:
+        done = asyncio.Event()
+        end_of_pass(asyncio.get_running_loop())(done.set)
+        await done.wait()
+
+    asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
+
+
+def test_run_returns_the_result_in_the_brokers_loop() -> None:
+    async def main() -> bool:
+        return isinstance(asyncio.get_running_loop(), BrokerLoop)
+
+    assert run(main())
+
+
+def test_run_raises_what_is_raised() -> None:
+    async def main() -> None:
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        run(main())
