@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
 _SHOWN: Final = 10
+_CONNECTED_AT_ONCE: Final = 32
+_ASKED_MS: Final = 5_000
 _TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
@@ -30,6 +34,8 @@ class _Status:
     partitions: Mapping[TopicPartition, PartitionInfo]
     topic_count: int
     eligible: Mapping[TopicPartition, tuple[int, ...]]
+    # Live brokers, as far as who was asked knows, that cannot be connected to from here.
+    unreachable: set[int]
     warnings: list[str]
 
     @property
@@ -82,6 +88,11 @@ def status(
         print_json(_as_json(found))
         return
     _print(found)
+    for broker in sorted(found.unreachable):
+        warn(
+            f"broker {broker} cannot be connected to: it has just ended, or the registry is away and so nobody misses "
+            "it, or its advertised address is not for this host; what it leads and has in sync is as it was last known"
+        )
     for warning in found.warnings:
         warn(f"acknowledged records may be lost with a broker: {warning}")
 
@@ -99,18 +110,27 @@ def _look(admin: Admin) -> _Status:
         found = {}
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
     settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
-    return _Status(
-        cluster, partitions, len(topics), eligible, [*_of_brokers(admin, cluster), *_of_topics(partitions, settings)]
-    )
+    unreachable = _unreachable(cluster)
+    warnings = [*_of_brokers(admin, cluster, unreachable), *_of_topics(partitions, settings)]
+    return _Status(cluster, partitions, len(topics), eligible, unreachable, warnings)
 
 
-def _of_brokers(admin: Admin, cluster: ClusterDescription) -> Iterable[str]:
+def _unreachable(cluster: ClusterDescription) -> set[int]:
+    """Return the brokers that nobody answers for: while the registry is away, nobody misses one that has died."""
+    with ThreadPoolExecutor(_CONNECTED_AT_ONCE) as threads:
+        found = threads.map(lambda node: can_connect(node.host, node.port), cluster.brokers)
+        return {node.node_id for node, connects in zip(cluster.brokers, found, strict=True) if not connects}
+
+
+def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int]) -> Iterable[str]:
     """Yield what is wrong with the cluster's size, and with the settings that new topics get."""
     from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 
     for node in cluster.brokers:
+        if node.node_id in unreachable:
+            continue
         try:
-            entries = admin.describe_configs(broker_id=node.node_id)
+            entries = admin.describe_configs(broker_id=node.node_id, timeout_ms=_ASKED_MS)
         except KafkaliteError:
             continue  # it has just gone; another one will do
         values = {name: _value(entry) for name, entry in entries.items()}
@@ -154,7 +174,7 @@ def _print(found: _Status) -> None:
     print_table(
         ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN-SYNC"),
         [
-            (broker, nodes[broker].address if broker in nodes else "not live",
+            (broker, _place(nodes[broker].address, broker in found.unreachable) if broker in nodes else "not live",
              (nodes[broker].rack if broker in nodes else None) or "-", *found.counts(broker))
             for broker in found.broker_ids
         ],
@@ -164,13 +184,21 @@ def _print(found: _Status) -> None:
         f"Topics: {found.topic_count}, partitions: {len(found.partitions)}, under-replicated: {len(lacking)}, "
         f"without a live leader: {len(leaderless)}"
     )
-    for key in lacking[:_SHOWN]:
+    shown = list(dict.fromkeys([*leaderless, *lacking]))
+    for key in shown[:_SHOWN]:
         info = found.partitions[key]
-        leader = info.leader if info.leader >= 0 else "none"
+        leader = info.leader if info.leader in found.live else "none"
         eligible = f", may lead {_listed(found.eligible[key])}" if key in found.eligible else ""
         click.echo(f"  {key}: leader {leader}, in sync {_listed(info.isr)} of {_listed(info.replicas)}{eligible}")
-    if len(lacking) > _SHOWN:
-        click.echo(f"  and {len(lacking) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions")
+    if len(shown) > _SHOWN:
+        click.echo(
+            f"  and {len(shown) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions, or "
+            "--unavailable-partitions"
+        )
+
+
+def _place(address: str, is_unreachable: bool) -> str:
+    return f"{address} (no answer)" if is_unreachable else address
 
 
 def _listed(brokers: Iterable[int]) -> str:
@@ -192,6 +220,7 @@ def _as_json(found: _Status) -> dict[str, Any]:
             {
                 "id": broker,
                 "live": node is not None,
+                "answers": node is not None and broker not in found.unreachable,
                 "address": None if node is None else node.address,
                 "rack": None if node is None else node.rack,
                 "leads": leads,

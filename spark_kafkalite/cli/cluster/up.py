@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.output import said
 
 if TYPE_CHECKING:
+    from spark_kafkalite.testing.cluster import BrokerProcess
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
 _BROKERS: Final = 3
 _MOST_BROKERS: Final = 20
 # How often the processes are looked at.
 _POLL_S: Final = 0.1
+# The same of brokers that are not processes of this one.
+_POLL_SERVED_S: Final = 1.0
 # What every broker has for itself here, or what ties them together.
 _OWN_SETTINGS: Final = {
     "broker.id": "--brokers",
@@ -103,7 +107,7 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
     ends. Topics have as many replicas as there are brokers, three at most. One line says what to connect to, 'kafkalite
     cluster ready on HOST:PORT,...', when all brokers serve.
 
-    A broker that ends is told of; the others go on.
+    A broker that ends is told of; the others go on, and the registry for those that are started again by hand.
     """
     from spark_kafkalite.testing.child_process import ChildFailed
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
@@ -180,9 +184,13 @@ def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
 
 
 def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
-    """Tell of brokers that end, until a stop is wanted (0) or nothing is left to run (1)."""
+    """Tell of brokers that end, until a stop is wanted (0) or nothing is left to run (1).
+
+    A broker that was started again by hand is no process of this one, and needs the registry all the same.
+    """
     alive = dict(cluster.brokers)
-    while not stop.wait(_POLL_S):
+    is_told = False
+    while not stop.wait(_POLL_S if alive else _POLL_SERVED_S):
         if not cluster.registry.running:
             said(f"the registry has ended, so the cluster ends, too{cluster.registry.tail()}")
             return 1
@@ -192,10 +200,21 @@ def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
                 f"broker {number} has ended; its log is {broker.stderr_path}. To start it again: kafkalite broker "
                 f"--config {_write_properties(cluster, number)}"
             )
-        if not alive:
+        if alive:
+            continue
+        if not any(map(_serves, cluster.brokers.values())):
             said("no broker is left, so the cluster ends")
             return 1
+        if not is_told:
+            is_told = True
+            said("all brokers of this command have ended; the registry goes on for those that were started again")
     return 0
+
+
+def _serves(broker: BrokerProcess) -> bool:
+    """Return whether somebody listens where a broker did."""
+    host, _, port = broker.bootstrap.rpartition(":")
+    return can_connect(host, int(port))
 
 
 @contextlib.contextmanager

@@ -9,13 +9,13 @@ there is ``filled_by(directory)``, every write fails as on one that is full.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import os
 import sys
 from pathlib import Path
 
+from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -76,7 +76,7 @@ def main(command: list[str]) -> int:
     config = BrokerConfig.load(None, parse_overrides(given))
     configure_logging(config["logging.level"])
     _Disks.directories = tuple(Path(path) for path in config["log.dirs"])
-    return asyncio.run(Broker(config, fs=_Fs()).run(lambda line: print(line, flush=True)))
+    return event_loop.run(Broker(config, fs=_Fs()).run(lambda line: print(line, flush=True)))
 
 
 if __name__ == "__main__":

@@ -151,6 +151,51 @@ def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) 
         assert running.stop() == 0
 
 
+def test_the_registry_goes_on_for_brokers_that_were_started_again(tmp_path: Path) -> None:
+    """Each broker is restarted as the command says how, until none is a process of its own any more."""
+    again: list[subprocess.Popen[str]] = []
+    try:
+        with up(tmp_path, "--brokers", "2", "--data", str(tmp_path / "data")) as running:
+            created(running.bootstrap, "events")
+            for number in ("1", "2"):
+                os.kill(running.pids[number], signal.SIGTERM)
+                ended = re.compile(rf"broker {number} has ended.*To start it again: kafkalite (.+)")
+                wait_until(lambda ended=ended: bool(ended.search(running.errors.read_text())), "nobody is told")
+                found = ended.search(running.errors.read_text())
+                assert found is not None
+                again.append(subprocess.Popen([*COMMAND, *found.group(1).split()], stdout=subprocess.PIPE, text=True))
+                out = again[-1].stdout
+                assert out is not None and f"broker {number} ready on" in out.readline()
+            wait_until(lambda: "the registry goes on" in running.errors.read_text(), "it is not said")
+            assert produced(running.bootstrap, created(running.bootstrap, "more"), b"one") == 0
+            for process in again:
+                process.kill()
+            assert running.process.wait(30) == 1
+            assert "no broker is left" in running.errors.read_text()
+    finally:
+        for process in again:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_a_broker_is_not_advertised_where_another_one_is(cluster: KafkaliteCluster, tmp_path: Path) -> None:
+    taken = cluster.broker(1).bootstrap
+    settings = {
+        **cluster.broker(1).settings,
+        "broker.id": "9",
+        "log.dirs": str(tmp_path / "data"),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "advertised.listeners": f"PLAINTEXT://{taken}",
+    }
+    overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
+    failed = kafkalite("broker", *overrides, code=1)
+    assert f"broker 9 would be advertised at {taken}, where broker 1 is registered: correct advertised" in failed.stderr
+    found = json.loads(kafkalite("cluster", "status", "--json", "--bootstrap-server", cluster.bootstrap).stdout)
+    assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
+
+
 def test_an_up_whose_port_is_taken_says_so(cluster: KafkaliteCluster) -> None:
     port = cluster.broker(1).port
     failed = kafkalite("cluster", "up", "--brokers", "1", "--port", str(port), "--registry-port", "0", code=1)
@@ -237,6 +282,30 @@ def test_status_and_elections_while_a_broker_is_away(cluster: KafkaliteCluster, 
     assert f"{topic}-0: led by broker" in kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at).stdout
     assert cluster.wait_for_leader(topic) == preferred
     assert "needs no election" in kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at).stdout
+
+
+def test_status_tells_of_a_dead_broker_that_nobody_misses(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """The registry is away; of brokers the first one is asked for its settings, which is the dead one."""
+    topic = new_topic()
+    cluster.registry.pause()
+    try:
+        cluster.kill(1)
+        begun = time.monotonic()
+        at = ("--bootstrap-server", f"{cluster.broker(2).bootstrap},{cluster.broker(3).bootstrap}")
+        shown = kafkalite("cluster", "status", *at)
+        assert time.monotonic() - begun < 20
+        found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
+    finally:
+        cluster.registry.resume()
+        cluster.restart(1)
+        cluster.wait_in_sync(topic)
+    assert f"{cluster.broker(1).bootstrap} (no answer)" in shown.stdout
+    assert "warning: broker 1 cannot be connected to" in shown.stderr
+    assert [(broker["live"], broker["answers"]) for broker in found["brokers"]] == [
+        (True, number != 1) for number in (1, 2, 3)
+    ]
 
 
 def test_an_unclean_election_shows_what_each_replica_has_and_asks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -135,6 +136,36 @@ def test_deleted_records_are_deleted_on_all_replicas(
         }
 
     wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "segments below the log start stay on a replica")
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["behind", "empty"])
+def test_a_follower_that_ends_before_the_log_start_begins_anew_there(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin, is_empty: bool
+) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(20):
+            producer.send(topic, b"%d" % n)
+        producer.flush()
+        away = min(cluster.in_sync(topic) - {cluster.wait_for_leader(topic)})
+        cluster.kill(away)
+        wait_until(lambda: away not in cluster.in_sync(topic), "the dead broker stays in sync")
+        for n in range(20, 100):
+            producer.send(topic, b"%d" % n)
+        producer.flush()
+    assert admin.delete_records({partition: 60}) == {partition: 60}
+    if is_empty:
+        shutil.rmtree(cluster.broker(away).data_dir)
+    cluster.restart(away)
+    cluster.wait_in_sync(topic)
+    # It has all there is, and leads with it.
+    for number in set(cluster.brokers) - {away}:
+        cluster.stop(number)
+        wait_until(lambda number=number: number not in cluster.in_sync(topic), "who has stopped stays in sync")
+        cluster.restart(number)
+        cluster.wait_in_sync(topic)
+    assert values_of(cluster.bootstrap, topic, 40) == [b"%d" % n for n in range(60, 100)]
 
 
 def test_what_retention_has_deleted_stays_deleted_when_another_leads(tmp_path: Path) -> None:
