@@ -94,6 +94,7 @@ class ZooKeeperStore(Store):
         self._told: set[Watcher] = set()
         # Watches of a lost connection whose nodes are to be read, with the last zxid that was seen before.
         self._adrift: dict[Watch, int] = {}
+        self._broken_connections = 0
 
     def __repr__(self) -> str:
         return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self.state.value})"
@@ -131,7 +132,8 @@ class ZooKeeperStore(Store):
             try:
                 value = convert(result.get_nowait())
             except Exception as error:
-                future.set_exception(_translated(error, path))
+                # Without its frames, which hold the result that holds the error.
+                future.set_exception(_translated(error.with_traceback(None), path))
             else:
                 future.set_result(value)
 
@@ -244,6 +246,7 @@ class ZooKeeperStore(Store):
     def _keep_watches(self) -> None:
         """Queue a read of every watched node, with the watch, before kazoo forgets them."""
         client = self._client
+        self._broken_connections += 1
         for watches in (*client._data_watchers.values(), *client._child_watchers.values()):
             for watch in watches:
                 if not watch.done:
@@ -254,9 +257,9 @@ class ZooKeeperStore(Store):
                 read = client.get_children_async(watch.path, watch, include_data=True)
             else:
                 read = client.exists_async(watch.path, watch)
-            read.rawlink(partial(self._read_again, watch, seen_zxid))
+            read.rawlink(partial(self._read_again, watch, seen_zxid, self._broken_connections))
 
-    def _read_again(self, watch: Watch, seen_zxid: int, result: Any) -> None:
+    def _read_again(self, watch: Watch, seen_zxid: int, broken_connections: int, result: Any) -> None:
         """Fire a watch if its node has changed while there was no connection. In the store's thread."""
         try:
             answer = result.get_nowait()
@@ -269,7 +272,9 @@ class ZooKeeperStore(Store):
         else:
             missed = watch.missed(answer[1] if watch.of_children else answer, seen_zxid)
         with self._lock:
-            self._adrift.pop(watch, None)
+            # Unless the connection that this answer came over, and left the watch on, has broken too.
+            if broken_connections == self._broken_connections:
+                self._adrift.pop(watch, None)
         if missed is not None:
             event = WatchedEvent(missed, None, watch.path)
             watch(event if event != self._event else self._event)

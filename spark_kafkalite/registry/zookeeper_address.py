@@ -39,7 +39,9 @@ class ZooKeeperAddress:
         if connect is None:
             for name, given, shown in ((DIGEST, digest is not None, REDACTED), (SET_ACL, set_acl, "true")):
                 if given:
-                    raise ConfigError(f"{name}={shown}: there is no {CONNECT} that it would be for; set that, too")
+                    raise ConfigError(
+                        f"{name}={shown}: there is no {CONNECT} that it would be for; set that, too, or leave this out"
+                    )
             return None
         _check_connect(connect)
         if digest is not None and not all(digest.partition(":")):

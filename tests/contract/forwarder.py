@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 
 class Forwarder:
-    """Listens on a loopback port (``address``) and forwards to another; ``cut`` ends and refuses connections."""
+    """Listens on a loopback port (``address``) and forwards to another; ``cut`` ends and refuses connections.
+
+    ``refused`` counts connections that were refused, ``answers`` pieces of answers that were passed on.
+    """
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -20,6 +24,10 @@ class Forwarder:
         self._open = True
         # Connections that are to be accepted, and nothing of them forwarded.
         self.swallows = 0
+        # How many pieces of a connection's answers are passed on; None for all.
+        self.passes: int | None = None
+        self.refused = 0
+        self.answers = 0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -45,6 +53,7 @@ class Forwarder:
                 return
             with self._lock:
                 if not self._open:
+                    self.refused += 1
                     client.close()
                     continue
                 if self.swallows:
@@ -57,10 +66,23 @@ class Forwarder:
                     client.close()
                     continue
                 self._sockets += (client, server)
-            for pair in ((client, server), (server, client)):
-                thread = threading.Thread(target=_copy, args=pair, daemon=True)
+            for copy in (partial(self._copy, client, server), partial(self._copy, server, client, answers=True)):
+                thread = threading.Thread(target=copy, daemon=True)
                 thread.start()
                 self._threads.append(thread)
+
+    def _copy(self, source: socket.socket, target: socket.socket, answers: bool = False) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if answers and self.passes is not None and passed >= self.passes:
+                    continue
+                target.sendall(data)
+                passed += 1
+                self.answers += answers
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -74,12 +96,3 @@ class Forwarder:
         self.cut()
         for thread in self._threads:
             thread.join(10)
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for one in (source, target):
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)

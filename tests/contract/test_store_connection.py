@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,13 @@ def link(address: str, stack: contextlib.ExitStack) -> Link:
     return Link(address, stack)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
 def get(future: Future[Any]) -> Any:
     return future.result(TIMEOUT_S)
 
@@ -150,6 +157,42 @@ def test_watches_outlive_a_connection_that_breaks_again_and_again(link: Link) ->
         link.states.clear()
     get(link.store.sync())
     assert seen == []
+    get(link.other.set("/w", b"new"))
+    get(link.store.sync())
+    assert seen == [WatchEvent(EventType.DATA_CHANGED, "/w")]
+
+
+def test_a_watch_outlives_a_break_while_what_came_before_it_is_still_being_told(link: Link) -> None:
+    """The answer that leaves a watch again is taken late, after the next break; that of the next one never comes."""
+    seen: list[WatchEvent] = []
+    get(link.store.create("/w"))
+    get(link.store.get("/w", watch=seen.append))
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold(state: SessionState) -> None:
+        if state is SessionState.CONNECTED and not busy.is_set():
+            busy.set()
+            assert go_on.wait(TIMEOUT_S)
+
+    link.store.add_session_listener(hold)
+    link.cut()
+    answers = link.forwarder.answers
+    link.forwarder.mend()
+    assert busy.wait(TIMEOUT_S)
+    # The session's, and that of the read which leaves the watch.
+    wait_until(lambda: link.forwarder.answers >= answers + 2)
+    refused = link.forwarder.refused
+    link.forwarder.cut()
+    wait_until(lambda: link.forwarder.refused > refused)
+    link.forwarder.passes = 1
+    go_on.set()
+    link.forwarder.mend()
+    expected = [SessionState.SUSPENDED, SessionState.CONNECTED] * 2
+    link.wait_for(*expected)
+    link.forwarder.cut()
+    link.forwarder.passes = None
+    link.forwarder.mend()
+    link.wait_for(*expected, SessionState.SUSPENDED, SessionState.CONNECTED)
     get(link.other.set("/w", b"new"))
     get(link.store.sync())
     assert seen == [WatchEvent(EventType.DATA_CHANGED, "/w")]

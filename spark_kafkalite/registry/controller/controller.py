@@ -70,6 +70,8 @@ NO_EPOCH: Final = ControllerEpoch(-1)
 # Between two tries of a step that fails; each pause is twice the last one.
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
+# The same where somebody waits for a connection that has broken.
+_LONGEST_LOOK_S: Final = 0.2
 # How long a controller of a new session waits for brokers that may be about to register as well: in all, and since the
 # last one came.
 _GATHER_S: Final = 1.0
@@ -375,9 +377,23 @@ class Controller:
             return await self._topics.delete(names, await self._current_state())
 
     async def _current_state(self) -> ClusterState:
-        if not self.is_active:
-            raise NotController(f"broker {self._broker_id} is not the controller")
-        return await self._watcher.caught_up()
+        """Return what all writes up to now have made. Raises NotController (41), RegistryError.
+
+        A connection that breaks and is there again before the session could have ended costs time only: of what is
+        asked for nothing has been written yet.
+        """
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        until_s = loop.time() + self._store.session_timeout_ms / 1000
+        while True:
+            if not self.is_active:
+                raise NotController(f"broker {self._broker_id} is not the controller")
+            try:
+                return await self._watcher.caught_up()
+            except ConnectionLoss:
+                if loop.time() + pause_s > until_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
 
 
 def _misses_somebody(state: ClusterState) -> Work[bool]:

@@ -1,7 +1,9 @@
 """The watcher and the controller over a real embedded registry, with brokers that are only registrations."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +28,10 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
-from spark_kafkalite.registry.store import answer
+from spark_kafkalite.registry.store import ConnectionLoss, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr
+from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 
 TIMEOUT_S = 10
 UNCLEAN = "unclean.leader.election.enable"
@@ -153,6 +155,52 @@ def test_a_created_topic_has_its_nodes_and_leaders(tmp_path: Path) -> None:
                 assert partition.is_led_by(state.brokers[partition.leader])
             data, _ = await answer(first.store.get("/brokers/topics/t/partitions/0/state"))
             assert LeaderAndIsr.decode("t", 0, data).controller_epoch == 1
+
+    run(work())
+
+
+class Breaks:
+    """Has syncs of a store fail as if the connection had broken, so many or all; ``count`` is how many have."""
+
+    def __init__(self, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, at_most: float) -> None:
+        self.count = 0
+        self._at_most = at_most
+        self._sync = store.sync
+        monkeypatch.setattr(store, "sync", self._ask)
+
+    def _ask(self) -> Future[None]:
+        if self.count >= self._at_most:
+            return self._sync()
+        self.count += 1
+        lost: Future[None] = Future()
+        lost.set_exception(ConnectionLoss("the connection broke"))
+        return lost
+
+
+def test_a_connection_that_breaks_before_anything_is_written_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (member,)):
+            breaks = Breaks(member.store, monkeypatch, at_most=4)
+            created = await member.controller.create_topics([TopicSpec("t", 1, 1)])
+            assert breaks.count == 4 and isinstance(created["t"], TopicAssignment)
+
+    run(work())
+
+
+def test_a_connection_that_stays_broken_for_a_session_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (member,)):
+            monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 300)
+            breaks = Breaks(member.store, monkeypatch, at_most=math.inf)
+            with pytest.raises(ConnectionLoss):
+                await member.controller.create_topics([TopicSpec("t", 1, 1)])
+            assert 3 <= breaks.count < 15
+            monkeypatch.undo()
+            assert "t" not in (await member.watcher.caught_up()).topics
 
     run(work())
 
