@@ -78,12 +78,14 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class QuorumMember:
-    """A node's place in a cluster: its number, the ports of its listeners, and each node's controller address."""
+    """A node's place in a cluster: its number, the ports of its listeners (PLAINTEXT if it is a broker, CONTROLLER if
+    it is a controller), the address of each controller, and how many brokers there are."""
 
     node_id: int
     cluster_id: str
     ports: Mapping[str, int]
     voters: Mapping[int, str]
+    brokers: int
 
 
 class ApacheKafka:
@@ -111,7 +113,8 @@ class ApacheKafka:
         self._heap_mb = heap_mb
         self._jvm_options = tuple(jvm_options)
         self._overrides = dict(overrides or {})
-        self._protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(further_listeners or {})}
+        names = ("PLAINTEXT", "CONTROLLER") if membership is None else membership.ports
+        self._protocols = {**dict.fromkeys(names, "PLAINTEXT"), **(further_listeners or {})}
         self._format_arguments = tuple(format_arguments)
         self._process: ChildProcess | None = None
         self._ports: dict[str, int] = dict(membership.ports) if membership is not None else {}
@@ -119,7 +122,8 @@ class ApacheKafka:
 
     @property
     def bootstrap(self) -> str:
-        return self.address("PLAINTEXT")
+        """The address of its first listener."""
+        return self.address(next(iter(self._protocols)))
 
     def address(self, listener: str) -> str:
         """Return host and port of the listener of that name; a start after the first one keeps it."""
@@ -143,25 +147,32 @@ class ApacheKafka:
 
         Raises ChildFailed when it runs already, or does not serve in time.
         """
-        if self.running:
-            raise ChildFailed(f"Apache Kafka on {self.bootstrap} is already running (pid {self.pid})")
-        directory = jars.fetch(jars.APACHE_KAFKA)
-        self.directory.mkdir(parents=True, exist_ok=True)
         if self._ports:
-            self._start_once(directory)
+            self.launch()
+            self.wait_until_serving()
             return self
         # A port may be taken between choosing and binding it; that is then seen as an early end with this reason.
         for attempts_left in (2, 1, 0):
             self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
             try:
-                self._start_once(directory)
+                self.launch()
+                self.wait_until_serving()
                 break
             except ChildFailed as failure:
                 if not attempts_left or "Address already in use" not in str(failure):
                     raise
         return self
 
-    def _start_once(self, jar_directory: Path) -> None:
+    def launch(self) -> None:
+        """Format the storage when it is new, and start a node that has its ports, without waiting for it: a member
+        serves once most of its quorum is there.
+
+        Raises ChildFailed when it runs already.
+        """
+        if self.running:
+            raise ChildFailed(f"Apache Kafka on {self.bootstrap} is already running (pid {self.pid})")
+        jar_directory = jars.fetch(jars.APACHE_KAFKA)
+        self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "server.properties"
         config.write_text(properties_text(self._properties()), encoding="utf-8")
         if not (self.log_directory / "meta.properties").exists():
@@ -179,13 +190,14 @@ class ApacheKafka:
             ),
         )  # fmt: skip
         self._process = ChildProcess(command, self.directory, "apache-kafka")
+
+    def wait_until_serving(self) -> None:
+        """Return when the node serves. Raises ChildFailed, after killing it, when it does not in time."""
+        process = self._running()
         try:
-            self._process.wait_until(
-                lambda: _answers(self._ports["PLAINTEXT"]), _START_TIMEOUT_S, f"serving on {self.bootstrap}"
-            )
+            process.wait_until(lambda: _answers(self.bootstrap), _START_TIMEOUT_S, f"serving on {self.bootstrap}")
         except ChildFailed:
-            self._process.kill()
-            self._process = None
+            self.kill()
             raise
 
     def stop(self) -> None:
@@ -227,15 +239,19 @@ class ApacheKafka:
         listeners = {name: f"{name}://{self.address(name)}" for name in self._protocols}
         member = self._membership
         voters = {1: self.address("CONTROLLER")} if member is None else member.voters
-        replicas = min(3, len(voters))
+        replicas = min(3, 1 if member is None else member.brokers)
+        advertised = {name: address for name, address in listeners.items() if name != "CONTROLLER"}
+        roles = [*(["broker"] if advertised else []), *(["controller"] if "CONTROLLER" in listeners else [])]
         return {
-            "process.roles": "broker,controller",
+            "process.roles": ",".join(roles),
             "node.id": "1" if member is None else str(member.node_id),
             "controller.quorum.voters": ",".join(f"{number}@{address}" for number, address in voters.items()),
             "listeners": ",".join(listeners.values()),
-            "advertised.listeners": ",".join(value for name, value in listeners.items() if name != "CONTROLLER"),
-            "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in self._protocols.items()),
-            "inter.broker.listener.name": "PLAINTEXT",
+            "advertised.listeners": ",".join(advertised.values() or listeners.values()),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{value}" for name, value in {"CONTROLLER": "PLAINTEXT", **self._protocols}.items()
+            ),
+            **({"inter.broker.listener.name": "PLAINTEXT"} if advertised else {}),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.log_directory),
             "offsets.topic.replication.factor": str(replicas),
@@ -279,11 +295,12 @@ def _logging_file(jar_directory: Path) -> Path:
     return path
 
 
-def _answers(port: int) -> bool:
-    """Whether a broker answers ApiVersions (version 0) on this port: it binds the port long before it serves."""
+def _answers(address: str) -> bool:
+    """Whether a node answers ApiVersions (version 0) at this address: it binds the port long before it serves."""
+    host, _, port = address.rpartition(":")
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
             connection.sendall(framed(request))
             return len(connection.recv(4)) == 4
     except OSError:

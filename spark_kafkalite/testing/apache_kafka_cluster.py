@@ -1,4 +1,5 @@
-"""Apache Kafka as a cluster, for tests and benches: several nodes on this machine, each broker and controller (KRaft).
+"""Apache Kafka as a cluster, for tests and benches: several nodes on this machine, each broker and controller (KRaft),
+or brokers and a controller of its own, which stays when brokers end.
 
 Each node is a process with a directory of its own; it keeps its ports, so one that was killed comes back under its
 address. Where leaders and in-sync replicas are, the nodes that live are asked.
@@ -30,7 +31,8 @@ _LEADER_LINE: Final = re.compile(r"^LeaderId:\s+(-?\d+)$", re.MULTILINE)
 
 
 class ApacheKafkaCluster:
-    """Nodes 1 to N of one cluster; a context manager. ``nodes`` has each by its number."""
+    """Nodes 1 to N of one cluster; a context manager. ``nodes`` has each by its number; ``apart`` is the controller
+    that is no broker, if there is one."""
 
     def __init__(
         self,
@@ -40,27 +42,36 @@ class ApacheKafkaCluster:
         heap_mb: int = 256,
         jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
         overrides: Mapping[str, str] | None = None,
+        controller_apart: bool = False,
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
         ``overrides`` are lines of every node's server.properties; heap and JVM options are those of each node, as
-        ``ApacheKafka`` has them.
+        ``ApacheKafka`` has them. With ``controller_apart`` one more node is the only controller.
         """
-        ports = free_ports(2 * size)
-        voters = {number: f"127.0.0.1:{ports[size + number - 1]}" for number in range(1, size + 1)}
+        numbers = range(1, size + 1)
+        controllers = [size + 1] if controller_apart else numbers
+        # In one call, which gives none twice.
+        ports = free_ports(size + len(controllers))
+        serving = dict(zip(numbers, ports[:size], strict=True))
+        controlling = dict(zip(controllers, ports[size:], strict=True))
+        voters = {number: f"127.0.0.1:{port}" for number, port in controlling.items()}
         cluster_id = new_cluster_id()
-        self.nodes = {
-            number: ApacheKafka(
+
+        def node(number: int) -> ApacheKafka:
+            listens = {"PLAINTEXT": serving.get(number), "CONTROLLER": controlling.get(number)}
+            return ApacheKafka(
                 directory / f"node-{number}",
                 heap_mb=heap_mb,
                 jvm_options=jvm_options,
                 overrides=overrides,
                 membership=QuorumMember(
-                    number, cluster_id, {"PLAINTEXT": ports[number - 1], "CONTROLLER": ports[size + number - 1]}, voters
+                    number, cluster_id, {name: port for name, port in listens.items() if port}, voters, size
                 ),
             )
-            for number in voters
-        }
+
+        self.nodes = {number: node(number) for number in numbers}
+        self.apart = node(size + 1) if controller_apart else None
         self._admin: Admin | None = None
 
     @property
@@ -73,9 +84,10 @@ class ApacheKafkaCluster:
 
         Raises ChildFailed, after killing all, when one of them does not start.
         """
-        with ThreadPoolExecutor(len(self.nodes)) as starters:
+        away = [node for node in self._all() if not node.running]
+        with ThreadPoolExecutor(len(away) or 1) as starters:
             try:
-                for _ in starters.map(ApacheKafka.start, (node for node in self.nodes.values() if not node.running)):
+                for _ in starters.map(ApacheKafka.start, away):
                     pass
             except BaseException:
                 self.close()
@@ -88,12 +100,18 @@ class ApacheKafkaCluster:
         with ThreadPoolExecutor(len(self.nodes)) as stoppers:
             for _ in stoppers.map(ApacheKafka.stop, self.nodes.values()):
                 pass
+        if self.apart is not None:
+            # Without it the others could not say that they go.
+            self.apart.stop()
 
     def close(self) -> None:
         """Kill all nodes, wherever they are."""
         self._close_admin()
-        for node in self.nodes.values():
+        for node in self._all():
             node.kill()
+
+    def _all(self) -> list[ApacheKafka]:
+        return [*self.nodes.values(), *([] if self.apart is None else [self.apart])]
 
     def controller(self) -> int | None:
         """Return the node that leads the controllers' quorum, None while none does. It takes a tool's start."""

@@ -17,6 +17,7 @@ from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import logs_of
 from tests.chaos.history import Complaint, Health, HistoryWriter, Leftover, State
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S
+from tests.chaos.played_cluster import mend_processes
 
 _SESSION_MS: Final = int(SESSION_S * 1000)
 _SETTINGS: Final = {
@@ -35,20 +36,48 @@ _SETTINGS: Final = {
 }
 
 
+class _Node:
+    """A node whose start waits for no quorum that is not there yet: rows start one after the other."""
+
+    def __init__(self, node: ApacheKafka, nodes: Mapping[int, ApacheKafka], has_quorum: bool) -> None:
+        self._node = node
+        self._nodes = nodes
+        self._has_quorum = has_quorum
+        self.stop, self.kill, self.pause, self.resume = node.stop, node.kill, node.pause, node.resume
+
+    @property
+    def bootstrap(self) -> str:
+        return self._node.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._node.pid
+
+    @property
+    def running(self) -> bool:
+        return self._node.running
+
+    def start(self) -> None:
+        """Start it, and return when all that run serve, or are too few to."""
+        self._node.launch()
+        running = [node for node in self._nodes.values() if node.running]
+        if self._has_quorum or len(running) > len(self._nodes) // 2:
+            for node in running:
+                node.wait_until_serving()
+
+
 class ApacheChaosCluster:
     """An ``ApacheKafkaCluster`` as a ``PlayedCluster``; a context manager. There is no registry to look into, and what
     its nodes complain of is not judged here."""
 
-    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
-        self.cluster = ApacheKafkaCluster(directory, overrides={**_SETTINGS, **(overrides or {})})
+    def __init__(self, directory: Path, *, controller_apart: bool = False) -> None:
+        self.cluster = ApacheKafkaCluster(directory, overrides=_SETTINGS, controller_apart=controller_apart)
+        nodes = self.cluster.nodes
+        self.brokers = {number: _Node(node, nodes, has_quorum=controller_apart) for number, node in nodes.items()}
 
     @property
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
-
-    @property
-    def brokers(self) -> dict[int, ApacheKafka]:
-        return self.cluster.nodes
 
     @property
     def addresses(self) -> dict[int, str]:
@@ -59,7 +88,13 @@ class ApacheChaosCluster:
 
     def follower_of(self, place: Place, partition: int = 0) -> int:
         leader = self.leader_of(place, partition)
-        return min(self.cluster.in_sync(place.topic, partition) - {leader})
+        return min(self.in_sync(place, partition) - {leader})
+
+    def in_sync(self, place: Place, partition: int = 0) -> set[int]:
+        return self.cluster.in_sync(place.topic, partition)
+
+    def mend(self) -> None:
+        mend_processes(self.brokers)
 
     def wait_in_sync(self, place: Place, timeout_s: float = WAIT_TIMEOUT_S) -> None:
         self.cluster.wait_in_sync(place.topic, timeout_s=timeout_s)
@@ -95,7 +130,7 @@ class ApacheChaosCluster:
         self.cluster.stop_all()
 
     def note_files(self, history: HistoryWriter, topics: Mapping[str, str]) -> None:
-        for number, node in self.brokers.items():
+        for number, node in self.cluster.nodes.items():
             history.note(*logs_of(number, node.log_directory, topics))
 
     def complaints(self) -> list[Complaint | Leftover]:

@@ -75,6 +75,7 @@ def _batches(path: Path) -> Iterator[Batch]:
                 (columns.offset_at(row), name_of(columns.value_at(row)), _key(columns.key_at(row)))
                 for row in range(columns.count)
             ],
+            writer=f"{header.producer_id}/{header.producer_epoch}" if header.producer_id >= 0 else "",
         )
         position += max(header.size_bytes, HEADER_BYTES)
 

@@ -64,10 +64,12 @@ class Topic(Event):
 @dataclass(kw_only=True, slots=True)
 class Client(Event):
     """``kind`` is producer, prober (it sends single records), poller (assigned by hand), member (of ``group``) or
-    observer. Pollers, and groups, that ``drain`` go on until they have read to the end of what is there."""
+    observer. Pollers, and groups, that ``drain`` go on until they have read to the end of what is there. Whoever judges
+    a producer that ``may_renew_itself`` lets it write again, under another producer epoch, what it was not answered."""
 
     kind: str
     idempotent: bool = False
+    may_renew_itself: bool = False
     acks: str = "all"
     group: str = ""
     drains: bool = False
@@ -242,13 +244,15 @@ class Ephemeral(Event):
 
 @dataclass(kw_only=True, slots=True)
 class Batch:
-    """``digest`` is of all its bytes, header included; ``records`` are offset, value and key."""
+    """``digest`` is of all its bytes, header included; ``records`` are offset, value and key. ``writer`` is an
+    idempotent producer's id and epoch, "7/0"."""
 
     base_offset: int
     last_offset: int
     epoch: int
     digest: str
     records: list[tuple[int, str, str | None]]
+    writer: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -309,7 +313,8 @@ def as_json(event: Event) -> str:
             fields[field.name] = round(value, 6) if isinstance(value, float) else value
     if isinstance(event, Log):
         fields["batches"] = [
-            [batch.base_offset, batch.last_offset, batch.epoch, batch.digest, batch.records] for batch in event.batches
+            [batch.base_offset, batch.last_offset, batch.epoch, batch.digest, batch.records, batch.writer]
+            for batch in event.batches
         ]
     return json.dumps(fields, separators=(",", ":"))
 
@@ -344,11 +349,12 @@ def read_history(paths: Iterable[Path]) -> Iterator[Event]:
 
 
 def _batch(fields: list[Any]) -> Batch:
-    base_offset, last_offset, epoch, digest, records = fields
+    base_offset, last_offset, epoch, digest, records, *writer = fields
     return Batch(
         base_offset=base_offset,
         last_offset=last_offset,
         epoch=epoch,
         digest=digest,
         records=[(offset, value, key) for offset, value, key in records],
+        writer=writer[0] if writer else "",
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
+from spark_kafkalite.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
@@ -24,6 +25,7 @@ from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
 from tests.chaos.history import Complaint, Ephemeral, Health, HistoryWriter, Leftover, State
 from tests.chaos.lines import REGISTRY, ForwardedLines, Lines
+from tests.chaos.played_cluster import mend_processes
 from tests.chaos.power import Images
 from tests.crash.loop_disk import Disks
 from tests.paths import PROJECT
@@ -119,7 +121,14 @@ class ChaosCluster:
     def follower_of(self, place: Place, partition: int = 0) -> int:
         """Return a follower that is in sync."""
         leader = self.leader_of(place, partition)
-        return min(self.cluster.in_sync(place.topic, partition) - {leader})
+        return min(self.in_sync(place, partition) - {leader})
+
+    def in_sync(self, place: Place, partition: int = 0) -> set[int]:
+        return self.cluster.in_sync(place.topic, partition)
+
+    def mend(self) -> None:
+        self.lines.heal()
+        mend_processes(self.brokers)
 
     def wait_in_sync(self, place: Place, timeout_s: float = _WAIT_S) -> None:
         self.cluster.wait_in_sync(place.topic, timeout_s=timeout_s)
@@ -167,7 +176,7 @@ class ChaosCluster:
             *(
                 Health(
                     begun=now, ended=now, broker=number, phase=phase,
-                    open_files=len(os.listdir(f"/proc/{broker.pid}/fd")), resident_bytes=broker.resident_bytes(),
+                    open_files=_open_files(broker.pid), resident_bytes=broker.resident_bytes(),
                 )
                 for number, broker in self.brokers.items()
             )
@@ -249,3 +258,14 @@ class ChaosCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.__exit__(kind, error, trace)
+
+
+def _open_files(pid: int) -> int:
+    """Return how many files a broker has open without indexes: of these as many as it has read stay open, up to a
+    bound (``log.files.open_files``)."""
+    directory, count = Path(f"/proc/{pid}/fd"), 0
+    for name in os.listdir(directory):
+        # What is closed meanwhile is not open.
+        with contextlib.suppress(FileNotFoundError):
+            count += not os.readlink(directory / name).endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    return count

@@ -26,6 +26,7 @@ from tests.chaos.history import Complaint, HistoryWriter, Leftover
 from tests.chaos.judge import judge_files
 from tests.chaos.lines import ForwardedLines, HostLines, Lines
 from tests.chaos.our_cluster import SIZE, ChaosCluster
+from tests.chaos.played_cluster import PlayedCluster
 from tests.chaos.report import line_of, update_report
 from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
 from tests.chaos.workload import RunFailed, Workload, make_topic
@@ -85,19 +86,21 @@ def play(
                 on_zookeeper=first.on_zookeeper,
             )
             with cluster:
-                _play_all(alike, cluster, directory, seed, compiled.result(), mixed_s, found)
+                play_on(cluster, alike, directory, seed, compiled.result(), mixed_s, found)
     return found
 
 
-def _play_all(
+def play_on(
+    cluster: PlayedCluster,
     rows: Iterable[Row],
-    cluster: ChaosCluster,
     directory: Path,
     seed: int,
     class_path: str,
     mixed_s: float,
     found: Round,
 ) -> None:
+    """Play rows, each with a topic of its own, one after the other on a cluster that runs; stop it and note its files.
+    ``class_path`` has the Java producer."""
     topics: dict[str, dict[str, str]] = {}
     foreseen: list[str] = []
     broken = ""
@@ -122,7 +125,7 @@ def _play_all(
                 played.problem = str(error)
                 logger.info("row %s: %s", row.label, error)
                 try:
-                    _mend(cluster)
+                    cluster.mend()
                 except ChildFailed as failure:
                     broken = str(failure)
     cluster.stop()
@@ -136,7 +139,7 @@ def _play_all(
 
 def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
     cluster, place = stage.cluster, stage.place
-    workload = Workload(place, directory, class_path)
+    workload = Workload(place, directory, class_path, loses_records=row.loses_records)
     try:
         workload.start()
         time.sleep(_STEADY_S)
@@ -155,38 +158,34 @@ def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
     cluster.note_registrations(place.history)
 
 
-def _come_to_rest(cluster: ChaosCluster, place: Place) -> None:
+def _come_to_rest(cluster: PlayedCluster, place: Place) -> None:
     """Wait until every ISR has been full for some seconds. After a silence TCP sends again ever more seldom: a follower
     may leave the ISR when its line has long been mended. That they do not come back is for the judge to say."""
     until = time.monotonic() + _REST_WITHIN_S
     steady_since = time.monotonic()
     while (now := time.monotonic()) < steady_since + _STEADY_S and now < until:
-        if any(len(cluster.cluster.in_sync(place.topic, at)) < len(cluster.brokers) for at in range(place.partitions)):
+        if any(len(cluster.in_sync(place, at)) < len(cluster.brokers) for at in range(place.partitions)):
             steady_since = time.monotonic()
         time.sleep(_LOOK_S)
 
 
-def _mend(cluster: ChaosCluster) -> None:
-    """Have the cluster as the next row expects it, whatever the last one left."""
-    cluster.lines.heal()
-    for broker in cluster.brokers.values():
-        if broker.running:
-            broker.resume()
-        else:
-            broker.start()
-
-
 def main(arguments: list[str]) -> int:
     by_label = {row.label: row for row in (*ROWS, *MORE_ROWS)}
+
+    def row(label: str) -> Row:
+        if label not in by_label:
+            raise argparse.ArgumentTypeError(f"there is no row {label}: {', '.join(by_label)}")
+        return by_label[label]
+
     parser = argparse.ArgumentParser(prog="play", description="Play rows of faults on a cluster of ours.")
-    parser.add_argument("rows", nargs="*", choices=by_label, metavar="ROW", help="all when none is named")
+    parser.add_argument("rows", nargs="*", type=row, metavar="ROW", help="all when none is named")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, help="where data and histories are left; a new one by default")
     parser.add_argument("--namespaces", action="store_true", help="hosts of their own for everybody; needs root")
     parser.add_argument("--mixed-seconds", type=float, default=60.0, help="how long row 9 lasts (60)")
     parser.add_argument("--report", type=Path, help="a page whose table of rows gets what came of these")
     options = parser.parse_args(arguments)
-    rows = [by_label[label] for label in options.rows or by_label]
+    rows = options.rows or list(by_label.values())
     if options.namespaces and (reason := hosts.problem()) is not None:
         parser.error(f"--namespaces: {reason}")
     if options.namespaces and (apart := [row.label for row in rows if row.needs_loopback]):

@@ -54,6 +54,12 @@ class PlayedCluster(Protocol):
     def follower_of(self, place: Place, partition: int = 0) -> int:
         """Return a follower that is in sync."""
 
+    def in_sync(self, place: Place, partition: int = 0) -> set[int]:
+        """Return a partition's ISR."""
+
+    def mend(self) -> None:
+        """Have every broker run and be reached, whatever was done to them. Raises ChildFailed."""
+
     def wait_in_sync(self, place: Place, timeout_s: float = ...) -> None:
         """Wait until every ISR is full. Raises ChildFailed."""
 
@@ -74,3 +80,12 @@ class PlayedCluster(Protocol):
 
     def complaints(self) -> list[Complaint | Leftover]:
         """Return what the stopped brokers complain of, and have left behind."""
+
+
+def mend_processes(brokers: Mapping[int, PlayedBroker]) -> None:
+    """Have these processes run and go on. Raises ChildFailed."""
+    for broker in brokers.values():
+        if broker.running:
+            broker.resume()
+        else:
+            broker.start()

@@ -1,6 +1,6 @@
 """A Spark stream that says what it is given, for ``clients/spark_stream.py``.
 
-    python -m tests.chaos.stream_program BOOTSTRAP TOPIC GROUP CHECKPOINT
+    python -m tests.chaos.stream_program BOOTSTRAP TOPIC GROUP CHECKPOINT FAIL_ON_DATA_LOSS
 
 prints a line for each batch: JSON, a list of partition, offset and the value's name. It ends when its input does, or by
 the query's error.
@@ -24,7 +24,7 @@ _TRIGGER = "1 second"
 _STACK = "-Xss16m"
 
 
-def main(bootstrap: str, topic: str, group: str, checkpoint: str) -> None:
+def main(bootstrap: str, topic: str, group: str, checkpoint: str, fail_on_data_loss: str) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[1]").appName("chaos")
@@ -53,6 +53,7 @@ def main(bootstrap: str, topic: str, group: str, checkpoint: str) -> None:
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("groupId", group)
+        .option("failOnDataLoss", fail_on_data_loss)
         .load()
         .select("partition", "offset", "value")
         .writeStream.foreachBatch(say)

@@ -91,7 +91,16 @@ class Workload:
     there is a registry, also a group of registry consumers; where brokers know them, one of the newer groups; and with
     ``KAFKALITE_SOAK`` a Spark stream."""
 
-    def __init__(self, place: Place, directory: Path, java_class_path: str | None = None, rate: float = _RATE) -> None:
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        java_class_path: str | None = None,
+        rate: float = _RATE,
+        *,
+        loses_records: bool = False,
+    ) -> None:
+        """``loses_records``: what was acknowledged may go, and who would end by that goes on."""
         self.place = place
         group, streams, newer = (f"{place.topic}-{kind}" for kind in ("group", "streams", "newer"))
         self.producers: list[ChaosProducer] = [
@@ -124,7 +133,7 @@ class Workload:
             self.others.append(OffsetObserver("newer-asker", place, newer))
         if os.environ.get("KAFKALITE_SOAK"):
             spark = f"{place.topic}-spark"
-            self.readers.append(SparkStream("spark", place, spark, directory))
+            self.readers.append(SparkStream("spark", place, spark, directory, fails_on_loss=not loses_records))
             self.others.append(OffsetObserver("spark-asker", place, spark))
 
     @property

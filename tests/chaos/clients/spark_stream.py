@@ -19,8 +19,9 @@ from tests.paths import PROJECT
 class SparkStream(ChaosReader):
     """One query without a restart: each batch is what follows the one before. It commits for its group to be seen."""
 
-    def __init__(self, who: str, place: Place, group: str, directory: Path) -> None:
+    def __init__(self, who: str, place: Place, group: str, directory: Path, *, fails_on_loss: bool = True) -> None:
         super().__init__(who, place)
+        self._fails_on_loss = "true" if fails_on_loss else "false"
         self.group = group
         self._directory = directory
         self._process: subprocess.Popen[str] | None = None
@@ -35,7 +36,7 @@ class SparkStream(ChaosReader):
         with (
             errors_path.open("wb") as errors,
             subprocess.Popen(
-                [*command, self.group, str(checkpoint)],
+                [*command, self.group, str(checkpoint), self._fails_on_loss],
                 cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             ) as process,
         ):  # fmt: skip

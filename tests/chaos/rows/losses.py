@@ -205,7 +205,14 @@ MORE_ROWS: Final = (
         foreseen=(_CUT_BELOW_COMMITTED,),
         is_alone=True,
     ),
-    Row("7c", cut_all_power, disks=DisksOfBroker.IMAGED, foreseen=(_CUT_BELOW_COMMITTED,), is_alone=True),
+    Row(
+        "7c",
+        cut_all_power,
+        disks=DisksOfBroker.IMAGED,
+        foreseen=(_CUT_BELOW_COMMITTED,),
+        is_alone=True,
+        loses_records=True,
+    ),
     # A broker that copies everything opens files of idle topics that it had not opened before.
-    Row("32", return_empty, is_alone=True),
+    Row("32", return_empty, is_alone=True, loses_records=True),
 )

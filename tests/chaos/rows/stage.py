@@ -220,6 +220,8 @@ class Row:
     foreseen: tuple[str, ...] = ()
     # Whether it needs a cluster for itself: it costs other rows their records, or their topics disturb it.
     is_alone: bool = False
+    # Whether what was acknowledged may go, by unclean elections.
+    loses_records: bool = False
     # Whether the registry is a real ZooKeeper.
     on_zookeeper: bool = False
     # Whether it is for hosts of their own (``lines.HostLines``), or for connections that can be ended

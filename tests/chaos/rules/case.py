@@ -155,10 +155,12 @@ class FinalLog:
         self.offsets: dict[str, list[int]] = defaultdict(list)
         self.last_of_key: dict[str, int] = {}
         self.epochs: dict[int, int] = {}
+        self.writers: dict[int, str] = {}
         for batch in log.batches:
             for offset, value, key in batch.records:
                 self.values[offset] = value
                 self.epochs[offset] = batch.epoch
+                self.writers[offset] = batch.writer
                 self.offsets[value].append(offset)
                 if key is not None:
                     self.last_of_key[key] = offset

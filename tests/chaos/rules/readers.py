@@ -12,7 +12,7 @@ from tests.chaos.rules.case import Case, Violation
 
 def reading_order(case: Case) -> Iterator[Violation]:
     """C6: a reader goes forward record by record. After a seek it begins with the first record from there on; a member
-    may begin anywhere when it gets partitions."""
+    may begin anywhere when it gets partitions, and everybody whose position an unclean election has taken."""
     existing = {at: sorted(final.values) for at, final in case.final.items()}
     for client in case.clients.values():
         if client.kind not in ("poller", "member"):
@@ -33,8 +33,9 @@ def _one_poll(
     expected, before = next_offsets.get(poll.at, (None, poll))
     for offset, value in poll.records:
         if expected is not None and offset < expected:
-            text = f"{case.name(poll.at)}: {poll.who} was shown offset {offset} ({value}) after offset {expected - 1}"
-            yield Violation("C6", text, (before, poll))
+            if not any(before.begun <= each.ended and each.begun <= poll.ended for each in case.unclean(poll.at)):
+                shown = f"{poll.who} was shown offset {offset} ({value}) after offset {expected - 1}"
+                yield Violation("C6", f"{case.name(poll.at)}: {shown}", (before, poll))
         elif expected is not None:
             skipped = existing[bisect_left(existing, expected) : bisect_left(existing, offset)]
             if skipped:
@@ -153,6 +154,9 @@ def told_offsets(case: Case) -> Iterator[Violation]:
             continue
         group = event.group if isinstance(event, Committed) else ""
         asked_for = [rewind for rewind in case.of(Rewind) if rewind.at == event.at and rewind.group == group]
+        if group and any(rewind.begun <= event.ended for rewind in case.unclean(event.at)):
+            # A commit outlives the records that it was for, and its group begins anew.
+            continue
         if not any(before.begun <= rewind.ended and rewind.begun <= event.ended for rewind in asked_for):
             text = (
                 f"{case.name(event.at)}: {event.who} was told that {before.offset} is {kind}, and then {event.offset}"

@@ -87,9 +87,16 @@ def no_duplicates(case: Case) -> Iterator[Violation]:
     election may take what the broker knew of its producers."""
     for at, value, offsets, send in duplicates(case):
         client = case.clients.get(send.who)
-        if client is not None and client.idempotent and not case.unclean(at):
-            text = f"{case.name(at)}: {value} of the idempotent producer {send.who} is at offsets {sorted(offsets)}"
-            yield Violation("C4", text, (send,))
+        if client is None or not client.idempotent or case.unclean(at):
+            continue
+        final = case.final.get(at)
+        writers = {offset: final.writers.get(offset, "") if final is not None else "" for offset in sorted(offsets)}
+        if client.may_renew_itself and all(writers.values()) and len(set(writers.values())) == len(writers):
+            continue
+        places = ", ".join(f"{offset} ({writer})" if writer else f"{offset}" for offset, writer in writers.items())
+        yield Violation(
+            "C4", f"{case.name(at)}: {value} of the idempotent producer {send.who} is at offsets {places}", (send,)
+        )
 
 
 def duplicates(case: Case) -> Iterator[tuple[At, str, set[int], Send]]:

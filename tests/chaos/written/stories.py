@@ -42,6 +42,7 @@ class Story:
     more: list[Event] = field(default_factory=list)
     fault: Fault = field(default_factory=lambda: Fault(name="nothing", begun=4.0, ended=6.0))
     is_compacted: bool = False
+    may_renew_itself: bool = False
 
     def events(self) -> list[Event]:
         logs = [
@@ -59,7 +60,7 @@ class Story:
         return [
             Topic(topic=T, name="rows", partitions=1, replicas=3, is_compacted=self.is_compacted),
             Topic(topic="gone", name="gone", partitions=1, replicas=3, is_kept=False),
-            Client(who="p", kind="producer", idempotent=True),
+            Client(who="p", kind="producer", idempotent=True, may_renew_itself=self.may_renew_itself),
             Client(who="plain", kind="producer"),
             Client(who="loose", kind="producer", acks="1"),
             Client(who="reader", kind="poller", drains=True),

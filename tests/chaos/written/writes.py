@@ -165,6 +165,26 @@ def an_unacknowledged_one_twice(story: Story) -> None:
     story.all_logs([*values(*range(10)), "p-9"])
 
 
+def _twice_by(story: Story, first: str, second: str) -> None:
+    story.may_renew_itself = True
+    story.all_logs([*values(*range(10)), "p-9"])
+    story.shown = story.delivered = [*enumerate([*values(*range(10)), "p-9"])]
+    for batches in story.logs.values():
+        for batch in batches:
+            batch.writer = second if batch.base_offset == 10 else first
+
+
+@allowed
+def written_again_under_a_new_producer_epoch(story: Story) -> None:
+    _twice_by(story, "7/0", "7/1")
+
+
+@breaks("C4")
+def written_again_under_the_same_producer_epoch(story: Story) -> None:
+    """That is for the broker to see."""
+    _twice_by(story, "7/0", "7/0")
+
+
 @allowed
 def an_idempotent_producers_record_twice_after_an_unclean_election(story: Story) -> None:
     story.all_logs([*values(*range(10)), "p-9"])
