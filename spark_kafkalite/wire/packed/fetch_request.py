@@ -3,6 +3,9 @@
 One flow for all versions: what differs is the layout of lengths (flexible from 12), what names a topic (its id from 13
 on), the fixed part of a partition, for which there is one ``struct`` per shape, and which fields exist, given where
 they are read.
+
+Whoever keeps up with one partition, a follower or a consumer, asks for it record by record and for nothing else. Such a
+request is parsed and packed with one ``struct`` (``_ONE``): it would cost more than what it brings.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from spark_kafkalite.wire.packed.fetch_versions import (
     FETCH_FLEXIBLE,
     FETCH_VERSIONS,
     Topic,
+    is_topic_id,
     topic_reader,
     topic_writer,
 )
@@ -48,6 +52,13 @@ _FETCH_PARTITION_4: Final = struct.Struct(">iqi")  # partition, fetch offset, ma
 _FETCH_PARTITION_5: Final = struct.Struct(">iqqi")  # ... with the log start offset before max bytes
 _FETCH_PARTITION_9: Final = struct.Struct(">iiqqi")  # ... with the current leader epoch after the partition
 _FETCH_PARTITION_12: Final = struct.Struct(">iiqiqi")  # ... with the last fetched epoch after the fetch offset
+# From version 15 on, a request of one partition whose lists and strings are empty but for it: the head, the session
+# id and epoch, the topic id and its partition between their counts, then, a byte each, the tagged fields of the
+# partition and the topic, the forgotten topics, the rack, and how many tagged fields there are.
+_ONE: Final = struct.Struct(">iiibiiB16sBiiqiqi5B")
+_ONE_AND_ITS_REPLICA: Final = struct.Struct(f"{_ONE.format}BBiqB")  # ... with the tagged field of the replica
+_COUNT_OF_ONE: Final = 2
+_REPLICA_TAG_BYTES: Final = _REPLICA.size + 1
 
 
 def _fetch_partition_struct(version: int) -> struct.Struct:
@@ -95,7 +106,48 @@ def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
 
 
 def _parse_whole(view: memoryview, position: int, version: int) -> FetchRequest:
+    if version >= _REPLICA_STATE:
+        request = _parse_one(view, position)
+        if request is not None:
+            return request
     return run_whole(_parse_fetch(view, position, version))
+
+
+def _parse_one(view: memoryview, position: int) -> FetchRequest | None:
+    """Parse a request of one partition; None when it is of another shape."""
+    replica_id = replica_epoch = -1
+    length = len(view) - position
+    if length == _ONE.size:
+        (
+            max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+            topics, topic, partitions, partition, epoch, offset, last_epoch, log_start, limit, *rest,
+        ) = _ONE.unpack_from(view, position)  # fmt: skip
+        if rest != [0, 0, 1, 1, 0]:
+            return None
+    elif length == _ONE_AND_ITS_REPLICA.size:
+        (
+            max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+            topics, topic, partitions, partition, epoch, offset, last_epoch, log_start, limit,
+            *rest, replica_id, replica_epoch, end,
+        ) = _ONE_AND_ITS_REPLICA.unpack_from(view, position)  # fmt: skip
+        if end or rest != [0, 0, 1, 1, 1, 1, _REPLICA_TAG_BYTES]:
+            return None
+    else:
+        return None
+    if topics != _COUNT_OF_ONE or partitions != _COUNT_OF_ONE:
+        return None
+    asked = FetchPartition(partition, offset, limit, epoch, last_epoch, log_start)
+    return FetchRequest(
+        [(topic, [asked])],
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        replica_id,
+        session_id,
+        session_epoch,
+        replica_epoch=replica_epoch,
+    )
 
 
 def parse_fetch_in_slices(view: Buffer, position: int, version: int) -> Work[FetchRequest]:
@@ -241,6 +293,10 @@ def pack_fetch_request(correlation_id: int, client_id: str | None, version: int,
 def pack_fetch_body(version: int, request: FetchRequest) -> bytes:
     """Return a Fetch request without a header."""
     check_version("Fetch", version, FETCH_VERSIONS)
+    if version >= _REPLICA_STATE and len(request.topics) == 1 and len(request.topics[0][1]) == 1:
+        packed = _pack_one(request)
+        if packed is not None:
+            return packed
     flexible = version >= FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     put_topic = topic_writer(version, layout)
@@ -279,6 +335,22 @@ def pack_fetch_body(version: int, request: FetchRequest) -> bytes:
     if flexible:
         _put_request_tags(out, request, version)
     return bytes(out)
+
+
+def _pack_one(request: FetchRequest) -> bytes | None:
+    """Pack a request of one partition; None when there is more in it."""
+    topic, (asked,) = request.topics[0]
+    if request.forgotten_topics or request.rack_id or request.cluster_id is not None or not is_topic_id(topic):
+        return None
+    partition, offset, limit, epoch, last_epoch, log_start = asked
+    values = (
+        request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level,
+        request.session_id, request.session_epoch,
+        _COUNT_OF_ONE, topic, _COUNT_OF_ONE, partition, epoch, offset, last_epoch, log_start, limit, 0, 0, 1, 1,
+    )  # fmt: skip
+    if request.replica_id == request.replica_epoch == -1:
+        return _ONE.pack(*values, 0)
+    return _ONE_AND_ITS_REPLICA.pack(*values, 1, 1, _REPLICA_TAG_BYTES, request.replica_id, request.replica_epoch, 0)
 
 
 def _put_request_tags(out: bytearray, request: FetchRequest, version: int) -> None:

@@ -1,4 +1,7 @@
-"""Fetch responses, packed and parsed by hand; see ``packed`` and ``fetch_request``."""
+"""Fetch responses, packed and parsed by hand; see ``packed`` and ``fetch_request``.
+
+As there, an answer that is one partition's, and has few records, goes by one ``struct``.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire import header
 from spark_kafkalite.wire.packed.fetch_versions import (
     FETCH,
+    FETCH_BY_ID,
     FETCH_FLEXIBLE,
     FETCH_VERSIONS,
     Topic,
+    is_topic_id,
     topic_reader,
     topic_writer,
 )
 from spark_kafkalite.wire.packed.layout import (
     AT_ONCE,
     COMPACT,
+    COPIED_RECORDS_BYTES,
     LEGACY,
     Buffer,
     NodeEndpoint,
@@ -43,6 +49,12 @@ _IQ: Final = struct.Struct(">iq")
 _QQ: Final = struct.Struct(">qq")
 _FETCHED_4: Final = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
 _FETCHED_5: Final = struct.Struct(">ihqqq")  # ... and the log start offset
+# From version 13 on, an answer of one partition up to the length of its records: throttle time, error code, session id,
+# the topic's id and its partition between their counts, how many aborted transactions, the preferred replica. Behind
+# the records there are no tagged fields: of the partition, the topic and the answer.
+_ONE: Final = struct.Struct(">ihiB16sBihqqqBi")
+_COUNT_OF_ONE: Final = 2
+_NO_TAGS: Final = b"\x00\x00\x00"
 
 
 class FetchedPartition(NamedTuple):
@@ -86,11 +98,43 @@ def pack_fetch_response(
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[list[Piece], int]:
     """Return the pieces of a Fetch response, record buffers and slices among them, and their length together."""
+    if version >= FETCH_BY_ID and len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
+        check_version("Fetch", version, FETCH_VERSIONS)
+        topic, (partition,) = topics[0]
+        packed = _pack_one(correlation_id, version, topic, partition, throttle_time_ms, error_code, session_id)
+        if packed is not None:
+            return [packed], len(packed)
     return run_whole(
         pack_fetch_response_in_slices(
             correlation_id, version, topics, throttle_time_ms, error_code, session_id, node_endpoints
         )
     )
+
+
+def _pack_one(
+    correlation_id: int, version: int, topic: Topic, fetched: FetchedPartition, throttle_time_ms: int, error_code: int,
+    session_id: int,
+) -> bytearray | None:  # fmt: skip
+    """Pack an answer of one partition with few records; None when there is more in it."""
+    records, aborted = fetched.records, fetched.aborted_transactions
+    if (
+        type(records) is not bytes
+        or not is_topic_id(topic)
+        or len(records) > COPIED_RECORDS_BYTES
+        or aborted
+        or fetched.diverging_epoch is not None
+        or fetched.current_leader is not None
+    ):
+        return None
+    out = header.pack_response_header(FETCH, version, correlation_id)
+    out += _ONE.pack(
+        throttle_time_ms, error_code, session_id, _COUNT_OF_ONE, topic, _COUNT_OF_ONE, *fetched[:5],
+        0 if aborted is None else 1, fetched.preferred_read_replica,
+    )  # fmt: skip
+    COMPACT.put_records_length(out, len(records))
+    out += records
+    out += _NO_TAGS
+    return out
 
 
 def pack_fetch_response_in_slices(
@@ -173,7 +217,30 @@ def parse_fetch_answer(view: Buffer, version: int) -> FetchResponse:
     return parsed(_parse_answer, view, 0, version, FETCH_VERSIONS, "Fetch response")
 
 
+def _parse_one(view: memoryview, position: int) -> FetchResponse | None:
+    """Parse an answer of one partition, without its header; None when it is of another shape."""
+    if len(view) - position <= _ONE.size:
+        return None
+    (
+        throttle_time_ms, error_code, session_id, topics, topic, partitions,
+        partition, code, high_watermark, last_stable, log_start, aborted, preferred,
+    ) = _ONE.unpack_from(view, position)  # fmt: skip
+    if topics != _COUNT_OF_ONE or partitions != _COUNT_OF_ONE or aborted > 1:
+        return None
+    records, position = COMPACT.records(view, position + _ONE.size)
+    if len(view) - position != len(_NO_TAGS) or any(view[position:]):
+        return None
+    fetched = FetchedPartition(
+        partition, code, high_watermark, last_stable, log_start, records, [] if aborted else None, preferred
+    )
+    return FetchResponse(-1, [(topic, [fetched])], throttle_time_ms, error_code, session_id)
+
+
 def _parse_answer(view: memoryview, position: int, version: int) -> FetchResponse:
+    if version >= FETCH_BY_ID:
+        answer = _parse_one(view, position)
+        if answer is not None:
+            return answer
     flexible = version >= FETCH_FLEXIBLE
     layout = COMPACT if flexible else LEGACY
     read_topic = topic_reader(version, layout)

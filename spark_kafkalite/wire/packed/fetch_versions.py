@@ -26,12 +26,16 @@ def _read_topic_id(view: memoryview, position: int, field: str) -> tuple[bytes, 
     return bytes(view[position:end]), end
 
 
+def is_topic_id(topic: Topic) -> bool:
+    return type(topic) is bytes and len(topic) == _ID_BYTES
+
+
 def _put_topic_id(out: bytearray, topic_id: Topic) -> None:
-    if type(topic_id) is not bytes or len(topic_id) != _ID_BYTES:
+    if not is_topic_id(topic_id):
         raise ValueError(
             f"a topic's id has {_ID_BYTES} bytes, and from Fetch {FETCH_BY_ID} on it is needed: {topic_id!r}"
         )
-    out += topic_id
+    out += topic_id  # type: ignore[arg-type]
 
 
 def topic_reader(version: int, layout: Layout) -> Callable[[memoryview, int, str], tuple[Topic, int]]:

@@ -321,7 +321,7 @@ class DelayedFetch(WaitingFetch):
     __slots__ = ("_context", "_fetching", "_is_long", "_is_looking", "_leaders", "_look_again")
 
     def __init__(self, fetching: Fetching) -> None:
-        super().__init__()
+        super().__init__(fetching.exchange.connection)
         self._fetching = fetching
         self._context = fetching.context
         # Of a fetch without a session, whose partitions are watched by this alone.

@@ -39,9 +39,10 @@ PRODUCED = by_topic(
         st.none() | st.tuples(st.integers(0, 100), int32),
     )
 )
+FETCH_PARTITIONS = st.builds(packed.FetchPartition, int32, int64, int32, int32, int32, int64)
 FETCH_REQUESTS = st.builds(
     packed.FetchRequest,
-    by_topic(st.builds(packed.FetchPartition, int32, int64, int32, int32, int32, int64)),
+    by_topic(FETCH_PARTITIONS),
     int32,
     int32,
     int32,
@@ -53,6 +54,22 @@ FETCH_REQUESTS = st.builds(
     names,
     st.none() | names,
     int64,
+)
+# Of who keeps up with one partition: parsed and packed apart, but for the last.
+KEEPING_UP_REQUESTS = st.builds(
+    packed.FetchRequest,
+    st.tuples(names, FETCH_PARTITIONS.map(lambda one: [one])).map(lambda one: [one]),
+    int32,
+    int32,
+    int32,
+    st.sampled_from([0, 1]),
+    st.just(-1) | int32,
+    int32,
+    int32,
+    st.just(()),
+    st.sampled_from(["", "", "rack"]),
+    st.none(),
+    st.just(-1) | int64,
 )
 FETCHED = by_topic(
     st.builds(
@@ -69,6 +86,22 @@ FETCHED = by_topic(
         st.none() | st.tuples(st.integers(0, 100), int32),
     )
 )
+KEPT_UP_WITH = st.tuples(
+    names,
+    st.builds(
+        packed.FetchedPartition,
+        int32,
+        int16,
+        int64,
+        int64,
+        int64,
+        st.binary(max_size=20) | record_bytes,
+        st.none() | st.just([]) | st.lists(st.tuples(int64, int64), max_size=2),
+        int32,
+        st.none(),
+        st.none(),
+    ).map(lambda one: [one]),
+).map(lambda one: [one])
 
 
 def of_version(data: st.DataObject, version: int, topics):
@@ -236,8 +269,8 @@ class TestEqualToTheCodecAndToKio:
         assert parsed_topics == [(name, [p._replace(**missing) for p in ps]) for name, ps in topics]
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
-    @settings(max_examples=30, deadline=None)
-    @given(FETCH_REQUESTS, st.data())
+    @settings(max_examples=60, deadline=None)
+    @given(FETCH_REQUESTS | KEEPING_UP_REQUESTS, st.data())
     def test_fetch_request(self, samples, version, request_fields, data):
         request_fields = request_fields._replace(
             topics=of_version(data, version, request_fields.topics),
@@ -267,8 +300,8 @@ class TestEqualToTheCodecAndToKio:
         assert packed.parse_fetch(view, position, version) == expected
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
-    @settings(max_examples=30, deadline=None)
-    @given(FETCHED, int32, int16, int32, endpoints, st.data())
+    @settings(max_examples=60, deadline=None)
+    @given(FETCHED | KEPT_UP_WITH, int32, int16, int32, st.just([]) | endpoints, st.data())
     def test_fetch_response(self, version, topics, throttle_time_ms, error_code, session_id, node_endpoints, data):
         topics = of_version(data, version, topics)
         rest = (topics, throttle_time_ms, error_code, session_id, node_endpoints)
@@ -369,6 +402,16 @@ def sample_frames() -> list[tuple[str, int, bytes, int]]:
         frames.append(("parse_fetch", version, frame, read_request_header(frame)[1]))
         frame = joined(packed.pack_fetch_response(1, version, fetched, 0, 0, 5, nodes))
         frames.append(("parse_fetch_response", version, frame, 0))
+        for request_of_one in (
+            packed.FetchRequest([(request.topics[0][0], [packed.FetchPartition(0, 5, 100)])]),
+            packed.FetchRequest(
+                [(request.topics[0][0], [packed.FetchPartition(0, 5, 100)])], replica_id=3, replica_epoch=2**40
+            ),
+        ):
+            frame = packed.pack_fetch_request(1, "c", version, request_of_one)
+            frames.append(("parse_fetch", version, frame, read_request_header(frame)[1]))
+        of_one = [(fetched[0][0], [packed.FetchedPartition(0, 0, 9, 9, 0, b"r" * 40)])]
+        frames.append(("parse_fetch_response", version, joined(packed.pack_fetch_response(1, version, of_one)), 0))
     return frames
 
 
@@ -457,3 +500,9 @@ def test_very_many_empty_partitions_are_refused(version):
 def test_a_topic_without_an_id_is_not_packed_where_ids_name_topics(topic):
     with pytest.raises(ValueError, match="a topic's id has 16 bytes"):
         packed.pack_fetch_request(1, "c", 13, packed.FetchRequest([(topic, [])]))
+    for version in packed.FETCH_VERSIONS[-5:]:
+        of_one = [(topic, [packed.FetchPartition(0, 5, 100)])]
+        with pytest.raises(ValueError, match="a topic's id has 16 bytes"):
+            packed.pack_fetch_request(1, "c", version, packed.FetchRequest(of_one))
+        with pytest.raises(ValueError, match="a topic's id has 16 bytes"):
+            packed.pack_fetch_response(1, version, [(topic, [packed.FetchedPartition(0)])])
