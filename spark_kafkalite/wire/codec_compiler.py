@@ -20,8 +20,8 @@ lengths are compared before anything is read at them, so no index is ever negati
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
 
-In slices, what loops over elements is a generator that yields after every ``_ELEMENTS_AT_ONCE`` of them, and so is
-what calls it; a struct without such loops is read or written by a plain function in both forms.
+In slices, what loops over elements is a generator that yields after every ``_ELEMENTS_AT_ONCE`` of them, or after so
+many bytes, and so is what calls it; a struct without such loops is read or written by a plain function in both forms.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_kafkalite.wire import primitives
-from spark_kafkalite.wire.message import Message, SchemaRow
+from spark_kafkalite.wire.message import ApiMessage, Message, SchemaRow
 
 # Fixed-width types: struct code and size.
 FIXED: Final = {
@@ -49,6 +49,8 @@ FIXED: Final = {
 }
 # Elements that are read or written between two yields: some hundred microseconds. A power of two.
 _ELEMENTS_AT_ONCE: Final = 128
+# The same of elements with byte fields, which may be large.
+_BYTES_AT_ONCE: Final = 256 * 1024
 LENGTH_CODES: Final = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}
 # What the generated source may call.
 _HELPERS: Final = {
@@ -58,6 +60,7 @@ _HELPERS: Final = {
     "read_tagged_field": primitives.read_tagged_field,
     "bad_count": primitives.bad_count,
     "bad_length": primitives.bad_length,
+    "too_many_bytes": primitives.too_many_bytes,
     "too_many_elements": primitives.too_many_elements,
     "bad_tag_size": primitives.bad_tag_size,
     "unpack_from": struct.unpack_from,
@@ -66,7 +69,7 @@ _HELPERS: Final = {
 
 
 def compile_decoder(
-    cls: type[Message], version: int, *, flexible: bool, in_slices: bool = False
+    cls: type[ApiMessage], version: int, *, flexible: bool, in_slices: bool = False
 ) -> tuple[Callable[..., Any], bool]:
     """Return ``decode(buf, pos, end, room) -> (message, position after it)``, and whether it is a generator."""
     compiler = _DecoderCompiler(cls, version, flexible, in_slices)
@@ -74,7 +77,7 @@ def compile_decoder(
 
 
 def compile_encoder(
-    cls: type[Message], version: int, *, flexible: bool, in_slices: bool = False
+    cls: type[ApiMessage], version: int, *, flexible: bool, in_slices: bool = False
 ) -> tuple[Callable[[bytearray, Any], Any], bool]:
     """Return ``encode(out, message)``, which appends to ``out``, and whether it is a generator."""
     compiler = _EncoderCompiler(cls, version, flexible, in_slices)
@@ -84,7 +87,7 @@ def compile_encoder(
 class _Compiler:
     """What both directions share: the structs of the message, fused runs of fixed-width fields, source lines."""
 
-    def __init__(self, root: type[Message], version: int, flexible: bool, in_slices: bool) -> None:
+    def __init__(self, root: type[ApiMessage], version: int, flexible: bool, in_slices: bool) -> None:
         self.root = root
         self.version = version
         self.flexible = flexible
@@ -128,14 +131,30 @@ class _Compiler:
         """The call of an inner struct's function, up to the name; it may be a generator."""
         return f"yield from {function}" if self.loops(self.struct_class(inner)) else function
 
-    def for_each(self, item: str, source: str) -> None:
-        """Begin a loop over elements; what follows is its body, one level deeper."""
-        if self.in_slices:
+    def for_each(self, item: str, source: str, inner: str, position: str) -> None:
+        """Begin a loop over elements; what follows is its body, one level deeper. ``position``: how far it has come."""
+        if not self.in_slices:
+            self.emit(f"for {item} in {source}:")
+        elif self.holds_bytes(inner):
+            self.emit(f"begun = {position}")
+            self.emit(f"for i, {item} in enumerate({source}):")
+            several = f"i & {_ELEMENTS_AT_ONCE - 1} == {_ELEMENTS_AT_ONCE - 1}"
+            self.emit(f"    if {several} or {position} - begun > {_BYTES_AT_ONCE}:")
+            self.emit("        yield")
+            self.emit(f"        begun = {position}")
+        else:
             self.emit(f"for i, {item} in enumerate({source}):")
             self.emit(f"    if i & {_ELEMENTS_AT_ONCE - 1} == {_ELEMENTS_AT_ONCE - 1}: yield")
-        else:
-            self.emit(f"for {item} in {source}:")
         self.indent += 1
+
+    def holds_bytes(self, inner: str) -> bool:
+        """Whether an element has a byte field of its own, and not in a loop that yields."""
+        if inner in FIXED or inner in LENGTH_CODES:
+            return inner == "bytes"
+        return any(
+            not row[1].startswith("[]") and self.holds_bytes(row[1])
+            for row in itertools.chain(*self.rows_of(self.struct_class(inner)))
+        )
 
     def require(self, type_name: str) -> None:
         """Make sure that the functions of an inner struct exist before the one that is about to be written."""
@@ -251,6 +270,8 @@ class _DecoderCompiler(_Compiler):
         limit = f" or n > {primitives.MAX_STRING_BYTES}" if type_name == "string" and self.flexible else ""
         self.emit("p = pos + n")
         self.emit(f"if n < 0 or p > end{limit}: bad_length({label}, n, end - pos)")
+        if type_name == "bytes" and self.root.IS_REQUEST:
+            self.emit(f"if n > {primitives.MAX_REQUEST_BYTES_FIELD}: too_many_bytes({label}, n)")
         value = {"string": "str(buf[pos:p], 'utf-8')", "bytes": "bytes(buf[pos:p])", "records": "buf[pos:p]"}
         self.emit(f"{target} = {value[type_name]}")
         self.emit("pos = p")
@@ -271,7 +292,7 @@ class _DecoderCompiler(_Compiler):
             return
         self.emit(f"{target} = []")
         self.emit(f"add = {target}.append")
-        self.for_each("_", "range(n)")
+        self.for_each("_", "range(n)", inner, "pos")
         if inner in LENGTH_CODES:
             if self.flexible:
                 self.compact_length()
@@ -413,7 +434,7 @@ class _EncoderCompiler(_Compiler):
             codes = f"'>' + '{code}' * len(v)" if inner == "uuid" else f"f'>{{len(v)}}{code}'"
             self.emit(f"out += pack({codes}, *v)")
             return
-        self.for_each("item", "v")
+        self.for_each("item", "v", inner, "len(out)")
         if inner in LENGTH_CODES:
             self.sized("item", inner, [])
         else:

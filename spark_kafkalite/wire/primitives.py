@@ -20,6 +20,9 @@ MAX_VARINT_BYTES: Final = 5
 MAX_TAGGED_FIELDS: Final = 4096
 # Kafka reads and writes no longer strings, in compact form either.
 MAX_STRING_BYTES: Final = 32767
+# A bytes field of a request is copied at once, and where the memory for it was never used before, a virtual machine may
+# take 3 ms for each MiB. Kafka's coordinator keeps no more of a member than fits into a record, by default 1 MiB.
+MAX_REQUEST_BYTES_FIELD: Final = 8 * 1024 * 1024
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -86,6 +89,11 @@ def bad_length(field: str, length: int, left: int) -> NoReturn:
     if length <= left:
         raise FrameError(f"{field} has {length} bytes, a string has at most {MAX_STRING_BYTES}")
     raise FrameError(f"{field} claims {length} bytes, only {left} are left in the frame")
+
+
+def too_many_bytes(field: str, length: int) -> NoReturn:
+    """Refuse a byte field that would hold everybody up."""
+    raise FrameError(f"{field} has {length} bytes, at most {MAX_REQUEST_BYTES_FIELD} are possible")
 
 
 def too_many_elements(field: str) -> NoReturn:

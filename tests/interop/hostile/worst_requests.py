@@ -267,8 +267,9 @@ def join(protocols: int) -> bytes:
     )
 
 
-def join_of(metadata_bytes: int) -> bytes:
-    named = [join_group.JoinGroupRequestProtocol(name="range", metadata=bytes(metadata_bytes))]
+def join_of(metadata_bytes: int, times: int = 1) -> bytes:
+    metadata = bytes(metadata_bytes)
+    named = [join_group.JoinGroupRequestProtocol(name=f"range-{n}", metadata=metadata) for n in range(times)]
     return frame(
         join_group.JoinGroupRequest(
             group_id="joined", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="t", protocols=named
@@ -367,7 +368,9 @@ ALL = [
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),
     Worst("deletion of offsets again and again", 47, lambda: delete_offsets(wide())),
     Worst("a proof of 30 MB", 36, lambda: frame(
-        sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 30_000_000), 2)),
+        sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 30_000_000), 2), refused=True),
+    Worst("a proof of 8 MB", 36, lambda: frame(
+        sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 8_000_000), 2)),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
     Worst("partitions of all topics", 75, lambda: pages_of([])),
@@ -376,5 +379,7 @@ ALL = [
     Worst("partitions of a topic 250,000 times", 75, lambda: pages_of(["wide"] * MANY)),
     Worst("a request of 36 MB", 3, lambda: metadata_of(["x" * 30_000] * 1200), refused=True),
     Worst("metadata of 1,000 names of 30 KB", 3, lambda: metadata_of([f"{n:04}" + "x" * 29_996 for n in range(1000)])),
-    Worst("a join with 32 MB of metadata", 11, lambda: join_of(32_000_000)),
+    Worst("a join with 32 MB of metadata", 11, lambda: join_of(32_000_000), refused=True),
+    Worst("a join with 8 MB of metadata", 11, lambda: join_of(8_000_000)),
+    Worst("a join with 100 times 320 KB of metadata", 11, lambda: join_of(320_000, 100)),
 ]  # fmt: skip

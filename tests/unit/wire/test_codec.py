@@ -14,7 +14,7 @@ from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.slices import run_whole
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.header import pack_response_header, read_request_header
-from spark_kafkalite.wire.messages import SCHEMAS
+from spark_kafkalite.wire.messages import SCHEMAS, join_group
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.fetch import FetchRequest
@@ -218,6 +218,25 @@ def test_a_compact_string_longer_than_kafka_reads_is_refused():
     length = b"\x81\x80\x02"  # 32768 + 1
     with pytest.raises(FrameError, match="32768 bytes, a string has at most 32767"):
         codec.decode_request(12, 4, length + b"x" * 40000, 0)
+
+
+def test_a_byte_field_that_would_be_copied_for_long_is_refused():
+    body = codec.encode_body(joining([bytes(8 * 1024 * 1024 + 1)]), 3)
+    with pytest.raises(FrameError, match=r"JoinGroupRequestProtocol\.metadata has 8388609 bytes, at most 8388608"):
+        codec.decode_request(11, 3, body, 0)
+
+
+def joining(metadata):
+    protocols = [join_group.JoinGroupRequestProtocol(name="range", metadata=one) for one in metadata]
+    return join_group.JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
+
+
+def test_slices_end_after_many_bytes_too():
+    """A few large elements take as long as many small ones."""
+    message = joining([bytes(512 * 1024)] * 20)
+    body = codec.encode_body(message, 5)
+    assert sum(1 for _ in codec.decode_request_in_slices(11, 5, memoryview(body), 0)) >= 19
+    assert sum(1 for _ in codec.encode_body_in_slices(message, 5)) >= 19
 
 
 @pytest.mark.parametrize("version", [3, 4])
