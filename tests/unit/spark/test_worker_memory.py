@@ -15,8 +15,10 @@ def test_what_a_worker_has_loaded_is_not_looked_through_again():
     settle_worker()
     try:
         assert gc.get_freeze_count() >= before + len(kept)
+        # Not the very same count: what was frozen may die meanwhile, and leaves it then.
         frozen = gc.get_freeze_count()
+        loaded_later = [[] for _ in range(1000)]
         settle_worker()
-        assert gc.get_freeze_count() == frozen, "a second task looked again"
+        assert gc.get_freeze_count() < frozen + len(loaded_later), "a second task looked again"
     finally:
         gc.unfreeze()
