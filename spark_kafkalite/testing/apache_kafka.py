@@ -192,10 +192,14 @@ class ApacheKafka:
         self._process = ChildProcess(command, self.directory, "apache-kafka")
 
     def wait_until_serving(self) -> None:
-        """Return when the node serves. Raises ChildFailed, after killing it, when it does not in time."""
+        """Return when the node serves on all its listeners. Raises ChildFailed, after killing it, when it does not in
+        time."""
         process = self._running()
         try:
             process.wait_until(lambda: _answers(self.bootstrap), _START_TIMEOUT_S, f"serving on {self.bootstrap}")
+            # It opens its listeners one after the other; those that want a handshake are not asked anything.
+            addresses = [self.address(listener) for listener in self._protocols]
+            process.wait_until(lambda: all(map(_listens, addresses)), _START_TIMEOUT_S, f"listening on {addresses}")
         except ChildFailed:
             self.kill()
             raise
@@ -293,6 +297,16 @@ def _logging_file(jar_directory: Path) -> Path:
         scratch.write_text(_LOGGING.format(level="WARN"), encoding="utf-8")
         scratch.replace(path)
     return path
+
+
+def _listens(address: str) -> bool:
+    """Whether connections are taken at this address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(address: str) -> bool:
