@@ -20,6 +20,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -50,6 +51,7 @@ class BrokerContext:
     config_changes: ConfigChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
+    deadlines: Deadlines
     slices: Slices
     io: IoThreads
     memory: RequestMemory

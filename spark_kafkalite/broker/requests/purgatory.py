@@ -19,6 +19,7 @@ from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.event_loop import end_of_pass
+from spark_kafkalite.broker.requests.deadlines import Deadline, Deadlines
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -37,17 +38,17 @@ class AnsweredConnection(Protocol):
 class DelayedOperation:
     """An answer that waits; derived classes give it the three decisions."""
 
-    __slots__ = ("_timer", "connection", "finished")
+    __slots__ = ("_deadline", "connection", "finished")
 
     def __init__(self, connection: AnsweredConnection | None = None) -> None:
         """``connection`` is what the answer leaves over, if it does."""
         self.connection = connection
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: Deadline | None = None
         self.finished = False
 
-    def start_timer(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+    def wait_at_most(self, timeout_s: float, deadlines: Deadlines) -> None:
         """Set the deadline, after which :meth:`expire` is called unless the operation is finished."""
-        self._timer = loop.call_later(min(max(timeout_s, 0.0), _LONGEST_WAIT_S), self._on_deadline)
+        self._deadline = deadlines.add(self, min(max(timeout_s, 0.0), _LONGEST_WAIT_S))
 
     def try_complete(self) -> bool:
         """Answer and finish if what was waited for has happened; return whether it has."""
@@ -66,9 +67,10 @@ class DelayedOperation:
         if self.finished:
             return False
         self.finished = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        deadline = self._deadline
+        if deadline is not None:
+            self._deadline = None
+            deadline.pop(self, None)
         self.release()
         return True
 
@@ -80,10 +82,9 @@ class DelayedOperation:
         """Finish without an answer, because nobody is there to get it."""
         self.finish()
 
-    def _on_deadline(self) -> None:
-        self._timer = None
-        if self.finished:
-            return
+    def time_is_up(self) -> None:
+        """Expire, because the deadline has come."""
+        self._deadline = None
         try:
             self.expire()
         except Exception:

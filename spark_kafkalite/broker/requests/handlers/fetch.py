@@ -343,7 +343,7 @@ class DelayedFetch(WaitingFetch):
                 leader.waiters_with(self._fetching.replica_id).add(self)
         else:
             session.waiting = self
-        self.start_timer(self._context.loop, self._fetching.request.max_wait_ms / 1000)
+        self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.deadlines)
         if session is not None and session.is_woken:
             # By what has come while the first reading went on, in slices.
             self.try_complete()

@@ -16,6 +16,7 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
+from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
@@ -119,6 +120,7 @@ class Bed:
         self.config = {"broker.id": ME, "fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
         self.context: Any = SimpleNamespace(
             loop=harness.loop,
+            deadlines=Deadlines(harness.loop),
             slices=Slices(harness.loop),
             io=harness.io,
             replicas=SimpleNamespace(get=self._get),

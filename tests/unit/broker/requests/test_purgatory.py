@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 
 
@@ -95,10 +96,10 @@ def test_a_connection_that_fails_while_it_is_sent_to_takes_nobody_down() -> None
 
 def test_finished_once_by_whoever_comes_first() -> None:
     async def run() -> None:
-        loop = asyncio.get_running_loop()
+        deadlines = Deadlines(asyncio.get_running_loop())
         expiring, completed, abandoned = Operation(), Operation(), Operation()
         for operation in (expiring, completed, abandoned):
-            operation.start_timer(loop, -1)
+            operation.wait_at_most(-1, deadlines)
         assert completed.try_complete()
         abandoned.abandon()
         while not expiring.finished:
