@@ -64,7 +64,7 @@ def read_request_header(view: Buffer) -> tuple[RequestHeader, int]:
         except UnicodeDecodeError as error:
             raise FrameError(f"request header: the client id is not UTF-8: {error}") from None
         position = end
-    if is_flexible(api_key, version):
+    if version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
         position = _skip_tags(view, position)
     return (api_key, version, correlation_id, client_id), position
 
