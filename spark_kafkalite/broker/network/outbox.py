@@ -26,6 +26,8 @@ class FileLike(Protocol):
 
     def fileno(self) -> int: ...
 
+    def pread(self, length: int, position: int, /) -> bytes: ...
+
 
 class FileRange:
     """Bytes of a file to be sent; holds the file open. Position and length move while it is sent.
@@ -44,10 +46,9 @@ class FileRange:
         self._sending = sending
         self._cuts = sending.cuts
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file has not been cut since the range was found."""
-        return self._cuts == self._sending.cuts
+    def read(self) -> bytes | None:
+        """Return the bytes; None where the file has been cut since the range was found."""
+        return self.file.pread(self.length, self.position) if self._cuts == self._sending.cuts else None
 
     def begin(self) -> None:
         """Have it counted."""

@@ -87,7 +87,6 @@ class Reading:
         "needs_thread",
         "old_slices",
         "size_bytes",
-        "slice_count",
         "topics",
     )
 
@@ -106,7 +105,6 @@ class Reading:
         self.is_enough = False
         # Whether the answer takes more than a millisecond or two to pack.
         self.is_long = False
-        self.slice_count = 0
         self.old_slices: list[LogSlice] = []
         self.needs_thread: list[NeedsThread] = []
         # Of the partitions that were read without a session.
@@ -318,7 +316,6 @@ class Reading:
     def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
         self.size_bytes += found.length
         self._left_bytes -= found.length
-        self.slice_count += 1
         if not leader.log.local.is_recent(found):
             self.old_slices.append(found)
         # What a limit or the end of a segment has cut off is there already: waiting would not make it come.

@@ -24,7 +24,6 @@ from spark_kafkalite.wire.packed.fetch_versions import (
 from spark_kafkalite.wire.packed.layout import (
     AT_ONCE,
     COMPACT,
-    COPIED_RECORDS_BYTES,
     LEGACY,
     Buffer,
     NodeEndpoint,
@@ -32,6 +31,7 @@ from spark_kafkalite.wire.packed.layout import (
     Pieces,
     Records,
     check_version,
+    few_records,
     parsed,
     put_node_endpoints,
     read_node_endpoints,
@@ -53,8 +53,10 @@ _FETCHED_5: Final = struct.Struct(">ihqqq")  # ... and the log start offset
 # the topic's id and its partition between their counts, how many aborted transactions, the preferred replica. Behind
 # the records there are no tagged fields: of the partition, the topic and the answer.
 _ONE: Final = struct.Struct(">ihiB16sBihqqqBi")
+# Behind the header of a response.
+_ONE_WITH_HEADER: Final = struct.Struct(f">iB{_ONE.format[1:]}")
 _COUNT_OF_ONE: Final = 2
-_NO_TAGS: Final = b"\x00\x00\x00"
+_NO_TAGS: Final = bytes(3)
 
 
 class FetchedPartition(NamedTuple):
@@ -101,7 +103,7 @@ def pack_fetch_response(
     if version >= FETCH_BY_ID and len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
         check_version("Fetch", version, FETCH_VERSIONS)
         topic, (partition,) = topics[0]
-        packed = _pack_one(correlation_id, version, topic, partition, throttle_time_ms, error_code, session_id)
+        packed = _pack_one(correlation_id, topic, partition, throttle_time_ms, error_code, session_id)
         if packed is not None:
             return [packed], len(packed)
     return run_whole(
@@ -112,27 +114,24 @@ def pack_fetch_response(
 
 
 def _pack_one(
-    correlation_id: int, version: int, topic: Topic, fetched: FetchedPartition, throttle_time_ms: int, error_code: int,
+    correlation_id: int, topic: Topic, fetched: FetchedPartition, throttle_time_ms: int, error_code: int,
     session_id: int,
 ) -> bytearray | None:  # fmt: skip
     """Pack an answer of one partition with few records; None when there is more in it."""
-    records, aborted = fetched.records, fetched.aborted_transactions
-    if (
-        type(records) is not bytes
-        or not is_topic_id(topic)
-        or len(records) > COPIED_RECORDS_BYTES
-        or aborted
-        or fetched.diverging_epoch is not None
-        or fetched.current_leader is not None
-    ):
+    partition, code, high_watermark, last_stable, log_start, records, aborted, preferred, diverging, leader = fetched
+    if records is None or aborted or diverging is not None or leader is not None or not is_topic_id(topic):
         return None
-    out = header.pack_response_header(FETCH, version, correlation_id)
-    out += _ONE.pack(
-        throttle_time_ms, error_code, session_id, _COUNT_OF_ONE, topic, _COUNT_OF_ONE, *fetched[:5],
-        0 if aborted is None else 1, fetched.preferred_read_replica,
+    few = few_records(records)
+    if few is None:
+        return None
+    out = bytearray(
+        _ONE_WITH_HEADER.pack(
+            correlation_id, 0, throttle_time_ms, error_code, session_id, _COUNT_OF_ONE, topic, _COUNT_OF_ONE, partition,
+            code, high_watermark, last_stable, log_start, 0 if aborted is None else 1, preferred,
+        )
     )  # fmt: skip
-    COMPACT.put_records_length(out, len(records))
-    out += records
+    COMPACT.put_records_length(out, len(few))
+    out += few
     out += _NO_TAGS
     return out
 
@@ -228,7 +227,7 @@ def _parse_one(view: memoryview, position: int) -> FetchResponse | None:
     if topics != _COUNT_OF_ONE or partitions != _COUNT_OF_ONE or aborted > 1:
         return None
     records, position = COMPACT.records(view, position + _ONE.size)
-    if len(view) - position != len(_NO_TAGS) or any(view[position:]):
+    if view[position:] != _NO_TAGS:
         return None
     fetched = FetchedPartition(
         partition, code, high_watermark, last_stable, log_start, records, [] if aborted else None, preferred

@@ -32,7 +32,9 @@ Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
 
 # Records up to this size are copied between their neighbours: cheaper than one more entry for sendmsg.
-COPIED_RECORDS_BYTES: Final = 512
+_COPIED_BUFFER_BYTES: Final = 512
+# Of a file: cheaper to read than to send as a range.
+_COPIED_SLICE_BYTES: Final = 4096
 
 _LEAST_ENDPOINT_BYTES: Final = 11
 
@@ -46,6 +48,10 @@ class RecordSlice(Protocol):
     @property
     def length(self) -> int:
         """How many bytes it has."""
+        ...
+
+    def read(self) -> bytes | None:
+        """Return them; None when they are not there any more, which sending finds out."""
         ...
 
 
@@ -323,6 +329,13 @@ def check_version(name: str, version: int, known: range) -> None:
         raise UnsupportedVersion(f"{name} version {version}: packed here are {known[0]} to {known[-1]}")
 
 
+def few_records(records: Records) -> Buffer | None:
+    """Return records that are to be copied, because there are few bytes of them; else None."""
+    if isinstance(records, bytes | bytearray | memoryview):
+        return records if len(records) <= _COPIED_BUFFER_BYTES else None
+    return records.read() if records.length <= _COPIED_SLICE_BYTES else None
+
+
 class Pieces:
     """Collects a message as pieces: ``out`` is the buffer that grows until the next large record buffer or slice."""
 
@@ -339,17 +352,13 @@ class Pieces:
         if records is None:
             layout.put_records_length(out, -1)
             return out
-        if isinstance(records, bytes | bytearray | memoryview):
-            length = len(records)
-            layout.put_records_length(out, length)
-            if length <= COPIED_RECORDS_BYTES:
-                out += records
-                return out
-        else:
-            length = records.length
-            layout.put_records_length(out, length)
-            if length == 0:
-                return out
+        few = few_records(records)
+        if few is not None:
+            layout.put_records_length(out, len(few))
+            out += few
+            return out
+        length = len(records) if isinstance(records, bytes | bytearray | memoryview) else records.length
+        layout.put_records_length(out, length)
         self._pieces.append(out)
         self._pieces.append(records)
         self._total += len(out) + length

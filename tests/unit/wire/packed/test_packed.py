@@ -326,17 +326,36 @@ class TestEqualToTheCodecAndToKio:
 @dataclass
 class FileSlice:
     length: int
+    is_cut: bool = False
+
+    def read(self) -> bytes | None:
+        return None if self.is_cut else b"s" * self.length
 
 
-def test_a_file_slice_becomes_a_piece_of_its_own():
-    first, empty, last = FileSlice(1000), FileSlice(0), FileSlice(10)
-    partitions = [packed.FetchedPartition(n, records=records) for n, records in enumerate([first, empty, last])]
-    pieces, total = packed.pack_fetch_response(1, 12, [("t", partitions)])
-    assert [piece for piece in pieces if isinstance(piece, FileSlice)] == [first, last]
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_file_slice_becomes_a_piece_of_its_own_unless_it_is_small(version):
+    """One that is cut while it waits is left to whoever sends it."""
+    slices = [FileSlice(5000), FileSlice(0), FileSlice(10), FileSlice(10, is_cut=True)]
+    partitions = [packed.FetchedPartition(n, records=records) for n, records in enumerate(slices)]
+    topic = "t" if version < 13 else bytes(16)
+    pieces, total = packed.pack_fetch_response(1, version, [(topic, partitions)])
+    assert [piece for piece in pieces if isinstance(piece, FileSlice)] == [slices[0], slices[3]]
     assert total == sum(piece.length if isinstance(piece, FileSlice) else len(piece) for piece in pieces)
     filled = b"".join(bytes(piece.length) if isinstance(piece, FileSlice) else piece for piece in pieces)
-    parsed = packed.parse_fetch_response(filled, 12)
-    assert [len(p.records) for p in parsed.topics[0][1]] == [1000, 0, 10]
+    parsed = packed.parse_fetch_response(filled, version)
+    assert [bytes(p.records) for p in parsed.topics[0][1]] == [bytes(5000), b"", b"s" * 10, bytes(10)]
+
+
+@pytest.mark.parametrize("records", [FileSlice(4096), FileSlice(4097), FileSlice(10, is_cut=True)])
+def test_a_file_slice_alone(records):
+    partition = packed.FetchedPartition(3, records=records)
+    pieces, total = packed.pack_fetch_response(1, 17, [(bytes(16), [partition])])
+    is_sent = records.length > 4096 or records.is_cut
+    assert [piece for piece in pieces if isinstance(piece, FileSlice)] == ([records] if is_sent else [])
+    filled = b"".join(bytes(piece.length) if isinstance(piece, FileSlice) else piece for piece in pieces)
+    assert total == len(filled)
+    ((_, (parsed,)),) = packed.parse_fetch_response(filled, 17).topics
+    assert bytes(parsed.records) == (b"\x00" if is_sent else b"s") * records.length
 
 
 def test_large_records_are_not_copied():
