@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -78,6 +79,25 @@ def test_the_loop_does_not_wait_for_what_the_end_has_asked_for() -> None:
 
     # Without a timer: it would wake a loop that waits.
     run(main())
+
+
+def test_no_other_pass_follows_when_the_end_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    select = selectors.DefaultSelector.select
+
+    def noted(selector: selectors.DefaultSelector, timeout: float | None = None) -> Any:
+        waits.append(timeout)
+        return select(selector, timeout)
+
+    async def main() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop.call_later(0.02, done.set)
+        end_of_pass(loop)(lambda: end_of_pass(loop)(waits.clear))
+        await done.wait()
+        assert 0 not in waits[:1]
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", noted)
+    run_bounded(main())
 
 
 def test_an_error_is_told_of_and_takes_nobody_down() -> None:
