@@ -79,23 +79,24 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
     header = _read_whole(buffer, position, end, rules, produce_version)
     if needs_thread(header):
         return Admission(header, True)
-    if header.codec == NONE:
-        return Admission(walk(buffer, position, header, rules), False)
     _check_header(buffer, position, header)
-    section = _section(buffer, position, header)
-    limit = min(INLINE_DECOMPRESSED_BYTES, rules.max_decompressed_bytes)
-    try:
-        payload = decompress(header.codec, section, limit)
-    except InvalidRecord:
-        if limit == rules.max_decompressed_bytes:
-            raise
-        return Admission(header, True)
-    return Admission(_walk_payload(buffer, position, header, payload, rules), False)
+    codec = header.attributes & layout.CODEC_MASK
+    section: bytes | bytearray | memoryview = memoryview(buffer)[position + layout.HEADER_BYTES : end]
+    if codec != NONE or len(section) > rules.max_decompressed_bytes:
+        limit = min(INLINE_DECOMPRESSED_BYTES, rules.max_decompressed_bytes)
+        try:
+            section = decompress(codec, section, limit)
+        except InvalidRecord:
+            if limit == rules.max_decompressed_bytes:
+                raise
+            return Admission(header, True)
+    return Admission(_walk_payload(buffer, position, header, section, rules), False)
 
 
 def needs_thread(header: BatchHeader) -> bool:
     """Return whether the header alone says that the batch is too much for the loop."""
-    return header.size_bytes > (INLINE_BATCH_BYTES if header.codec == NONE else INLINE_COMPRESSED_BYTES)
+    limit = INLINE_COMPRESSED_BYTES if header.attributes & layout.CODEC_MASK else INLINE_BATCH_BYTES
+    return layout.LOG_OVERHEAD + header.batch_length > limit
 
 
 def walk(buffer: Buffer, position: int, header: BatchHeader, rules: AdmissionRules) -> BatchHeader:
@@ -105,12 +106,9 @@ def walk(buffer: Buffer, position: int, header: BatchHeader, rules: AdmissionRul
     Raises InvalidRecord (87), CorruptMessage (2), InvalidTimestamp (32), TransactionalIdAuthorizationFailed (53).
     """
     _check_header(buffer, position, header)
-    payload = decompress(header.codec, _section(buffer, position, header), rules.max_decompressed_bytes)
+    section = memoryview(buffer)[position + layout.HEADER_BYTES : position + header.size_bytes]
+    payload = decompress(header.codec, section, rules.max_decompressed_bytes)
     return _walk_payload(buffer, position, header, payload, rules)
-
-
-def _section(buffer: Buffer, position: int, header: BatchHeader) -> memoryview:
-    return memoryview(buffer)[position + layout.HEADER_BYTES : position + header.size_bytes]
 
 
 def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, produce_version: int) -> BatchHeader:
@@ -124,7 +122,7 @@ def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, 
         magic = view[position + layout.MAGIC_POSITION]
         raise InvalidRecord(f"magic {magic} is not supported, only record batches of magic {layout.MAGIC} are")
     header = read_header(view, position)
-    size_bytes = header.size_bytes
+    size_bytes = layout.LOG_OVERHEAD + header.batch_length
     if size_bytes > available:
         raise layout.cut_batch(position, size_bytes, available)
     if size_bytes < available:
@@ -133,7 +131,7 @@ def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, 
             f"of {available} bytes"
         )
     check_size(size_bytes, rules)
-    codec = header.codec
+    codec = header.attributes & layout.CODEC_MASK
     if codec not in CODEC_NAMES:
         raise UnsupportedCompressionType(f"codec {codec} in the batch's attributes is not known")
     if codec == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
@@ -152,7 +150,7 @@ def check_size(size_bytes: int, rules: AdmissionRules) -> None:
 
 
 def _check_header(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    check_crc(buffer, position, header.size_bytes)
+    check_crc(buffer, position, layout.LOG_OVERHEAD + header.batch_length)
     if header.base_offset != 0:
         raise InvalidRecord(f"base offset {header.base_offset}: a produced batch begins at 0, the broker gives offsets")
     if header.record_count <= 0:

@@ -430,9 +430,11 @@ class Leader(Appender):
         None when it has not parted: its last epoch, ``last_fetched_epoch`` (-1: not said), ends here at or behind
         ``fetch_offset``. Source: KIP-595, Partition.readRecords.
         """
-        if last_fetched_epoch < 0:
+        log = self.log
+        is_latest = last_fetched_epoch == log.epochs.latest
+        if last_fetched_epoch < 0 or (is_latest and fetch_offset <= log.local.log_end_offset):
             return None
-        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        epoch, end_offset = log.end_offset_for_epoch(last_fetched_epoch)
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None
@@ -459,7 +461,7 @@ class Leader(Appender):
         until_offset = self.end_offset_for(replica_id)
         log = self.log
         if start_offset >= until_offset:
-            if start_offset > log.log_end_offset:
+            if start_offset > log.local.log_end_offset:
                 raise OffsetOutOfRange(
                     f"{self.topic_partition}: offset {start_offset} is beyond the log end offset {log.log_end_offset}"
                 )

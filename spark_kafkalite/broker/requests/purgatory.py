@@ -136,7 +136,7 @@ class WaitingList:
 
     def wake_one(self, operation: DelayedOperation) -> None:
         """Have one operation, which need not be of the list, checked after this pass of the loop."""
-        self._purgatory.wake((operation,))
+        self._purgatory.wake_one(operation)
 
     def tell_of_change(self) -> None:
         """Tell the watchers of a change that nobody waits for: of the high watermark, or of the log start."""
@@ -165,6 +165,12 @@ class Purgatory:
         if not self._woken:
             self._at_end_of_pass(self._check)
         self._woken.update(dict.fromkeys(operations))
+
+    def wake_one(self, operation: DelayedOperation) -> None:
+        """Have one operation checked soon."""
+        if not self._woken:
+            self._at_end_of_pass(self._check)
+        self._woken[operation] = None
 
     def waiting_list(self) -> WaitingList:
         """Return a new list of those who wait for one thing."""
