@@ -185,15 +185,22 @@ class Leader(Appender):
         self.ack_waiters.wake()
 
     def _counted_anew(self) -> None:
-        """Commit what may be committed, after followers have been heard of or the ISR has changed."""
+        """Commit what may be committed, after the ISR has changed."""
+        self._may_commit = self.in_sync.may_commit
+        self._commit_counted()
+
+    def _commit_counted(self) -> None:
+        """Commit what all who count have, if anything may be committed, after followers have been heard of."""
         in_sync = self.in_sync
-        self._may_commit = in_sync.may_commit
         self._commits_at_append = self._may_commit and in_sync.is_alone
+        end_offset = in_sync.committed_end_offset(self.log.local.log_end_offset)
+        if not self._may_commit or end_offset <= self._bounds.high_watermark:
+            return
         shown = self.end_offset_for(CONSUMER)
-        if self._may_commit and self._commit(in_sync.committed_end_offset(self.log.local.log_end_offset)):
-            self.ack_waiters.wake()
-            if self.end_offset_for(CONSUMER) > shown:
-                self.consumers.wake()
+        self._commit(end_offset)
+        self.ack_waiters.wake()
+        if self.end_offset_for(CONSUMER) > shown:
+            self.consumers.wake()
 
     def _commit(self, end_offset: int) -> bool:
         """Raise the high watermark; return whether it moved."""
@@ -253,7 +260,7 @@ class Leader(Appender):
             self._services.purgatory.now_s(),
             session,
         )
-        self._counted_anew()
+        self._commit_counted()
         if self._follower_starts.get(replica_id, -1) < log_start_offset:
             self._follower_starts[replica_id] = log_start_offset
             self._services.on_follower_log_start()

@@ -28,7 +28,7 @@ from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Work
-from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, NodeEndpoint, Topic
+from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic
 
 # Partitions that are looked at between two yields: about a millisecond.
 _READ_AT_ONCE = 64
@@ -39,7 +39,7 @@ _INLINE_PARTITIONS = 1000
 class Fetching:
     """One request on its way to its answer. ``session`` is its fetch session, None for a request without one."""
 
-    __slots__ = ("context", "exchange", "is_acknowledged", "replica_id", "request", "session")
+    __slots__ = ("context", "exchange", "is_acknowledged", "max_bytes", "replica_id", "request", "session")
 
     def __init__(
         self, context: BrokerContext, exchange: Exchange, request: FetchRequest, session: FetchSession | None = None
@@ -49,6 +49,7 @@ class Fetching:
         self.request = request
         self.session = session
         self.replica_id = request.replica_id
+        self.max_bytes = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
         # Without a session: whether a follower's leaders know the offsets that are asked for.
         self.is_acknowledged = False
 
@@ -76,11 +77,11 @@ class Reading:
     __slots__ = (
         "_fetching",
         "_found",
-        "_hints",
         "_left_bytes",
         "_patience",
         "_replicas",
         "_unread",
+        "hints",
         "is_enough",
         "is_long",
         "leaders",
@@ -95,9 +96,10 @@ class Reading:
         self._fetching = fetching
         context = fetching.context
         self._replicas = context.replicas
-        self._left_bytes = min(max(fetching.request.max_bytes, 0), context.config["fetch.max.bytes"])
+        self._left_bytes = fetching.max_bytes
         self._patience = nullcontext() if may_wait else without_waiting()
-        self._hints = LeaderHints(context, fetching.exchange)
+        # The leaders that the answer names.
+        self.hints = LeaderHints(context, fetching.exchange)
         # Of a session: what it tells the reader, and what there was no room to read.
         self._found: list[tuple[SessionPartition, FetchedPartition]] = []
         self._unread: list[SessionPartition] = []
@@ -110,11 +112,6 @@ class Reading:
         # Of the partitions that were read without a session.
         self.leaders: list[Leader] = []
         self.topics: list[tuple[Topic, list[FetchedPartition]]] = []
-
-    @property
-    def endpoints(self) -> tuple[NodeEndpoint, ...]:
-        """Where the leaders are reached that the answer names."""
-        return self._hints.endpoints
 
     # Passes ---------------------------------------------------------------------------------------------------------
 
@@ -257,7 +254,7 @@ class Reading:
                 asked.partition,
                 said.code,
                 log_start_offset=log_start_offset,
-                current_leader=self._hints.of(topic_partition, said),
+                current_leader=self.hints.of(topic_partition, said),
             )
         except NeedsThread as missing:
             # The other partitions go on, so that a thread gets all that is missing at once.

@@ -19,7 +19,7 @@ Source: KIP-227, kafka.server.FetchSession.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
@@ -194,12 +194,14 @@ class FetchSession:
         self.is_woken = False
         return taken
 
-    def put_back(self, first: Iterable[SessionPartition], last: Iterable[SessionPartition] = ()) -> None:
+    def put_back(self, first: Sequence[SessionPartition], last: Sequence[SessionPartition] = ()) -> None:
         """Put partitions on the list again, before and behind those that have got there meanwhile."""
-        news = dict.fromkeys(first)
-        news.update(self.news)
-        news.update(dict.fromkeys(last))
-        self.news = news
+        if first:
+            news = dict.fromkeys(first)
+            news.update(self.news)
+            self.news = news
+        for partition in last:
+            self.news[partition] = None
 
     def end_wait(self) -> None:
         """Have a fetch that waits answered with what there is."""

@@ -15,12 +15,12 @@ _FIRST_VERSIONS: dict[int, int] = {ApiKey.PRODUCE: 10, ApiKey.FETCH: 16}
 class LeaderHints:
     """The leaders that one answer names; ``endpoints`` is where those that live are reached by its client."""
 
-    __slots__ = ("_context", "_exchange", "_nodes")
+    __slots__ = ("_context", "_exchange", "endpoints")
 
     def __init__(self, context: BrokerContext, exchange: Exchange) -> None:
         self._context = context
         self._exchange = exchange
-        self._nodes: dict[int, NodeEndpoint] = {}
+        self.endpoints: tuple[NodeEndpoint, ...] = ()
 
     def of(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
         """Return the leader and its epoch, as the registry has them, of a partition that is refused with ``error``.
@@ -40,13 +40,8 @@ class LeaderHints:
             # It leads no more, or not yet.
             return None
         broker = context.cluster.brokers.get(state.leader)
-        if broker is not None and state.leader not in self._nodes:
+        if broker is not None and all(endpoint.node_id != state.leader for endpoint in self.endpoints):
             address = context.address_of(broker, exchange.session)
             if address is not None:
-                self._nodes[state.leader] = NodeEndpoint(state.leader, *address, broker.rack)
+                self.endpoints += (NodeEndpoint(state.leader, *address, broker.rack),)
         return state.leader, state.leader_epoch
-
-    @property
-    def endpoints(self) -> tuple[NodeEndpoint, ...]:
-        """Where the named leaders are reached."""
-        return tuple(self._nodes.values())

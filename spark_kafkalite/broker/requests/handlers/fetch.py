@@ -267,7 +267,7 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         exchange.throttle_time_ms(result.size_bytes),
         0,
         fetching.session_id,
-        result.endpoints,
+        result.hints.endpoints,
     )
 
 
@@ -280,7 +280,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         exchange.throttle_time_ms(result.size_bytes),
         0,
         fetching.session_id,
-        result.endpoints,
+        result.hints.endpoints,
     )
     exchange.answer(response)  # type: ignore[arg-type]
 
