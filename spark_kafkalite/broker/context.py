@@ -20,10 +20,10 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
-from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -51,7 +51,7 @@ class BrokerContext:
     config_changes: ConfigChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
-    deadlines: Deadlines
+    purgatory: Purgatory
     slices: Slices
     io: IoThreads
     memory: RequestMemory

@@ -35,7 +35,6 @@ from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
@@ -410,7 +409,7 @@ class BrokerStart:
             ConfigChanges(ground.settings, ground.topic_settings, registry.membership, ground.view, storage.replicas),
             self._clock,
             ground.loop,
-            Deadlines(ground.loop),
+            storage.services.purgatory,
             ground.slices,
             storage.io,
             ground.memory,

@@ -20,6 +20,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
@@ -64,11 +65,61 @@ class Fetching:
         return self.session is None and not self.request.topics
 
     @property
+    def is_followers_next(self) -> bool:
+        """Whether a follower goes on with its session, and would wait where there is nothing."""
+        session = self.session
+        return self.replica_id >= 0 and session is not None and not session.is_new and self.request.max_wait_ms > 0
+
+    @property
     def is_long(self) -> bool:
         """Whether reading takes more than a few milliseconds now. Asked before it, as a session's list is taken."""
         if self.session is not None:
             return len(self.session.news) > _INLINE_PARTITIONS
         return sum(1 + len(asked) for _, asked in self.request.topics) > _INLINE_PARTITIONS
+
+    def acknowledge(self, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None) -> None:
+        """Tell a leader what its follower has, unless it knows."""
+        if in_session.is_acknowledged if in_session is not None else self.is_acknowledged:
+            return
+        incarnation = Incarnation(self.request.replica_epoch)
+        leader.follower_fetched(self.replica_id, incarnation, asked.fetch_offset, self.session, asked.log_start_offset)
+        if in_session is not None:
+            in_session.is_acknowledged = True
+
+
+def tell_leaders(fetching: Fetching) -> None:
+    """Tell the leaders what their follower has, of the partitions that its request names, before anything is read.
+
+    Where that says nothing, because something else than reading is wrong, the reading finds out what it is.
+    """
+    session, replicas = fetching.session, fetching.context.replicas
+    assert session is not None
+    for topic, named in fetching.request.topics:
+        for one in named:
+            in_session = session.partitions.get((topic, one.partition))
+            if in_session is None or in_session.topic_partition is None:
+                continue
+            # Not what is named here: the same may be named again.
+            asked = in_session.asked
+            try:
+                leader = _led(replicas, in_session.topic_partition, topic, asked)[1]
+                in_session.watch(leader.followers)
+                starts_inside = asked.fetch_offset >= leader.log.log_start_offset
+                if starts_inside and leader.divergence(asked.last_fetched_epoch, asked.fetch_offset) is None:
+                    fetching.acknowledge(leader, asked, in_session)
+            except KafkaError:
+                continue
+
+
+def _led(
+    replicas: Replicas, topic_partition: TopicPartition, topic: Topic, asked: FetchPartition
+) -> tuple[Partition, Leader]:
+    """Return a partition and what leads it here. Raises the errors of ``Replicas.get`` and ``Partition.check_leader``,
+    InconsistentTopicId (103)."""
+    partition = replicas.get(topic_partition)
+    if partition.topic_id != topic and type(topic) is bytes:
+        raise InconsistentTopicId(f"{topic_partition} is of another topic of that name")
+    return partition, partition.check_leader(asked.current_leader_epoch)
 
 
 class Reading:
@@ -233,10 +284,7 @@ class Reading:
             return FetchedPartition(asked.partition, UnknownTopicId.code)
         leader: Leader | None = None
         try:
-            partition = self._replicas.get(topic_partition)
-            if partition.topic_id != topic and type(topic) is bytes:
-                raise InconsistentTopicId(f"{topic_partition} is of another topic of that name")
-            leader = partition.check_leader(asked.current_leader_epoch)
+            partition, leader = _led(self._replicas, topic_partition, topic, asked)
             if in_session is not None:
                 in_session.watch(leader.waiters_with(self._fetching.replica_id))
             else:
@@ -276,7 +324,7 @@ class Reading:
             at_least_one = self.size_bytes == 0
             found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
             if replica_id >= 0:
-                self._acknowledge(leader, asked, in_session)
+                self._fetching.acknowledge(leader, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
             else:
@@ -297,18 +345,6 @@ class Reading:
             -1,
             diverging,
         )
-
-    def _acknowledge(self, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None) -> None:
-        """Tell the leader what its follower has, unless it knows."""
-        fetching = self._fetching
-        if in_session.is_acknowledged if in_session is not None else fetching.is_acknowledged:
-            return
-        incarnation = Incarnation(fetching.request.replica_epoch)
-        leader.follower_fetched(
-            fetching.replica_id, incarnation, asked.fetch_offset, fetching.session, asked.log_start_offset
-        )
-        if in_session is not None:
-            in_session.is_acknowledged = True
 
     def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
         self.size_bytes += found.length

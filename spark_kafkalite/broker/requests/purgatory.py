@@ -153,12 +153,15 @@ class WaitingList:
 class Purgatory:
     """Gathers wake-ups and checks each woken operation once per pass of the event loop."""
 
-    __slots__ = ("_at_end_of_pass", "_loop", "_woken")
+    __slots__ = ("_at_end_of_pass", "_last", "_loop", "_woken", "deadlines")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._at_end_of_pass = end_of_pass(loop)
         self._woken: dict[DelayedOperation, None] = {}
+        # What is checked behind all others.
+        self._last: dict[DelayedOperation, None] = {}
+        self.deadlines = Deadlines(loop)
 
     def wake(self, operations: Iterable[DelayedOperation]) -> None:
         """Have these operations checked soon."""
@@ -171,6 +174,12 @@ class Purgatory:
         if not self._woken:
             self._at_end_of_pass(self._check)
         self._woken[operation] = None
+
+    def wake_last(self, operation: DelayedOperation) -> None:
+        """Have one operation checked soon, after all that are woken until then."""
+        if not self._last:
+            self._at_end_of_pass(self._check)
+        self._last[operation] = None
 
     def waiting_list(self) -> WaitingList:
         """Return a new list of those who wait for one thing."""
@@ -190,6 +199,9 @@ class Purgatory:
 
     def _check(self) -> None:
         woken, self._woken = self._woken, {}
+        if self._last:
+            woken.update(self._last)
+            self._last = {}
         connection: AnsweredConnection | None = None
         for operation in woken:
             if operation.finished:

@@ -14,9 +14,12 @@ v17  directory ids, which nobody here needs
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). Nothing here waits for the disk: what is not in the
-page cache is read by a thread first, the indexes and headers that the reading looks into (``requests.fetch_reading``)
-as well as the records, which leave with ``sendfile`` (ranges behind the recently written part are probed).
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until the end
+of the loop's pass: its leaders are told at once what it has, for which producers wait, and nobody waits for its answer.
+
+Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
+the reading looks into (``requests.fetch_reading``) as well as the records, which leave with ``sendfile`` (ranges behind
+the recently written part are probed).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
+from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading, tell_leaders
 from spark_kafkalite.broker.requests.fetch_sessions import NO_SESSION_EPOCH, OPENING_EPOCH, FetchSession, WaitingFetch
 from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
 from spark_kafkalite.errors import (
@@ -75,6 +78,10 @@ def handle(
         return _refused(exchange, fetch, error)
     if fetching.is_long:
         return _read_in_slices(fetching)
+    if fetching.is_followers_next:
+        tell_leaders(fetching)
+        DelayedFetch(fetching).start_unread()
+        return None
     result = Reading(fetching)
     result.read()
     return _answer(fetching, result)
@@ -325,10 +332,21 @@ class DelayedFetch(WaitingFetch):
                 leader.waiters_with(self._fetching.replica_id).add(self)
         else:
             session.waiting = self
-        self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.deadlines)
+        self._set_deadline()
         if session is not None and session.is_woken:
             # By what has come while the first reading went on, in slices.
             self.try_complete()
+
+    def start_unread(self) -> None:
+        """Begin to wait without a reading; the first one follows at the end of the loop's pass."""
+        session = self._fetching.session
+        assert session is not None
+        session.waiting = self
+        self._set_deadline()
+        self._context.purgatory.wake_last(self)
+
+    def _set_deadline(self) -> None:
+        self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.purgatory.deadlines)
 
     def try_complete(self) -> bool:
         session = self._fetching.session

@@ -302,7 +302,7 @@ class DelayedProduce(DelayedOperation):
         """Begin to wait; the request has been read to its end."""
         self._started = True
         if not self.try_complete() and self._acks != 0:
-            self.wait_at_most(timeout_ms / 1000, self._context.deadlines)
+            self.wait_at_most(timeout_ms / 1000, self._context.purgatory.deadlines)
 
     def _appended(self, leader: Leader, outcome: AppendOutcome, produced: list[ProducedPartition], index: int) -> None:
         self._queued -= 1

@@ -13,11 +13,11 @@ from spark_kafkalite.broker.replication import next_leader
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
-from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import UNKNOWN_INCARNATION, Incarnation
@@ -253,7 +253,7 @@ def context_of(harness: Harness, partition: Partition) -> Any:
     return SimpleNamespace(
         loop=harness.loop,
         clock=harness.clock,
-        deadlines=Deadlines(harness.loop),
+        purgatory=Purgatory(harness.loop),
         slices=Slices(harness.loop),
         replicas=replicas,
         config={"fetch.max.bytes": 1 << 20},

@@ -11,9 +11,9 @@ import pytest
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
-from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.testing.partition_states import partition_state
@@ -47,7 +47,7 @@ class Producing:
         led = self.led
         context: Any = _Context(
             view=led.view,
-            deadlines=Deadlines(led.loop),
+            purgatory=Purgatory(led.loop),
             clock=led.clock,
             config={"broker.id": 1},
             lease=RegistryLease(unlimited=True),

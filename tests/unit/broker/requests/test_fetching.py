@@ -16,12 +16,12 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
-from spark_kafkalite.broker.requests.deadlines import Deadlines
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
@@ -120,7 +120,7 @@ class Bed:
         self.config = {"broker.id": ME, "fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
         self.context: Any = SimpleNamespace(
             loop=harness.loop,
-            deadlines=Deadlines(harness.loop),
+            purgatory=Purgatory(harness.loop),
             slices=Slices(harness.loop),
             io=harness.io,
             replicas=SimpleNamespace(get=self._get),
