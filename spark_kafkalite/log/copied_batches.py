@@ -13,7 +13,7 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import LOG_OVERHEAD, BatchHeader
 
 # What is checked and appended within some milliseconds.
 _RUN_BATCHES: Final = 500
@@ -35,7 +35,8 @@ class BatchRun(NamedTuple):
 def read_headers(batches: memoryview, topic_partition: TopicPartition) -> Sequence[BatchHeader]:
     """Return the headers of batches. Raises CorruptMessage where they are not whole, and when there are none."""
     headers = kernel.scan_headers(batches)
-    if not headers or sum(header.size_bytes for header in headers) != len(batches):
+    size = len(headers) * LOG_OVERHEAD + sum([header.batch_length for header in headers])
+    if not headers or size != len(batches):
         raise CorruptMessage(f"{topic_partition}: {len(batches)} bytes are not whole record batches")
     return headers
 
@@ -44,7 +45,7 @@ def runs_of(headers: Sequence[BatchHeader]) -> Iterator[BatchRun]:
     """Cut batches into runs."""
     position, size, first = 0, 0, 0
     for number, header in enumerate(headers):
-        added = header.size_bytes
+        added = LOG_OVERHEAD + header.batch_length
         if number > first and (number - first >= _RUN_BATCHES or size + added > _RUN_BYTES):
             yield BatchRun(position, size, headers[first:number])
             position, size, first = position + size, 0, number
@@ -77,6 +78,6 @@ def check_sums(run: BatchRun, batches: memoryview) -> None:
     """Raise CorruptMessage where the bytes of a batch are not what its CRC is of. In any thread."""
     position = run.position
     for header in run.headers:
-        size = header.size_bytes
+        size = LOG_OVERHEAD + header.batch_length
         kernel.check_crc(batches, position, size)
         position += size

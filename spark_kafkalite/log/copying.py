@@ -13,7 +13,7 @@ from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece
 from spark_kafkalite.log.truncation import truncate_fully
-from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
+from spark_kafkalite.records.layout import LOG_OVERHEAD, MAX_INT32, BatchHeader
 
 Batches = bytes | bytearray | memoryview
 # What others may have their turn after: a piece that a thread runs, or None.
@@ -35,20 +35,24 @@ def copy_in_turns(log: PartitionLog, batches: Batches, leader_epoch: int = MAX_L
     if the log has been written or cut by others since. An empty log may begin with a batch that holds its end: its
     leader's log start may lie inside of one.
     """
-    if not log.local.is_ready:
+    local = log.local
+    if not local.is_ready:
         log.make_ready()
+    next_offset: int = local.log_end_offset
     # Its leader may have older records here than an epoch in which this broker has led and written nothing.
-    log.epochs.drop_empty(log.log_end_offset)
+    log.epochs.drop_empty(next_offset)
     view = memoryview(batches)
     headers = read_headers(view, log.topic_partition)
     begin = headers[0].base_offset
-    begins_inside = begin < log.log_end_offset <= headers[0].last_offset and not log.segments.size_bytes
-    next_offset = begin if begins_inside else int(log.log_end_offset)
+    begins_inside = begin < next_offset <= headers[0].last_offset and not log.segments.size_bytes
+    if begins_inside:
+        next_offset = begin
     for run in runs_of(headers):
         if run.position:
             yield None
         check_order(run, log.topic_partition, next_offset, log.epochs.latest, leader_epoch)
-        if not run.is_large:
+        is_large = run.is_large
+        if not is_large:
             check_sums(run, view)
         log.disk.budget_bytes -= run.size_bytes
         if log.disk.budget_bytes < 0:
@@ -56,11 +60,11 @@ def copy_in_turns(log: PartitionLog, batches: Batches, leader_epoch: int = MAX_L
         if begins_inside:
             truncate_fully(log, begin)
             begins_inside = False
-        if run.is_large:
+        if is_large:
             yield from _copy_large(log, run, view)
         else:
             _copy_run(log, run, view)
-        next_offset = log.log_end_offset
+        next_offset = local.log_end_offset
 
 
 def _copy_large(log: PartitionLog, run: BatchRun, view: memoryview) -> Turns:
@@ -91,7 +95,7 @@ def _copy_run(log: PartitionLog, run: BatchRun, view: memoryview) -> None:
                 _add(log, view[begin:end], run.headers[first:number])
             first, begin = number, end
             _begin(log, header)
-        end += header.size_bytes
+        end += LOG_OVERHEAD + header.batch_length
     _add(log, view[begin:end], run.headers[first:])
 
 

@@ -99,7 +99,8 @@ class LocalLog:
     @property
     def is_ready(self) -> bool:
         """Whether the log takes appends as it is: usable, and with its end read, which a fast start puts off."""
-        return self.is_usable and self.segments.active.unread_until_offset < 0
+        usable = self.failure is None and not self.closed and not self.truncating
+        return usable and self.segments.active.unread_until_offset < 0
 
     @property
     def unflushed_records(self) -> int:

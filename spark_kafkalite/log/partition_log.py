@@ -318,7 +318,8 @@ class PartitionLog:
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int) -> bool:
         """Whether the settings, or the formats of files, want a new segment for a batch."""
-        return self.segments.active.must_roll(size, last_offset, max_timestamp, self.config, self._clock)
+        local = self.local
+        return local.segments.active.must_roll(size, last_offset, max_timestamp, local.config, self._clock)
 
     def _append_time_ms(self) -> int:
         """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""

@@ -74,7 +74,7 @@ def read_response_header(view: Buffer, api_key: int, version: int) -> tuple[int,
     if len(view) < 4:
         raise FrameError(f"a response frame has a header of at least 4 bytes, this one has {len(view)}")
     correlation_id: int = _CORRELATION.unpack_from(view)[0]
-    if api_key != _API_VERSIONS and is_flexible(api_key, version):
+    if version >= _FLEXIBLE_FROM.get(api_key, _NEVER) and api_key != _API_VERSIONS:
         return correlation_id, _skip_tags(view, 4)
     return correlation_id, 4
 
@@ -89,7 +89,7 @@ def pack_request_header(api_key: int, version: int, correlation_id: int, client_
             raise ValueError(f"client.id has {len(encoded)} bytes, at most {_MAX_SHORT} are possible")
         out = bytearray(_FIXED.pack(api_key, version, correlation_id, len(encoded)))
         out += encoded
-    if is_flexible(api_key, version):
+    if version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
         out.append(0)
     return out
 

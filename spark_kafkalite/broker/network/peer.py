@@ -91,6 +91,7 @@ class PeerConnection:
         "_address",
         "_buffer",
         "_channel",
+        "_client_id",
         "_correlation_id",
         "_due_timer",
         "_flush_scheduled",
@@ -131,6 +132,7 @@ class PeerConnection:
         self._slices = slices
         self._address = address
         self._identity = identity
+        self._client_id = broker_user(identity.broker_id)
         self._settings = settings
         self._on_closed = on_closed
         self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES)))
@@ -297,8 +299,7 @@ class PeerConnection:
 
     def _put(self, api_key: int, version: int, body: Buffer, on_answer: OnAnswer, timeout_s: float) -> None:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
-        client_id = broker_user(self._identity.broker_id)
-        head = pack_request_header(api_key, version, self._correlation_id, client_id)
+        head = pack_request_header(api_key, version, self._correlation_id, self._client_id)
         if len(body) < _LARGE_BYTES:
             head += body
             self._outbox.put(bytes(head))

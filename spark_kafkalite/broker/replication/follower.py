@@ -153,10 +153,13 @@ class Follower:
         """Return what the next fetch says, None while nothing is to be asked: until ``on_ready`` is called, or it is
         :attr:`ready_at_s`."""
         log = self.log
-        if self.has_ended or not log.local.is_usable:
+        if self.has_ended:
             return None
-        if not self._rules.is_busy and (not log.local.is_ready or log.hole_start_offset is not None):
-            self._prepare()
+        if not log.local.is_ready or log.hole_start_offset is not None:
+            if not log.local.is_usable:
+                return None
+            if not self._rules.is_busy:
+                self._prepare()
         flushed_only = self._bounds.acknowledges_flushed
         asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
         if asked is None and flushed_only and log.recovery_point < log.log_end_offset:

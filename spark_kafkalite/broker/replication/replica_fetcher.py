@@ -32,7 +32,6 @@ from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import (
-    FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -313,7 +312,7 @@ class LeaderFetcher:
             replica_epoch=settings.incarnation,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            forgotten_topics=_by_topic(sorted(forgotten)),
+            forgotten_topics=_by_topic(sorted(forgotten)) if forgotten else (),
         )
         # After the largest it goes on with 1: 0 begins a session.
         self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1
@@ -414,7 +413,12 @@ class LeaderFetcher:
                     return
                 key = topic_id, fetched.partition
                 silent.pop(key, None)
-                yield from self._take_one(key, request, fetched)
+                followed = self._followed.get(key)
+                asked = followed.asked_by(request.number) if followed is not None else None
+                if followed is not None and asked is not None:
+                    yield from followed.follower.take(asked, fetched, self._loop.time())
+                    if self._followed.get(key) is followed:
+                        self._changed[key] = None
                 records = fetched.records
                 since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
                 if since >= _TAKEN_AT_ONCE:
@@ -431,15 +435,6 @@ class LeaderFetcher:
                 followed.say(None, request.number)
                 self._changed[key] = None
             self._session_epoch = 0
-
-    def _take_one(self, key: Key, request: _SentFetch, fetched: FetchedPartition) -> Work[None]:
-        followed = self._followed.get(key)
-        asked = followed.asked_by(request.number) if followed is not None else None
-        if followed is None or asked is None:
-            return
-        yield from followed.follower.take(asked, fetched, self._loop.time())
-        if self._followed.get(key) is followed:
-            self._changed[key] = None
 
     def __repr__(self) -> str:
         return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"

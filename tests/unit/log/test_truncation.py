@@ -62,7 +62,7 @@ def test_what_a_reader_does_not_take_is_called_off_before_any_file_changes(open_
         outboxes[1].flush()
     piece.run()
     run_steps(steps)
-    assert not late.is_whole
+    assert late.read() is None
     late.begin()
     assert late.is_cut
 
