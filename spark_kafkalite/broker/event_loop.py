@@ -6,6 +6,8 @@ and again one between the check and the sending, which is a tenth of what an ack
 takes. The end of a pass is when the loop asks its selector for more. Another pass, which costs as much as sending an
 answer, follows at once only where something was asked for meanwhile.
 
+What nobody waits for is done last: before the loop would wait, and at the end of the next pass at the latest.
+
 On any other loop, which tests may have, :func:`end_of_pass` gives ``call_soon``: what is said of the order holds there.
 """
 
@@ -30,24 +32,38 @@ class _PassSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Callback] = []
+        self.asked_last: list[Callback] = []
+        # Whether these have let a pass go first.
+        self._was_put_off = False
         # Whether anything was asked of the loop since this was set to false.
         self.loop_was_asked = False
         self.on_error: Callable[[Exception], None]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.asked:
+        if self.asked or self.asked_last:
             self.loop_was_asked = False
-            for _ in range(_ROUNDS):
-                callbacks, self.asked = self.asked, []
-                for callback in callbacks:
-                    try:
-                        callback()
-                    except Exception as error:
-                        self.on_error(error)
+            self._do_asked()
+            if self.asked_last:
+                events = [] if self._was_put_off else super().select(0)
+                self._was_put_off = bool(events)
+                if events:
+                    return events
+                self.asked += self.asked_last
+                self.asked_last = []
+                self._do_asked()
             if self.loop_was_asked or self.asked:
                 # For how long to wait was reckoned before that.
                 timeout = 0
         return super().select(timeout)
+
+    def _do_asked(self) -> None:
+        for _ in range(_ROUNDS):
+            callbacks, self.asked = self.asked, []
+            for callback in callbacks:
+                try:
+                    callback()
+                except Exception as error:
+                    self.on_error(error)
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
@@ -63,6 +79,10 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         """Call back once all that this pass was to do is done; what such a callback asks for itself comes right after,
         what that asks for at the end of the next pass. It must not take long and should not raise."""
         self._pass_selector.asked.append(callback)
+
+    def call_last(self, callback: Callback) -> None:
+        """As :meth:`call_at_end_of_pass`, after what comes in the next pass if that is there already."""
+        self._pass_selector.asked_last.append(callback)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -89,3 +109,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def end_of_pass(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
     """Return what takes callbacks for the end of the present pass of ``loop``, or for a time soon after."""
     return loop.call_at_end_of_pass if isinstance(loop, BrokerLoop) else loop.call_soon
+
+
+def last_in_pass(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
+    """Return what takes callbacks for when the loop has nothing else to do, or for a time soon after."""
+    return loop.call_last if isinstance(loop, BrokerLoop) else loop.call_soon

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.event_loop import end_of_pass
+from spark_kafkalite.broker.event_loop import end_of_pass, last_in_pass
 from spark_kafkalite.broker.requests.deadlines import Deadline, Deadlines
 
 _quiet = QuietLog(logging.getLogger(__name__))
@@ -153,13 +153,14 @@ class WaitingList:
 class Purgatory:
     """Gathers wake-ups and checks each woken operation once per pass of the event loop."""
 
-    __slots__ = ("_at_end_of_pass", "_last", "_loop", "_woken", "deadlines")
+    __slots__ = ("_at_end_of_pass", "_last", "_last_in_pass", "_loop", "_woken", "deadlines")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._at_end_of_pass = end_of_pass(loop)
+        self._last_in_pass = last_in_pass(loop)
         self._woken: dict[DelayedOperation, None] = {}
-        # What is checked behind all others.
+        # What is checked when nothing else is to be done.
         self._last: dict[DelayedOperation, None] = {}
         self.deadlines = Deadlines(loop)
 
@@ -176,9 +177,9 @@ class Purgatory:
         self._woken[operation] = None
 
     def wake_last(self, operation: DelayedOperation) -> None:
-        """Have one operation checked soon, after all that are woken until then."""
+        """Have one operation checked when nothing else is to be done, or a pass later."""
         if not self._last:
-            self._at_end_of_pass(self._check)
+            self._last_in_pass(self._check_last)
         self._last[operation] = None
 
     def waiting_list(self) -> WaitingList:
@@ -197,13 +198,17 @@ class Purgatory:
         """Call after a delay."""
         return self._loop.call_later(max(delay_s, 0.0), callback)
 
+    def _check_last(self) -> None:
+        last, self._last = self._last, {}
+        self._try(last)
+
     def _check(self) -> None:
         woken, self._woken = self._woken, {}
-        if self._last:
-            woken.update(self._last)
-            self._last = {}
+        self._try(woken)
+
+    def _try(self, operations: Iterable[DelayedOperation]) -> None:
         connection: AnsweredConnection | None = None
-        for operation in woken:
+        for operation in operations:
             if operation.finished:
                 continue
             if operation.connection is not connection:

@@ -100,6 +100,53 @@ def test_no_other_pass_follows_when_the_end_asks_for_none(monkeypatch: pytest.Mo
     run_bounded(main())
 
 
+def test_what_is_last_comes_after_what_the_next_pass_has_and_is_put_off_once() -> None:
+    async def main() -> None:
+        loop, order = asyncio.get_running_loop(), []
+        assert isinstance(loop, BrokerLoop)
+        one, other = socket.socketpair()
+        done = asyncio.Event()
+
+        def readable() -> None:
+            # What is there stays there, so every pass has something to do.
+            order.append("readable")
+
+        def last() -> None:
+            order.append("last")
+            end_of_pass(loop)(lambda: order.append("end"))
+            done.set()
+
+        loop.call_last(last)
+        other.send(b"x")
+        loop.add_reader(one, readable)
+        try:
+            await done.wait()
+        finally:
+            loop.remove_reader(one)
+            one.close()
+            other.close()
+        assert order[:3] == ["readable", "last", "end"]
+
+    run_bounded(main())
+
+
+def test_what_is_last_comes_before_the_loop_waits() -> None:
+    async def main() -> None:
+        loop, order = asyncio.get_running_loop(), []
+        assert isinstance(loop, BrokerLoop)
+        done = asyncio.Event()
+        loop.call_later(TIMEOUT_S / 2, done.set)
+        loop.call_last(lambda: order.append("last"))
+        end_of_pass(loop)(lambda: (order.append("end"), end_of_pass(loop)(lambda: order.append("what that asks for"))))
+        loop.call_last(lambda: loop.call_soon(done.set))
+        began_s = loop.time()
+        await done.wait()
+        assert order == ["end", "what that asks for", "last"]
+        assert loop.time() - began_s < TIMEOUT_S / 2
+
+    run_bounded(main())
+
+
 def test_an_error_is_told_of_and_takes_nobody_down() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

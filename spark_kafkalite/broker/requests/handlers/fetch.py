@@ -14,8 +14,9 @@ v17  directory ids, which nobody here needs
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until the end
-of the loop's pass: its leaders are told at once what it has, for which producers wait, and nobody waits for its answer.
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until
+nothing else is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its
+answer.
 
 Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
 the reading looks into (``requests.fetch_reading``) as well as the records, which leave with ``sendfile`` (ranges behind
@@ -338,7 +339,7 @@ class DelayedFetch(WaitingFetch):
             self.try_complete()
 
     def start_unread(self) -> None:
-        """Begin to wait without a reading; the first one follows at the end of the loop's pass."""
+        """Begin to wait without a reading; the first one follows when nothing else is to be done."""
         session = self._fetching.session
         assert session is not None
         session.waiting = self
