@@ -305,15 +305,14 @@ class LocalLog:
                 f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
             ) from error
 
-    def reaches_end(self, found: LogSlice) -> bool:
-        """Return whether a slice ends where the log ends, so that only a later append can give more."""
+    def place_of(self, found: LogSlice) -> tuple[bool, bool]:
+        """Return whether a slice was written so lately that it is in the page cache for certain, and whether it ends
+        where the log ends, so that only a later append can give more."""
         active = self.segments.active
-        return found.position + found.length >= active.size_bytes and found.file is active.file
-
-    def is_recent(self, found: LogSlice) -> bool:
-        """Return whether a slice was written so lately that it is in the page cache for certain."""
-        active = self.segments.active
-        return active.size_bytes - found.position <= _RECENT_BYTES and found.file is active.file
+        if found.file is not active.file:
+            return False, False
+        after_start = active.size_bytes - found.position
+        return after_start <= _RECENT_BYTES, found.length >= after_start
 
     # Flush ----------------------------------------------------------------------------------------------------------
 

@@ -425,7 +425,7 @@ class Connection:
         sent_bytes = self._outbox.sent_bytes
         self._flush()
         if self._outbox.sent_bytes != sent_bytes:
-            self.last_activity_s = self.now_s()
+            self.last_activity_s = self._owner.loop.time()
 
     def _go_on_writing(self) -> None:
         try:

@@ -349,9 +349,10 @@ class Reading:
     def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
         self.size_bytes += found.length
         self._left_bytes -= found.length
-        if not leader.log.local.is_recent(found):
+        is_recent, reaches_end = leader.log.local.place_of(found)
+        if not is_recent:
             self.old_slices.append(found)
         # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
-        if not leader.log.local.reaches_end(found):
+        if not reaches_end:
             self.is_enough = True
         return FileRange(found.file, found.position, found.length, found.sending)

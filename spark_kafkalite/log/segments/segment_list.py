@@ -49,6 +49,9 @@ class Segments:
 
     def floor(self, offset: int) -> Segment:
         """Return the segment whose range holds ``offset``; the first one for offsets before it."""
+        active = self.active
+        if offset >= active.base_offset:
+            return active
         number = bisect_right(self._bases, offset) - 1
         return self._at(max(number, 0))
 

@@ -102,18 +102,18 @@ class FetchRequest(NamedTuple):
 
 def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
     """Parse a Fetch request body."""
+    if _REPLICA_STATE <= version < FETCH_VERSIONS.stop:
+        request = _parse_one(view, position)
+        if request is not None:
+            return request
     return parsed(_parse_whole, view, position, version, FETCH_VERSIONS, "Fetch request")
 
 
 def _parse_whole(view: memoryview, position: int, version: int) -> FetchRequest:
-    if version >= _REPLICA_STATE:
-        request = _parse_one(view, position)
-        if request is not None:
-            return request
     return run_whole(_parse_fetch(view, position, version))
 
 
-def _parse_one(view: memoryview, position: int) -> FetchRequest | None:
+def _parse_one(view: Buffer, position: int) -> FetchRequest | None:
     """Parse a request of one partition; None when it is of another shape."""
     replica_id = replica_epoch = -1
     length = len(view) - position

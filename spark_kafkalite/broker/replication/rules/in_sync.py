@@ -98,9 +98,9 @@ class InSyncReplicas:
     __slots__ = (
         "_counted",
         "_followers",
+        "_level",
         "_live",
         "_me",
-        "_some_are_level",
         "_unregistered",
         "change",
         "epoch_start_offset",
@@ -129,7 +129,8 @@ class InSyncReplicas:
         self._unregistered: dict[int, _Progress] = {}
         # Of the maximal ISR without this broker, and of those that are waited for.
         self._counted: list[_Progress] = []
-        self._some_are_level = False
+        # Who has been level since the log has last grown.
+        self._level: list[_Progress] = []
 
     # The registry ---------------------------------------------------------------------------------------------------
 
@@ -201,11 +202,12 @@ class InSyncReplicas:
             follower = self._first_heard_of(broker, incarnation)
         follower.end_offset = offset
         follower.session = session
-        follower.is_level = offset >= log_end_offset
+        was_level, follower.is_level = follower.is_level, offset >= log_end_offset
         if follower.is_level:
+            if not was_level:
+                self._level.append(follower)
             follower.caught_up_s = now_s
             follower.must_catch_up = False
-            self._some_are_level = True
         elif offset >= follower.log_end_then and follower.fetched_s > follower.caught_up_s:
             follower.caught_up_s = follower.fetched_s
             follower.must_catch_up = False
@@ -279,12 +281,11 @@ class InSyncReplicas:
 
     def appended(self) -> None:
         """Note that the log's end has moved: whoever was at its end was there when its session fetched last."""
-        if self._some_are_level:
-            self._some_are_level = False
-            for follower in (*self._followers.values(), *self._unregistered.values()):
-                if follower.is_level and follower.session is not None:
-                    follower.caught_up_s = max(follower.caught_up_s, follower.session.last_fetch_s)
-                follower.is_level = False
+        for follower in self._level:
+            if follower.is_level and follower.session is not None:
+                follower.caught_up_s = max(follower.caught_up_s, follower.session.last_fetch_s)
+            follower.is_level = False
+        self._level.clear()
 
     @property
     def held_until_s(self) -> float | None:

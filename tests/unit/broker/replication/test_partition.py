@@ -116,7 +116,7 @@ def test_a_leader_commits_what_it_appends(harness: Harness) -> None:
     assert (partition.high_watermark, partition.visible_end_offset, partition.acknowledged_end_offset(-1)) == (3, 3, 3)
     found = partition.check_leader().read(1, 1 << 20, at_least_one=True)
     assert found is not None
-    assert partition.log.local.reaches_end(found)
+    assert partition.log.local.place_of(found) == (True, True)
 
 
 def test_reads_between_the_visible_end_and_the_log_end_give_nothing(harness: Harness) -> None:
