@@ -138,6 +138,15 @@ class Slices:
         finally:
             self.note(since_s)
 
+    def go_on(
+        self,
+        work: Work[T],
+        future: asyncio.Future[Any] | None,
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        """Go on in coming passes with work that has begun and has yielded ``future``; ``done`` as for :meth:`start`."""
+        self._wait(_Waiting(work, done), future)
+
     async def run(self, work: Work[T]) -> T:
         """Return the result of ``work``, at once if one slice completes it. Cancellation ends the work."""
         try:

@@ -28,7 +28,7 @@ from spark_kafkalite.broker.replication.rules.following import Asked
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
-from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.slices import NotFinished, Slices, Work, run_slice
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import (
@@ -371,28 +371,34 @@ class LeaderFetcher:
             self._session_id = answer.session_id
         connection = self._connection
         assert connection is not None
+        work = self._take(connection, request, answer)
         self._is_working = True
-        is_held = False
-
-        def done(_: None, error: BaseException | None) -> None:
-            self._is_working = False
-            if error is not None:
-                logger.critical("an answer of broker %d could not be worked on", self.leader_id, exc_info=error)
-            if self._connection is connection:
-                if is_held:
-                    connection.release()
-                if error is not None:
-                    self._lost(KafkaliteError(f"an error in this broker: {error}"))
-            if is_held:
-                self._send_soon()
-            else:
-                # Who waits for acks=all waits for this one. It leaves with the connection's present turn.
-                self._send()
-
-        self._slices.start(self._take(connection, request, answer), done)
-        if self._is_working:
-            is_held = True
+        try:
+            # The connection's turn counts the time.
+            run_slice(work)
+        except NotFinished as unfinished:
             connection.hold()
+            self._slices.go_on(work, unfinished.future, lambda _, error: self._worked(connection, error))
+            return
+        except Exception as error:
+            self._could_not_work(connection, error)
+        self._is_working = False
+        # Who waits for acks=all waits for this one. It leaves with the connection's present turn.
+        self._send()
+
+    def _worked(self, connection: LeaderConnection, error: BaseException | None) -> None:
+        """Go on after an answer that took more than a slice."""
+        self._is_working = False
+        if self._connection is connection:
+            connection.release()
+        if error is not None:
+            self._could_not_work(connection, error)
+        self._send_soon()
+
+    def _could_not_work(self, connection: LeaderConnection, error: BaseException) -> None:
+        logger.critical("an answer of broker %d could not be worked on", self.leader_id, exc_info=error)
+        if self._connection is connection:
+            self._lost(KafkaliteError(f"an error in this broker: {error}"))
 
     def _refused(self, code: int) -> None:
         if code in _SESSION_ERRORS:
