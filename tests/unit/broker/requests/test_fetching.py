@@ -307,6 +307,60 @@ class TestFollowers:
         ((_, (one,)),) = connection.receive().topics
         assert (one.error_code, one.diverging_epoch) == (0, (4, 1))
 
+    def test_a_leader_is_told_before_it_reads_what_comes_in_the_same_pass(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        """Producers wait for the one, and nobody for the other."""
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        bed.harness.append(partition, 2)
+        following = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20, 4, 4)])]
+        connection.send(going_on(first, answer, 1, topics=following, max_wait_ms=WAIT_MS))
+        assert (acknowledged.calls[1:], partition.high_watermark) == ([(FOLLOWER, INCARNATION, 3)], 3)
+        assert connection.answers == []
+        bed.harness.append(partition, 2)
+        ((_, (one,)),) = connection.receive().topics
+        assert (len(values_of(one.records)), one.high_watermark) == (4, 3)
+        assert len(acknowledged.calls) == 2
+
+    def test_a_leader_is_told_nothing_by_a_log_that_has_parted_or_begins_elsewhere(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 9)
+        partition.become_leader(partition_state(ME, FOLLOWER, epoch=6, version=2))
+        bed.harness.append(partition, 2)
+        partition.log.advance_log_start(4)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(11, epoch=6, last_fetched_epoch=6))
+        answer = connection.fetch(first)
+        assert acknowledged.calls == [(FOLLOWER, INCARNATION, 11)]
+        for number, (offset, epoch, last_epoch, told) in enumerate(
+            ((10, 6, 4, (0, (4, 9))), (3, 6, -1, (1, None)), (12, 6, -1, (1, None)), (11, 5, 6, (74, None)))
+        ):
+            asked = [(TOPIC_ID, [packed.FetchPartition(0, offset, 1 << 20, epoch, last_epoch)])]
+            answer = connection.fetch(going_on(first, answer, number + 1, topics=asked, max_wait_ms=WAIT_MS))
+            ((_, (one,)),) = answer.topics
+            assert (one.error_code, one.diverging_epoch) == told
+            assert len(acknowledged.calls) == 1
+
+    def test_a_partition_that_is_named_twice_or_forgotten_besides(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        """The last mention counts, as in a request without a session."""
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        twice = [(TOPIC_ID, [packed.FetchPartition(0, offset, 1 << 20, 4, 4) for offset in (3, 1)])]
+        answer = connection.fetch(going_on(first, answer, 1, topics=twice, max_wait_ms=WAIT_MS))
+        assert (acknowledged.calls[1:], len(answer.topics[0][1])) == ([(FOLLOWER, INCARNATION, 1)], 1)
+        both = [(TOPIC_ID, [packed.FetchPartition(0, 2, 1 << 20, 4, 4)])]
+        connection.send(going_on(first, answer, 2, topics=both, forgotten_topics=[(TOPIC_ID, [0])]))
+        assert (connection.receive().topics, len(acknowledged.calls), connection.closed) == ([], 2, "")
+
     def test_a_replica_that_the_leader_does_not_have_gets_its_error(self, bed: Bed, acknowledged: Acknowledged) -> None:
         bed.harness.append(bed.lead())
         connection = Connection(bed, 7)
