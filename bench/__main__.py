@@ -81,7 +81,7 @@ def _run_here(name: str, quick: bool) -> int:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, Linux {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}",
+        f"Python {platform.python_version()} ({platform.python_build()[1]}, {platform.python_compiler()})",
         "rows": [],
     }
     for row in importlib.import_module(f"bench.{name}").rows(quick):
