@@ -22,7 +22,7 @@ class Expiring(Protocol):
         ...
 
 
-# Who waits for one tick. Whoever waits no longer takes itself out.
+# Those that wait for one tick. Each takes itself out when it waits no longer.
 Deadline = dict[Expiring, None]
 
 
@@ -38,8 +38,7 @@ class Deadlines:
         self._timer_tick = 0
 
     def add(self, waiting: Expiring, in_s: float) -> Deadline:
-        """Tell ``waiting`` in so many seconds that its time is up. It is dropped by taking it out of
-        what is returned."""
+        """Tell ``waiting`` in so many seconds that its time is up. Taking it out of what is returned drops it."""
         tick = int((self._loop.time() + in_s) * _TICKS_PER_S) + 1
         deadline = self._by_tick.get(tick)
         if deadline is None:
@@ -56,7 +55,7 @@ class Deadlines:
         self._timer_tick = tick
 
     def _tell(self) -> None:
-        """Tell who has waited long enough, and set the timer for whoever still waits."""
+        """Tell those that have waited long enough, and set the timer for the others."""
         # The loop may call a little early.
         now = max(self._timer_tick, int(self._loop.time() * _TICKS_PER_S))
         self._timer = None

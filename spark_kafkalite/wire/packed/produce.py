@@ -3,8 +3,8 @@
 One flow for all versions: what differs is the layout of lengths (flexible from 9) and which fields exist, given where
 they are read. Versions 10 and 11 add only tagged fields to version 9: who leads a partition now, and where.
 
-Whoever waits for each record asks for one batch at a time. Such a request and its answer have flows of their own, which
-touch a tenth as much code: what is left of a processor's caches by a process that waits is little.
+A producer that waits for each record sends one batch at a time. Such a request and its answer have flows of their own,
+which touch a tenth as much code: a process that wakes up finds little of its code in the processor's caches.
 """
 
 from __future__ import annotations

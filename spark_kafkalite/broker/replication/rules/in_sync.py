@@ -202,9 +202,10 @@ class InSyncReplicas:
             follower = self._first_heard_of(broker, incarnation)
         follower.end_offset = offset
         follower.session = session
-        was_level, follower.is_level = follower.is_level, offset >= log_end_offset
+        follower.is_level = offset >= log_end_offset
         if follower.is_level:
-            if not was_level:
+            # One that goes to and fro is there once.
+            if follower not in self._level:
                 self._level.append(follower)
             follower.caught_up_s = now_s
             follower.must_catch_up = False

@@ -14,9 +14,8 @@ v17  directory ids, which nobody here needs
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until
-nothing else is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its
-answer.
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until nothing else
+is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its answer.
 
 Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
 the reading looks into (``requests.fetch_reading``) as well as the records, which leave with ``sendfile`` (ranges behind

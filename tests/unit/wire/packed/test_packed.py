@@ -334,7 +334,7 @@ class FileSlice:
 
 @pytest.mark.parametrize("version", [12, 13])
 def test_a_file_slice_becomes_a_piece_of_its_own_unless_it_is_small(version):
-    """One that is cut while it waits is left to whoever sends it."""
+    """One that is cut while it waits is left to the outbox, which closes the connection."""
     slices = [FileSlice(5000), FileSlice(0), FileSlice(10), FileSlice(10, is_cut=True)]
     partitions = [packed.FetchedPartition(n, records=records) for n, records in enumerate(slices)]
     topic = "t" if version < 13 else bytes(16)
