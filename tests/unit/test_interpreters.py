@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -22,6 +23,45 @@ def interpreter(directory: Path, name: str, answer: str, exit_code: int = 0) -> 
     path.write_text(f"#!/bin/sh\n{answer and f'echo {answer}'}\nexit {exit_code}\n")
     path.chmod(0o755)
     return path
+
+
+def taken(*directories: Path, **environment: str) -> str:
+    path = ":".join(map(str, directories))
+    done = subprocess.run(["/bin/sh", str(SCRIPT), "--python"], env={"PATH": path, **environment}, capture_output=True)
+    return done.stdout.decode().strip()
+
+
+def built(directory: Path, name: str, *, optimized: bool) -> Path:
+    """A program that answers what is asked of it as an interpreter with or without optimizations would."""
+    directory.mkdir(parents=True)
+    path = directory / name
+    path.write_text(f'#!/bin/sh\ncase "$2" in *CONFIG_ARGS*) exit {int(not optimized)};; esac\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_an_optimized_interpreter_is_taken_before_one_that_is_earlier_on_the_path(tmp_path: Path) -> None:
+    plain = built(tmp_path / "a", "python3.11", optimized=False)
+    newer = built(tmp_path / "b", "python3.12", optimized=True)
+    assert taken(plain.parent, newer.parent) == str(plain)
+    optimized = built(tmp_path / "c", "python3.11", optimized=True)
+    assert taken(plain.parent, newer.parent, optimized.parent) == str(optimized)
+    assert taken(newer.parent, tmp_path / "none") == str(newer)
+
+
+def test_an_interpreter_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
+    plain = built(tmp_path / "a", "python3.11", optimized=False)
+    optimized = built(tmp_path / "b", "python3.11", optimized=True)
+    assert taken(plain.parent, optimized.parent, PYTHON="python3.11") == str(plain)
+    assert taken(optimized.parent, PYTHON=str(plain)) == str(plain)
+
+
+def test_whether_an_interpreter_is_optimized_is_asked_of_a_real_one() -> None:
+    # What the question does not understand would count as "no" everywhere.
+    question = re.search(r"'\n(import ensurepip.*?)'", SCRIPT.read_text(), re.DOTALL)
+    assert question is not None
+    done = subprocess.run([sys.executable, "-c", question[1]], capture_output=True, text=True)
+    assert (done.returncode in (0, 1), done.stderr) == (True, "")
 
 
 def others(directory: Path, **environment: str) -> list[str]:
