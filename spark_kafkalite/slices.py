@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import asyncio
 
 SLICE_S = 0.010
-# What was used is forgotten at the next pass once it is this much; less may add up over several passes.
-_FORGOTTEN_S = 0.001
+# What was used is forgotten at the next pass once it is this much; less may add up over several passes. To be told of a
+# pass costs another one, so it is not asked for after each.
+_FORGOTTEN_S = SLICE_S / 2
 
 T = TypeVar("T")
 Work = Generator["asyncio.Future[Any] | None", None, T]
