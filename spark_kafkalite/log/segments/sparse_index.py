@@ -60,7 +60,9 @@ class SparseIndex:
 
     def last(self) -> tuple[int, int] | None:
         """Return the last entry, None when there is none."""
-        return self.entry(self.count - 1) if self.count else None
+        if self._keys:
+            return self._keys[-1], self._values[-1]
+        return self.entry(self._stored - 1) if self._stored else None
 
     def add(self, key: int, value: int) -> None:
         """Append an entry; ``key`` is above the last one's (the caller sees to it)."""
