@@ -102,8 +102,7 @@ def tell_leaders(fetching: Fetching) -> None:
             # Not what is named here: the same may be named again.
             asked = in_session.asked
             try:
-                leader = _led(replicas, in_session.topic_partition, topic, asked)[1]
-                in_session.watch(leader.followers)
+                _, leader = _led_in(in_session, in_session.topic_partition, replicas, fetching.replica_id)
                 starts_inside = asked.fetch_offset >= leader.log.log_start_offset
                 if starts_inside and leader.divergence(asked.last_fetched_epoch, asked.fetch_offset) is None:
                     fetching.acknowledge(leader, asked, in_session)
@@ -120,6 +119,20 @@ def _led(
     if partition.topic_id != topic and type(topic) is bytes:
         raise InconsistentTopicId(f"{topic_partition} is of another topic of that name")
     return partition, partition.check_leader(asked.current_leader_epoch)
+
+
+def _led_in(
+    in_session: SessionPartition, topic_partition: TopicPartition, replicas: Replicas, replica_id: int
+) -> tuple[Partition, Leader]:
+    """As :func:`_led` for a session's partition, which watches the leader from then on. What was found holds for as
+    long as it is the partition's role, which ends with all that would be refused otherwise."""
+    asked, led = in_session.asked, in_session.led
+    if led is None or led[0].role is not led[1] or asked.current_leader_epoch not in (led[1].epoch, -1):
+        in_session.led = None
+        led = _led(replicas, topic_partition, in_session.topic, asked)
+        in_session.watch(led[1].waiters_with(replica_id))
+        in_session.led = led
+    return led
 
 
 class Reading:
@@ -284,10 +297,10 @@ class Reading:
             return FetchedPartition(asked.partition, UnknownTopicId.code)
         leader: Leader | None = None
         try:
-            partition, leader = _led(self._replicas, topic_partition, topic, asked)
             if in_session is not None:
-                in_session.watch(leader.waiters_with(self._fetching.replica_id))
+                partition, leader = _led_in(in_session, topic_partition, self._replicas, self._fetching.replica_id)
             else:
+                partition, leader = _led(self._replicas, topic_partition, topic, asked)
                 self.leaders.append(leader)
             return self._read(partition, leader, asked, in_session)
         except KafkaError as error:

@@ -22,6 +22,8 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
@@ -58,6 +60,7 @@ class SessionPartition:
         "asked",
         "high_watermark",
         "is_acknowledged",
+        "led",
         "log_start_offset",
         "session",
         "topic",
@@ -75,6 +78,8 @@ class SessionPartition:
         self.log_start_offset = -1
         # Whether the leader knows of the offset that was asked for; only followers' do they want to know.
         self.is_acknowledged = False
+        # The partition and its leader here, once they were found: see ``fetch_reading``.
+        self.led: tuple[Partition, Leader] | None = None
         self.waits_in: WaitingList | None = None
 
     def watch(self, waits_in: WaitingList) -> None:
@@ -89,6 +94,7 @@ class SessionPartition:
 
     def unwatch(self) -> None:
         """Hear of nothing any more."""
+        self.led = None
         if self.waits_in is not None:
             self.waits_in.watchers.pop(self, None)
             self.waits_in = None

@@ -23,6 +23,7 @@ from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
@@ -636,22 +637,25 @@ class TestSessionsInAll:
 
     def test_a_round_looks_only_at_what_has_news(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         partition = bed.partitions[TopicPartition(TOPIC, 0)]
-        asked: list[TopicPartition] = []
+        monkeypatch.setattr(bed.context.replicas, "get", lambda _: partition)
+        asked_bytes: list[int] = []
+        read = Leader.read
 
-        def get(topic_partition: TopicPartition) -> Partition:
-            asked.append(topic_partition)
-            return partition
+        def counted(leader: Leader, start_offset: int, max_bytes: int, **options: Any) -> LogSlice | None:
+            asked_bytes.append(max_bytes)
+            return read(leader, start_offset, max_bytes, **options)
 
-        monkeypatch.setattr(bed.context.replicas, "get", get)
+        monkeypatch.setattr(Leader, "read", counted)
         connection = Connection(bed)
         many = [(TOPIC_ID, [packed.FetchPartition(number, 0, 1 << 20) for number in range(900)])]
         request = opening()._replace(topics=many)
         answer = connection.fetch(request)
         assert len(answer.topics[0][1]) == 900
         assert connection.fetch(going_on(request, answer, 1)).topics == []
-        asked.clear()
+        assert len(asked_bytes) >= 900
+        asked_bytes.clear()
         assert connection.fetch(going_on(request, answer, 2)).topics == []
-        assert asked == []
+        assert asked_bytes == []
         one = [(TOPIC_ID, [packed.FetchPartition(7, 0, 9)])]
         assert connection.fetch(going_on(request, answer, 3, topics=one)).topics == []
-        assert asked == [TopicPartition(TOPIC, 7)]
+        assert asked_bytes == [9]
