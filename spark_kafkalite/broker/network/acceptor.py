@@ -30,6 +30,7 @@ from spark_kafkalite.broker.network.channel import PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.outbox import ROOM_BYTES
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -70,6 +71,7 @@ class Acceptor:
         self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))
+        self.room = memoryview(bytearray(ROOM_BYTES))
         # What a request is handed to; known when connections are accepted.
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors

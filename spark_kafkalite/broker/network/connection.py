@@ -71,6 +71,7 @@ class Owner(Protocol):
     at_end_of_pass: Callable[[Callable[[], None]], object]
     limits: Limits
     memory: RequestMemory
+    room: memoryview
     scratch: memoryview
     slices: Slices
 
@@ -118,7 +119,7 @@ class Connection:
         self._held = 0
         self._muted_until_s = 0.0
         self._pending: deque[Exchange] = deque()
-        self._outbox = Outbox(channel)
+        self._outbox = Outbox(channel, owner.room)
         self._serving = False
         self._flush_scheduled = False
         # When the connection's present turn began.

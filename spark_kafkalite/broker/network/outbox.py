@@ -1,15 +1,18 @@
 """Responses that one connection has yet to send, in order, as bytes and ranges of files.
 
-Ranges leave with ``sendfile``, what lies between them with as few calls as possible. A range holds its segment's file
-open until it is sent or dropped. Sending stops when the socket takes no more, and after a turn's worth of bytes, so
-that one fast reader does not keep the others waiting.
+What comes next is gathered in one place and leaves with one call, so that the reader is woken once for all of it: with
+a call for each piece it is often woken for each, and a wake-up costs it more than copying a batch costs here. Large
+ranges leave with ``sendfile``, and so do all while the socket takes less than it is offered: what it leaves would be
+copied again. A range holds its segment's file open until it is sent or dropped. Sending stops when the socket takes no
+more, and after a turn's worth of bytes, so that one fast reader does not keep the others waiting.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.log.segments.sending import Sending
@@ -17,8 +20,11 @@ from spark_kafkalite.wire.frame import LENGTH
 
 # Bytes that one connection may send before others get their turn.
 _TURN_BYTES = 4 * 1024 * 1024
-# Small pieces are joined up to this size before they are sent.
-_JOIN_BYTES = 256 * 1024
+# What is gathered at most: for a socket that takes it all, and for one that has not.
+ROOM_BYTES: Final = 256 * 1024
+_ROOM_OF_SLOW_BYTES: Final = 64 * 1024
+# A range up to this size is copied.
+_COPIED_RANGE_BYTES: Final = 128 * 1024
 
 
 class FileLike(Protocol):
@@ -49,6 +55,13 @@ class FileRange:
     def read(self) -> bytes | None:
         """Return the bytes; None where the file has been cut since the range was found."""
         return self.file.pread(self.length, self.position) if self._cuts == self._sending.cuts else None
+
+    def copy_into(self, room: memoryview) -> bool:
+        """Copy what is to be sent; return whether it is there. Sending it says what is wrong if it is not."""
+        try:
+            return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position) == self.length
+        except OSError:
+            return False
 
     def begin(self) -> None:
         """Have it counted."""
@@ -82,10 +95,14 @@ class FileEndedError(Exception):
 class Outbox:
     """The unsent pieces of one channel. ``unsent_bytes`` counts memory without ranges of files, ``sent_bytes`` all."""
 
-    __slots__ = ("_channel", "_put_bytes", "_watched", "pieces", "sent_bytes", "unsent_bytes")
+    __slots__ = ("_channel", "_is_slow", "_put_bytes", "_room", "_watched", "pieces", "sent_bytes", "unsent_bytes")
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, room: memoryview) -> None:
+        """``room`` is where pieces are gathered, ROOM_BYTES; all outboxes of one loop may share it."""
         self._channel = channel
+        self._room = room
+        # Whether the socket has not taken what it was offered, since all was sent the last time.
+        self._is_slow = False
         # For others to look at; asked for with every request, when a method would cost as much as the rest.
         self.pieces: deque[Piece] = deque()
         self.unsent_bytes = 0
@@ -143,58 +160,74 @@ class Outbox:
         pieces = self.pieces
         turn_bytes = 0
         while pieces:
-            sent = self._send_range(pieces[0]) if isinstance(pieces[0], FileRange) else self._send_bytes()
+            sent = self._send_some()
             if sent is None:
+                self._is_slow = True
                 return False
             turn_bytes += sent
             self.sent_bytes += sent
+            self._take_out(sent)
             if self._watched:
                 self._tell_watchers()
             if turn_bytes >= _TURN_BYTES and pieces:
                 return False
+        self._is_slow = False
         return True
+
+    def _send_some(self) -> int | None:
+        """Send a part of what is there; return how much."""
+        pieces = self.pieces
+        count, size_bytes = self._gather() if len(pieces) > 1 else (1, 0)
+        if count > 1:
+            sent = self._channel.send(self._room[:size_bytes], len(pieces) > count)
+            if sent is not None and sent < size_bytes:
+                self._is_slow = True
+            return sent
+        piece = pieces[0]
+        return self._send_range(piece) if isinstance(piece, FileRange) else self._channel.send(piece, len(pieces) > 1)
+
+    def _gather(self) -> tuple[int, int]:
+        """Copy what comes next into the room; return how many pieces, and how many bytes."""
+        room, is_slow = self._room, self._is_slow
+        room_bytes = min(len(room), _ROOM_OF_SLOW_BYTES) if is_slow else len(room)
+        count = size_bytes = 0
+        for piece in self.pieces:
+            end = size_bytes + (piece.length if isinstance(piece, FileRange) else len(piece))
+            if end > room_bytes:
+                break
+            if not isinstance(piece, FileRange):
+                room[size_bytes:end] = piece
+            elif is_slow or piece.length > _COPIED_RANGE_BYTES or not piece.copy_into(room[size_bytes:end]):
+                break
+            size_bytes = end
+            count += 1
+        return count, size_bytes
 
     def _send_range(self, piece: FileRange) -> int | None:
         if piece.is_cut:
             raise FileEndedError("a log was truncated to before the range that was to be sent")
         sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
-        if sent is None:
-            return None
         if sent == 0:
             raise FileEndedError("a log file ended before the range that was to be sent")
-        piece.position += sent
-        piece.length -= sent
-        if piece.length == 0:
-            self.pieces.popleft()
-            piece.end()
         return sent
 
-    def _send_bytes(self) -> int | None:
+    def _take_out(self, sent: int) -> None:
+        """Take out what has been sent."""
         pieces = self.pieces
-        if len(pieces) > 1 and not isinstance(pieces[1], FileRange):
-            self._join()
-        piece = pieces[0]
-        assert not isinstance(piece, FileRange)
-        sent = self._channel.send(piece, len(pieces) > 1)
-        if sent is None:
-            return None
-        self.unsent_bytes -= sent
-        if sent == len(piece):
-            pieces.popleft()
-        else:
-            pieces[0] = memoryview(piece)[sent:]
-        return sent
-
-    def _join(self) -> None:
-        """Make one piece of the bytes at the head of the queue, up to a range or a size."""
-        pieces = self.pieces
-        parts: list[bytes | bytearray | memoryview] = []
-        size_bytes = 0
-        while pieces and size_bytes < _JOIN_BYTES:
-            part = pieces[0]
-            if isinstance(part, FileRange) or (parts and size_bytes + len(part) > _JOIN_BYTES):
-                break
-            parts.append(part)
-            size_bytes += len(part)
-            pieces.popleft()
-        pieces.appendleft(b"".join(parts) if len(parts) > 1 else parts[0])
+        while sent:
+            piece = pieces[0]
+            if isinstance(piece, FileRange):
+                taken = min(sent, piece.length)
+                piece.position += taken
+                piece.length -= taken
+                if piece.length == 0:
+                    pieces.popleft()
+                    piece.end()
+            else:
+                taken = min(sent, len(piece))
+                self.unsent_bytes -= taken
+                if taken == len(piece):
+                    pieces.popleft()
+                else:
+                    pieces[0] = memoryview(piece)[taken:]
+            sent -= taken

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.broker.network.channel import Buffer, PlainChannel
 from spark_kafkalite.broker.network.listeners import address_text
-from spark_kafkalite.broker.network.outbox import Outbox
+from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
@@ -44,7 +44,7 @@ from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 logger = logging.getLogger(__name__)
 
 # Answers that are this small are served where they arrive.
-_SCRATCH_BYTES: Final = 64 * 1024
+_SCRATCH_BYTES: Final = 256 * 1024
 # The buffer for larger ones is made in steps, so that answers that grow a little do not each ask for a new one.
 _BUFFER_STEP_BYTES: Final = 1024 * 1024
 # What the other side may say before it has proved itself.
@@ -218,7 +218,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 self._channel = channel = await self._connected()
-                self._outbox = Outbox(channel)
+                self._outbox = Outbox(channel, memoryview(bytearray(ROOM_BYTES)))
                 self._readiness = Readiness(self._loop, channel, self._go_on_reading, self._go_on_writing)
                 await self._prove()
         except TimeoutError:

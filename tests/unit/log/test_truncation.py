@@ -45,7 +45,7 @@ def test_what_a_reader_does_not_take_is_called_off_before_any_file_changes(open_
     assert behind is not None
     outboxes = []
     for found in (before, behind):
-        outbox = Outbox(ZeroWindow())  # type: ignore[arg-type]
+        outbox = Outbox(ZeroWindow(), memoryview(bytearray(100)))  # type: ignore[arg-type]
         outbox.put(([b"", FileRange(ANY_FILE, found.position, found.length, found.sending)], found.length))
         outbox.pieces.popleft()
         assert not outbox.flush()

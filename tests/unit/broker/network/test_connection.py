@@ -57,6 +57,7 @@ class FakeOwner:
         self.memory = RequestMemory(2000) if memory is None else memory
         self.slices = Slices(self.loop)
         self.scratch = memoryview(bytearray(4 + 4096))
+        self.room = memoryview(bytearray(4096))
         self.served: list[bytes] = []
         self.answer: Callable[[Connection, bytes], None] = lambda connection, body: answer(connection, b"re:" + body)
         self.closed: list[tuple[str, bool]] = []

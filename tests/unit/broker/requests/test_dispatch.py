@@ -58,6 +58,7 @@ class Client:
         self.owner = FakeOwner(max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
         self.owner.memory = RequestMemory(1 << 30)
         self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
+        self.owner.room = memoryview(bytearray(1 << 16))
         self.owner.serve = world.dispatcher.serve
         self.fake: FakeLoop = self.owner.loop
         self.channel = FakeChannel()
