@@ -216,9 +216,11 @@ class Follower:
     def _follow_bounds(self) -> None:
         log, bounds = self.log, self._bounds
         bounds.commit(self._rules.high_watermark(log))
-        start = self._rules.log_start(log, bounds.high_watermark)
-        if start > log.log_start_offset and not self._rules.is_busy:
-            self._on_log_start(start)
+        rules = self._rules
+        if rules.leader_log_start_offset > log.log_start_offset and not rules.is_busy:
+            start = rules.log_start(log, bounds.high_watermark)
+            if start > log.log_start_offset:
+                self._on_log_start(start)
 
     def _append(self, records: Any, now_s: float) -> Work[None]:
         log = self.log

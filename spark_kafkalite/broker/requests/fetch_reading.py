@@ -18,7 +18,7 @@ from contextlib import nullcontext
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
-from spark_kafkalite.broker.replication.leader import CONSUMER, Leader
+from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -327,7 +327,10 @@ class Reading:
     ) -> FetchedPartition:
         replica_id = self._fetching.replica_id
         diverging = None
-        if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= leader.log.log_start_offset:
+        # A follower's leader who knows what it has, has compared the logs in this epoch.
+        is_compared = in_session is not None and in_session.is_acknowledged and asked.current_leader_epoch >= 0
+        starts_inside = asked.fetch_offset >= leader.log.log_start_offset
+        if not is_compared and asked.last_fetched_epoch >= 0 and starts_inside:
             diverging = leader.divergence(asked.last_fetched_epoch, asked.fetch_offset)
         records: FileRange | bytes = b""
         if diverging is not None:
@@ -336,7 +339,7 @@ class Reading:
             limit = min(asked.partition_max_bytes, self._left_bytes)
             at_least_one = self.size_bytes == 0
             found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
-            if replica_id >= 0:
+            if replica_id >= 0 and not is_compared:
                 self._fetching.acknowledge(leader, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
@@ -346,11 +349,12 @@ class Reading:
                 if in_session is not None and asked.fetch_offset < leader.end_offset_for(replica_id):
                     # There is something that there was no room for.
                     self._unread.append(in_session)
-        visible_end = leader.end_offset_for(CONSUMER)
+        bounds = partition.bounds
+        visible_end = bounds.visible_end_offset(leader.log.local.recovery_point)
         return FetchedPartition(
             asked.partition,
             0,
-            visible_end if replica_id < 0 else partition.high_watermark,
+            visible_end if replica_id < 0 else bounds.high_watermark,
             visible_end,
             leader.log.log_start_offset,
             records,

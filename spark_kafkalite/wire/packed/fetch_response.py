@@ -26,6 +26,7 @@ from spark_kafkalite.wire.packed.layout import (
     COMPACT,
     LEGACY,
     Buffer,
+    Layout,
     NodeEndpoint,
     Piece,
     Pieces,
@@ -49,6 +50,8 @@ _IQ: Final = struct.Struct(">iq")
 _QQ: Final = struct.Struct(">qq")
 _FETCHED_4: Final = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
 _FETCHED_5: Final = struct.Struct(">ihqqq")  # ... and the log start offset
+# ... and how many aborted transactions, of none or null, and the preferred replica.
+_FETCHED_12: Final = struct.Struct(">ihqqqBi")
 # From version 13 on, an answer of one partition up to the length of its records: throttle time, error code, session id,
 # the topic's id and its partition between their counts, how many aborted transactions, the preferred replica. Behind
 # the records there are no tagged fields: of the partition, the topic and the answer.
@@ -167,21 +170,18 @@ def pack_fetch_response_in_slices(
         for number, partition in enumerate(partitions):
             if number & AT_ONCE == AT_ONCE:
                 yield None
-            out += _FETCHED_5.pack(*partition[:5]) if version >= 5 else _FETCHED_4.pack(*partition[:4])
             aborted = partition.aborted_transactions
-            if aborted is None:
-                layout.put_count(out, -1)
+            if flexible and not aborted:
+                count = 0 if aborted is None else 1
+                out += _FETCHED_12.pack(*partition[:5], count, partition.preferred_read_replica)
             else:
-                layout.put_count(out, len(aborted))
-                for producer_id, first_offset in aborted:
-                    out += _QQ.pack(producer_id, first_offset)
-                    if flexible:
-                        out.append(0)
-            if version >= 11:
-                out += _I.pack(partition.preferred_read_replica)
+                _put_fetched(out, version, layout, partition)
             out = pieces.records(partition.records, layout)
             if flexible:
-                _put_fetched_tags(out, partition)
+                if partition.diverging_epoch is None and partition.current_leader is None:
+                    out.append(0)
+                else:
+                    _put_fetched_tags(out, partition)
         if flexible:
             out.append(0)
     if flexible:
@@ -190,6 +190,22 @@ def pack_fetch_response_in_slices(
         else:
             out.append(0)
     return pieces.finish()
+
+
+def _put_fetched(out: bytearray, version: int, layout: Layout, partition: FetchedPartition) -> None:
+    """Pack what comes before the records."""
+    out += _FETCHED_5.pack(*partition[:5]) if version >= 5 else _FETCHED_4.pack(*partition[:4])
+    aborted = partition.aborted_transactions
+    if aborted is None:
+        layout.put_count(out, -1)
+    else:
+        layout.put_count(out, len(aborted))
+        for producer_id, first_offset in aborted:
+            out += _QQ.pack(producer_id, first_offset)
+            if version >= FETCH_FLEXIBLE:
+                out.append(0)
+    if version >= 11:
+        out += _I.pack(partition.preferred_read_replica)
 
 
 def _put_fetched_tags(out: bytearray, partition: FetchedPartition) -> None:

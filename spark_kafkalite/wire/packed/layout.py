@@ -143,7 +143,11 @@ def _legacy_records(view: memoryview, position: int) -> tuple[memoryview | None,
 
 
 def _compact_records(view: memoryview, position: int) -> tuple[memoryview | None, int]:
-    length, position = read_uvarint(view, position)
+    length = view[position]
+    if length < 128:
+        position += 1
+    else:
+        length, position = read_uvarint(view, position)
     if length == 0:
         return None, position
     end = position + length - 1

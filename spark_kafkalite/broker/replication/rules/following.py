@@ -107,6 +107,7 @@ class Refused:
 
 
 Effect = Append | Truncate | StartAnew | Refused
+_APPEND: Final = Append()
 
 
 class Following:
@@ -179,7 +180,7 @@ class Following:
         self._is_aligned = True
         if answer.has_records and asked.fetch_offset == log.log_end_offset:
             self.is_busy = True
-            return Append()
+            return _APPEND
         return None
 
     def has_no_news(self, asked: Asked) -> None:
