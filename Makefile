@@ -38,7 +38,8 @@ setup-jars: setup ## Fetch the jars that tests and benches use (once; where they
 # One recipe for both environments: the stamp's directory is the environment, its requirements the first prerequisite.
 define make_environment
 	@scripts/check_prerequisites.sh
-	@echo "Setting up $(@D) with $(PYTHON_FOUND); the first time takes some minutes"
+	@test ! -x $(@D)/bin/python || echo "Setting up $(@D), which is there already"
+	@test -x $(@D)/bin/python || echo "Setting up $(@D) with $(PYTHON_FOUND); the first time takes some minutes"
 	@test -x $(@D)/bin/python || $(PYTHON_FOUND) -m venv $(@D)
 	@$(@D)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@

@@ -9,7 +9,10 @@ set -u
 
 is_usable_python() {
     command -v "$1" >/dev/null 2>&1 &&
-        "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+        "$1" -c '
+import sys, sysconfig
+has_no_lock = sysconfig.get_config_var("Py_GIL_DISABLED")
+sys.exit(sys.version_info < (3, 11) or sys.implementation.name != "cpython" or bool(has_no_lock))' >/dev/null 2>&1
 }
 
 is_optimized_python() {
@@ -36,7 +39,7 @@ find_python() {
         return
     fi
     # 3.11 first: the locked versions were tested on it. A name may exist without running (a shim of a version manager).
-    for name in python3.11 python3 python3.12 python3.13 python3.14; do
+    for name in python3.11 python3.12 python3.13 python3 python3.14; do
         found=
         for candidate in $(all_of "$name"); do
             is_usable_python "$candidate" || continue
@@ -117,7 +120,7 @@ if python=$(find_python); then
     header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")')
     [ -f "$header" ] || missing "Python's C headers ($header)" "install them: apt-get install python3-dev"
 else
-    missing "Python 3.11 or newer${PYTHON:+ (PYTHON=$PYTHON)}" \
+    missing "CPython 3.11 or newer${PYTHON:+ (PYTHON=$PYTHON)}" \
         "install it: apt-get install python3 python3-venv python3-dev, or set PYTHON to one"
 fi
 

@@ -41,7 +41,7 @@ _HELP = """A partitioned, replayable log that speaks Kafka's protocol.
 \b
 A first try, in three terminals:
   kafkalite broker
-  kafkalite produce --topic greetings
+  kafkalite produce --topic greetings                   and type a line, which makes the topic
   kafkalite consume --topic greetings --from-beginning
 
 Every command that talks to a broker takes --bootstrap-server HOST:PORT (default 127.0.0.1:9092) and works with Apache

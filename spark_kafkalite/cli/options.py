@@ -122,7 +122,8 @@ def reachable_admin(
         if isinstance(error.__cause__, HandshakeFailed):
             raise  # there is something, and the error says which setting to change
         raise BrokerUnreachable(
-            f"{error}; is a broker running there? 'kafkalite broker' starts one, --bootstrap-server names another"
+            f"{error}; is a broker running there? --bootstrap-server names another, or all of a cluster's; 'kafkalite "
+            "broker' starts one that is no part of a cluster"
         ) from error
     except BaseException:
         admin.close()

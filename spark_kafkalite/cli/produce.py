@@ -216,7 +216,10 @@ class _Sender:
         try:
             self._admin.describe_topics([topic])
         except UnknownTopicOrPartition:
-            warn(f"topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is true")
+            warn(
+                f"topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is true and "
+                "there are brokers enough for its replicas; 'kafkalite topics create' says what is missing"
+            )
         except KafkaliteError:
             pass
 

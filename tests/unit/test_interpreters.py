@@ -42,11 +42,13 @@ def built(directory: Path, name: str, *, optimized: bool) -> Path:
 
 def test_an_optimized_interpreter_is_taken_before_one_that_is_earlier_on_the_path(tmp_path: Path) -> None:
     plain = built(tmp_path / "a", "python3.11", optimized=False)
+    default = built(tmp_path / "d", "python3", optimized=True)
     newer = built(tmp_path / "b", "python3.12", optimized=True)
     assert taken(plain.parent, newer.parent) == str(plain)
     optimized = built(tmp_path / "c", "python3.11", optimized=True)
     assert taken(plain.parent, newer.parent, optimized.parent) == str(optimized)
-    assert taken(newer.parent, tmp_path / "none") == str(newer)
+    assert taken(default.parent, newer.parent, tmp_path / "none") == str(newer)
+    assert taken(default.parent) == str(default)
 
 
 def test_an_interpreter_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class PeerConnection:
         self._client_id = broker_user(identity.broker_id)
         self._settings = settings
         self._on_closed = on_closed
-        self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES)))
+        self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, lend_memory(HEAD_BYTES + _SCRATCH_BYTES))
         self._buffer: memoryview | None = None
         self._sent: deque[_Sent] = deque()
         # Requests that wait for the proof.
@@ -218,7 +218,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 self._channel = channel = await self._connected()
-                self._outbox = Outbox(channel, memoryview(bytearray(ROOM_BYTES)))
+                self._outbox = Outbox(channel, lend_memory(ROOM_BYTES))
                 self._readiness = Readiness(self._loop, channel, self._go_on_reading, self._go_on_writing)
                 await self._prove()
         except TimeoutError:

@@ -107,7 +107,8 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
     ends. Topics have as many replicas as there are brokers, three at most. One line says what to connect to, 'kafkalite
     cluster ready on HOST:PORT,...', when all brokers serve.
 
-    A broker that ends is told of; the others go on, and the registry for those that are started again by hand.
+    A broker that ends is told of; the others go on, and the registry for those that are started again by hand. End
+    those first: Ctrl-C takes the registry from them. Their data stays then, wherever it is.
     """
     from spark_kafkalite.testing.child_process import ChildFailed
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
@@ -219,18 +220,44 @@ def _serves(broker: BrokerProcess) -> bool:
 
 @contextlib.contextmanager
 def _directory(data: str | None) -> Iterator[Path]:
-    """Give the directory of the data: the user's, or one that is removed afterwards."""
+    """Give the directory of the data: the user's, or one that is removed afterwards, unless brokers use it still."""
     if data is not None:
         path = Path(data).absolute()
         if path.exists() and not path.is_dir():
             raise click.UsageError(f"--data {data}: not a directory")
-        yield path
+        try:
+            yield path
+        finally:
+            _tell_of_served(path)
         return
     directory = Path(tempfile.mkdtemp(prefix="kafkalite-cluster-"))
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if not _tell_of_served(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _tell_of_served(directory: Path) -> bool:
+    """Tell of brokers that were started again by hand and still run; return whether there are any."""
+    from spark_kafkalite.log.files.os_fs import OsFs
+    from spark_kafkalite.log.files.small_files import LOCK_FILE
+
+    served = []
+    for number in range(1, _held_brokers(directory) + 1):
+        path = directory / f"broker-{number}" / LOCK_FILE
+        if path.exists():
+            lock = OsFs().lock(str(path))
+            if lock is None:
+                served.append(str(number))
+            else:
+                lock.release()
+    if served:
+        said(
+            f"started again by hand, and still running without a registry: broker {', '.join(served)}; end "
+            f"{'it' if len(served) == 1 else 'them'}, too. The data stays in {directory}"
+        )
+    return bool(served)
 
 
 def _held_brokers(directory: Path) -> int:

@@ -167,7 +167,12 @@ def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
 def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> KafkaError:
     """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
     if code == UnknownTopicOrPartition.code:
-        hint = "; the broker does not create it automatically" if allow_auto_create else ""
+        hint = (
+            "; the broker does not create it automatically (auto.create.topics.enable), or cannot at present, which "
+            "its log says"
+            if allow_auto_create
+            else ""
+        )
         why = f"it does not exist{hint}"
     elif code in (0, LeaderNotAvailable.code):
         why = "it has no leader yet"

@@ -151,6 +151,26 @@ def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) 
         assert running.stop() == 0
 
 
+def test_the_data_of_a_broker_that_was_started_again_outlives_up(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "2") as running:
+        os.kill(running.pids["2"], signal.SIGKILL)
+        wait_until(lambda: "broker 2 has ended" in running.errors.read_text(), "nobody is told")
+        command = re.search(r"To start it again: kafkalite (.+)", running.errors.read_text())
+        assert command is not None
+        with subprocess.Popen([*COMMAND, *command.group(1).split()], stdout=subprocess.PIPE, text=True) as alone:
+            try:
+                assert alone.stdout is not None
+                assert "broker 2 ready on" in alone.stdout.readline()
+                assert running.stop() == 0
+                last = running.errors.read_text().splitlines()[-1]
+                told = "kafkalite: started again by hand, and still running without a registry: broker 2; end it, too. "
+                assert last.startswith(told + "The data stays in ")
+                assert Path(last.rpartition(" ")[2], "broker-2", ".lock").exists()
+                assert alone.poll() is None
+            finally:
+                alone.terminate()
+
+
 def test_the_registry_goes_on_for_brokers_that_were_started_again(tmp_path: Path) -> None:
     """Each broker is restarted as the command says how, until none is a process of its own any more."""
     again: list[subprocess.Popen[str]] = []
