@@ -52,7 +52,7 @@ class _PassSelector(selectors.DefaultSelector):
                 self.asked += self.asked_last
                 self.asked_last = []
                 self._do_asked()
-            if self.loop_was_asked or self.asked:
+            if self.loop_was_asked or self.asked or self.asked_last:
                 # For how long to wait was reckoned before that.
                 timeout = 0
         return super().select(timeout)

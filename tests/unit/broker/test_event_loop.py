@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.event_loop import BrokerLoop, end_of_pass, run
+from spark_kafkalite.broker.event_loop import BrokerLoop, end_of_pass, last_in_pass, run
 
 TIMEOUT_S = 20.0
 
@@ -187,3 +187,15 @@ def test_run_raises_what_is_raised() -> None:
 
     with pytest.raises(ValueError, match="wrong"):
         run(main())
+
+
+def test_what_comes_last_may_cause_something_that_comes_last() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        # What the loop would wait for otherwise.
+        loop.call_later(2 * TIMEOUT_S, lambda: None)
+        last_in_pass(loop)(lambda: end_of_pass(loop)(lambda: last_in_pass(loop)(done.set)))
+        await done.wait()
+
+    run_bounded(main())
