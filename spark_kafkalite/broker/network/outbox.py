@@ -126,11 +126,13 @@ class Outbox:
         pieces.append(head)
         self.unsent_bytes += len(head)
         for part in parts[1:]:
-            pieces.append(part)
             if isinstance(part, FileRange):
                 part.begin()
-            else:
+            elif part:
                 self.unsent_bytes += len(part)
+            else:
+                continue  # what nothing can be sent of would never leave
+            pieces.append(part)
 
     def watch(self, on_sent: OnSent) -> None:
         """Call back when all that has been put in until now is sent, or dropped."""

@@ -82,6 +82,14 @@ def test_an_answer_with_a_batch_in_it_leaves_with_one_call(file: OpenFile) -> No
     assert channel.calls == [("send", len(wire), False)]
 
 
+def test_an_empty_piece_is_none() -> None:
+    channel = Taking()
+    outbox = made(channel)
+    wire = put(outbox, b"", b"", b"body", b"")
+    assert outbox.flush()
+    assert bytes(channel.taken) == wire
+
+
 def test_a_large_range_is_not_copied(file: OpenFile) -> None:
     channel = Taking()
     outbox = made(channel)
