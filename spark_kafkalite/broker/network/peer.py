@@ -107,6 +107,7 @@ class PeerConnection:
         "_outbox",
         "_readiness",
         "_resume_scheduled",
+        "_room",
         "_sent",
         "_settings",
         "_slices",
@@ -125,7 +126,7 @@ class PeerConnection:
         on_closed: OnClosed,
     ) -> None:
         """Begin to connect to broker ``peer_id``. ``on_closed`` is called once, never from inside a call to this
-        object, and not after :meth:`close`."""
+        object, and not after :meth:`close`. Raises BrokerUnreachable when there is no memory for one."""
         self.name = f"broker {peer_id} at {address_text(*address)}"
         self.closed = False
         self._loop = loop
@@ -135,7 +136,11 @@ class PeerConnection:
         self._client_id = broker_user(identity.broker_id)
         self._settings = settings
         self._on_closed = on_closed
-        self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, lend_memory(HEAD_BYTES + _SCRATCH_BYTES))
+        try:
+            self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, lend_memory(HEAD_BYTES + _SCRATCH_BYTES))
+            self._room = lend_memory(ROOM_BYTES)
+        except (MemoryError, OSError) as error:
+            raise self._unreachable(f"is not connected to: there is no memory ({error})") from error
         self._buffer: memoryview | None = None
         self._sent: deque[_Sent] = deque()
         # Requests that wait for the proof.
@@ -218,7 +223,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 self._channel = channel = await self._connected()
-                self._outbox = Outbox(channel, lend_memory(ROOM_BYTES))
+                self._outbox = Outbox(channel, self._room)
                 self._readiness = Readiness(self._loop, channel, self._go_on_reading, self._go_on_writing)
                 await self._prove()
         except TimeoutError:
