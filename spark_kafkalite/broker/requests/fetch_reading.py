@@ -87,17 +87,20 @@ class Fetching:
             in_session.is_acknowledged = True
 
 
-def tell_leaders(fetching: Fetching) -> None:
-    """Tell the leaders what their follower has, of the partitions that its request names, before anything is read.
-
-    Where that says nothing, because something else than reading is wrong, the reading finds out what it is.
+def tell_leaders(fetching: Fetching) -> bool:
+    """Tell the leaders what their follower has, of the partitions that its request names, before anything is read;
+    return whether all know. Where one does not, because something is wrong, the reading finds out what it is.
     """
     session, replicas = fetching.session, fetching.context.replicas
     assert session is not None
+    all_know = True
     for topic, named in fetching.request.topics:
         for one in named:
             in_session = session.partitions.get((topic, one.partition))
-            if in_session is None or in_session.topic_partition is None:
+            if in_session is None:
+                continue
+            if in_session.topic_partition is None:
+                all_know = False
                 continue
             # Not what is named here: the same may be named again.
             asked = in_session.asked
@@ -107,7 +110,10 @@ def tell_leaders(fetching: Fetching) -> None:
                 if starts_inside and leader.divergence(asked.last_fetched_epoch, asked.fetch_offset) is None:
                     fetching.acknowledge(leader, asked, in_session)
             except KafkaError:
+                all_know = False
                 continue
+            all_know = all_know and in_session.is_acknowledged
+    return all_know
 
 
 def _led(
@@ -125,13 +131,17 @@ def _led_in(
     in_session: SessionPartition, topic_partition: TopicPartition, replicas: Replicas, replica_id: int
 ) -> tuple[Partition, Leader]:
     """As :func:`_led` for a session's partition, which watches the leader from then on. What was found holds for as
-    long as it is the partition's role, which ends with all that would be refused otherwise."""
+    long as the partition is served and it is its role, which ends with all else that would be refused."""
     asked, led = in_session.asked, in_session.led
-    if led is None or led[0].role is not led[1] or asked.current_leader_epoch not in (led[1].epoch, -1):
+    if led is not None:
+        partition, leader = led
+        is_asked = asked.current_leader_epoch in (leader.epoch, -1)
+        if is_asked and partition.role is leader and replicas.get(topic_partition) is partition:
+            return led
         in_session.led = None
-        led = _led(replicas, topic_partition, in_session.topic, asked)
-        in_session.watch(led[1].waiters_with(replica_id))
-        in_session.led = led
+    led = _led(replicas, topic_partition, in_session.topic, asked)
+    in_session.watch(led[1].waiters_with(replica_id))
+    in_session.led = led
     return led
 
 

@@ -107,6 +107,10 @@ class SessionPartition:
         if session.waiting is not None and self.waits_in is not None:
             self.waits_in.wake_one(session.waiting)
 
+    def let_go(self) -> None:
+        """Hold what has ended no longer."""
+        self.led = None
+
     def changed(self) -> None:
         """Be read again for the next answer, whenever that is."""
         self.session.news[self] = None

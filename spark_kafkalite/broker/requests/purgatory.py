@@ -108,6 +108,10 @@ class Watcher(Protocol):
         """Note that something has changed that an answer tells of, but that nobody waits for."""
         ...
 
+    def let_go(self) -> None:
+        """Note that nothing will happen any more in the list, and hold on to nothing of it."""
+        ...
+
 
 class WaitingList:
     """Operations that wait for one thing, and watchers of it. They join and leave by themselves; operations are all
@@ -147,7 +151,9 @@ class WaitingList:
         """Wake all for the last time."""
         self.wake()
         self.operations = {}
-        self.watchers = {}
+        watchers, self.watchers = self.watchers, {}
+        for watcher in watchers:
+            watcher.let_go()
 
 
 class Purgatory:

@@ -14,8 +14,10 @@ v17  directory ids, which nobody here needs
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch always does, until nothing else
-is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its answer.
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch does so unread, until nothing
+else is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its answer. But
+one that names a partition of which there is something else to say is read at once: its next request may end the wait,
+and an answer that does not speak of a partition says that the logs fit.
 
 Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
 the reading looks into (``requests.fetch_reading``) as well as the records, which leave with ``sendfile`` (ranges behind
@@ -78,8 +80,7 @@ def handle(
         return _refused(exchange, fetch, error)
     if fetching.is_long:
         return _read_in_slices(fetching)
-    if fetching.is_followers_next:
-        tell_leaders(fetching)
+    if fetching.is_followers_next and tell_leaders(fetching):
         DelayedFetch(fetching).start_unread()
         return None
     result = Reading(fetching)

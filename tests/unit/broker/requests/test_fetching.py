@@ -95,14 +95,21 @@ class Connection:
 
     def receive(self, version: int = 17) -> packed.FetchResponse:
         """Take the one answer that there is."""
+        (answer,) = self.receive_all(version)
+        return answer
+
+    def receive_all(self, version: int = 17) -> list[packed.FetchResponse]:
+        """Take the answers that there are."""
         self._bed.harness.run_loop()
-        ((pieces, _),) = self.answers
-        self.answers.clear()
-        whole = b"".join(
-            piece.file.pread(piece.length, piece.position) if isinstance(piece, FileRange) else piece
-            for piece in pieces
-        )
-        return packed.parse_fetch_response(whole, version)
+        answers, self.answers = self.answers, []
+        whole = [
+            b"".join(
+                piece.file.pread(piece.length, piece.position) if isinstance(piece, FileRange) else piece
+                for piece in pieces
+            )
+            for pieces, _ in answers
+        ]
+        return [packed.parse_fetch_response(each, version) for each in whole]
 
     def fetch(self, request: packed.FetchRequest, version: int = 17) -> packed.FetchResponse:
         self.send(request, version)
@@ -238,6 +245,29 @@ class TestFollowers:
             assert connection.fetch(going_on(first, answer, epoch)).topics == []
             assert session.last_fetch_s == now_s
         assert len(acknowledged.calls) == 2
+
+    @pytest.mark.parametrize(
+        "named",
+        [
+            pytest.param(packed.FetchPartition(0, 2, 1 << 20, 4, 3), id="has parted"),
+            pytest.param(packed.FetchPartition(0, 3, 1 << 20, 3, 3), id="another epoch"),
+            pytest.param(packed.FetchPartition(0, 9, 1 << 20, 4, 4), id="beyond the end"),
+        ],
+    )
+    def test_what_is_wrong_with_a_partition_is_said_by_the_answer_to_what_names_it(
+        self, bed: Bed, named: packed.FetchPartition
+    ) -> None:
+        """A follower takes an answer that does not speak of it for "the logs fit", and the next request is here."""
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))
+        answer = connection.fetch(first)
+        connection.send(going_on(first, answer, 1, topics=[(TOPIC_ID, [named])]))
+        connection.send(going_on(first, answer, 2))
+        answers = connection.receive_all()
+        ((_, (one,)),) = answers[0].topics
+        assert one.diverging_epoch is not None or one.error_code
 
     def test_a_leader_of_another_epoch_is_told_too(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
@@ -634,6 +664,30 @@ class TestSessionsInAll:
         assert not Connection(bed).fetch(request._replace(topics=asked(0, 1, 2))).session_id
         assert Connection(bed).fetch(request._replace(topics=asked(0, 1))).session_id
         assert sessions.partition_count == 5
+
+    def test_a_partition_that_is_served_no_more_is_refused_at_once(self, bed: Bed) -> None:
+        partition = bed.lead()
+        bed.harness.append(partition, 3)
+        connection = Connection(bed)
+        request = opening(epoch=4)
+        answer = connection.fetch(request)
+        (in_session,) = connection.session.fetch_session.partitions.values()
+        leader = partition.role
+        assert in_session.led == (partition, leader)
+        # It is closed when its turn comes, which may be long after that.
+        bed.partitions.clear()
+        bed.harness.append(partition, 1)
+        answer = connection.fetch(going_on(request, answer, 1))
+        assert [(one.error_code, one.records) for _, ones in answer.topics for one in ones] == [(3, b"")]
+
+    def test_a_session_that_does_not_go_on_holds_nothing_of_a_leader_that_has_ended(self, bed: Bed) -> None:
+        partition = bed.lead()
+        connection = Connection(bed)
+        connection.fetch(opening(epoch=4))
+        (in_session,) = connection.session.fetch_session.partitions.values()
+        assert in_session.led is not None
+        partition.close()
+        assert in_session.led is None
 
     def test_a_round_looks_only_at_what_has_news(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         partition = bed.partitions[TopicPartition(TOPIC, 0)]
