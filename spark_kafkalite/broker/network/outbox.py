@@ -18,6 +18,8 @@ from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.wire.frame import LENGTH
 
+# The disk is not waited for: who knows that a range is not in memory has a thread read it first.
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 # Bytes that one connection may send before others get their turn.
 _TURN_BYTES = 4 * 1024 * 1024
 # What is gathered at most: for a socket that takes it all, and for one that has not.
@@ -57,9 +59,9 @@ class FileRange:
         return self.file.pread(self.length, self.position) if self._cuts == self._sending.cuts else None
 
     def copy_into(self, room: memoryview) -> bool:
-        """Copy what is to be sent; return whether it is there. Sending it says what is wrong if it is not."""
+        """Copy what is to be sent; return whether it is in memory. Sending it says what is wrong if it is not there."""
         try:
-            return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position) == self.length
+            return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position, _NOWAIT) == self.length
         except OSError:
             return False
 
