@@ -146,6 +146,9 @@ class Watcher:
     def changed(self) -> None:
         self.told.append("changed")
 
+    def let_go(self) -> None:
+        self.told.append("let go")
+
 
 def test_watchers_are_told_at_once_of_what_an_answer_tells_of(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
@@ -159,11 +162,11 @@ def test_watchers_are_told_at_once_of_what_an_answer_tells_of(harness: Harness, 
     partition.log.advance_log_start(1)
     assert (consumer.told, follower.told) == (["news", "changed"], ["news", "changed", "news"])
     partition.resign(2, 5, 2)
-    assert (consumer.told[2:], follower.told[3:]) == (["news"], ["news"])
+    assert (consumer.told[2:], follower.told[3:]) == (["news", "let go"], ["news", "let go"])
     partition.log.advance_log_start(2)
     partition.close()
     partition.log.advance_log_start(3)
-    assert (len(consumer.told), len(follower.told), partition.log.on_start_moved) == (3, 4, None)
+    assert (len(consumer.told), len(follower.told), partition.log.on_start_moved) == (4, 5, None)
 
 
 def test_a_follower_that_leaves_the_isr_holds_nobody_up(harness: Harness, partition: Partition) -> None:
