@@ -35,7 +35,9 @@ def build(source_distribution: Path) -> tuple[Path, str]:
     """A wheel built from the source distribution without a compiler, and what the build said."""
     unpacked = source_distribution.parent / "unpacked"
     with tarfile.open(source_distribution) as archive:
-        archive.extractall(unpacked, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(unpacked)
     (project,) = unpacked.iterdir()
     out = unpacked.parent / "pure"
     command = ["-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir"]
