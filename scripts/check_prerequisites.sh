@@ -7,12 +7,16 @@
 
 set -u
 
-is_usable_python() {
-    command -v "$1" >/dev/null 2>&1 &&
-        "$1" -c '
+version_of() {
+    # "3.12"; nothing for what does not run, is not CPython, or has no global interpreter lock.
+    "$1" -c '
 import sys, sysconfig
-has_no_lock = sysconfig.get_config_var("Py_GIL_DISABLED")
-sys.exit(sys.version_info < (3, 11) or sys.implementation.name != "cpython" or bool(has_no_lock))' >/dev/null 2>&1
+if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+is_usable_python() {
+    case "$(version_of "$1")" in 3.1[1-9] | 3.[2-9][0-9]) ;; *) return 1 ;; esac
 }
 
 is_optimized_python() {
@@ -59,14 +63,6 @@ find_python() {
 
 # What pyproject.toml names; by name on the PATH, or any that pyenv has installed.
 TESTED="3.11 3.12 3.13"
-
-version_of() {
-    # "3.12"; nothing for what does not run, is not CPython, or has no global interpreter lock.
-    "$1" -c '
-import sys, sysconfig
-if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
-    print("%d.%d" % sys.version_info[:2])' 2>/dev/null
-}
 
 interpreters_of() {
     command -v "python$1" 2>/dev/null

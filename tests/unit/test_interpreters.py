@@ -35,7 +35,7 @@ def built(directory: Path, name: str, *, optimized: bool) -> Path:
     """A program that answers what is asked of it as an interpreter with or without optimizations would."""
     directory.mkdir(parents=True)
     path = directory / name
-    path.write_text(f'#!/bin/sh\ncase "$2" in *CONFIG_ARGS*) exit {int(not optimized)};; esac\n')
+    path.write_text(f'#!/bin/sh\ncase "$2" in *CONFIG_ARGS*) exit {int(not optimized)};; esac\necho 3.12\n')
     path.chmod(0o755)
     return path
 
