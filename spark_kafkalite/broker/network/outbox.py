@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from spark_kafkalite.broker.network.channel import Channel
+from spark_kafkalite.log.files.os_fs import NOWAIT
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.wire.frame import LENGTH
 
-# The disk is not waited for: who knows that a range is not in memory has a thread read it first.
-_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 # Bytes that one connection may send before others get their turn.
 _TURN_BYTES = 4 * 1024 * 1024
 # What is gathered at most: for a socket that takes it all, and for one that has not.
@@ -61,7 +60,7 @@ class FileRange:
     def copy_into(self, room: memoryview) -> bool:
         """Copy what is to be sent; return whether it is in memory. Sending it says what is wrong if it is not there."""
         try:
-            return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position, _NOWAIT) == self.length
+            return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position, NOWAIT) == self.length
         except OSError:
             return False
 
@@ -196,13 +195,17 @@ class Outbox:
         room_bytes = min(len(room), _ROOM_OF_SLOW_BYTES) if is_slow else len(room)
         count = size_bytes = 0
         for piece in self.pieces:
-            end = size_bytes + (piece.length if isinstance(piece, FileRange) else len(piece))
-            if end > room_bytes:
-                break
-            if not isinstance(piece, FileRange):
+            if isinstance(piece, FileRange):
+                end = size_bytes + piece.length
+                if is_slow or piece.length > _COPIED_RANGE_BYTES or end > room_bytes:
+                    break
+                if not piece.copy_into(room[size_bytes:end]):
+                    break
+            else:
+                end = size_bytes + len(piece)
+                if end > room_bytes:
+                    break
                 room[size_bytes:end] = piece
-            elif is_slow or piece.length > _COPIED_RANGE_BYTES or not piece.copy_into(room[size_bytes:end]):
-                break
             size_bytes = end
             count += 1
         return count, size_bytes

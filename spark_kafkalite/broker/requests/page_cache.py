@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
+from spark_kafkalite.log.files.os_fs import NOWAIT
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.slices import Work
 
@@ -35,11 +36,10 @@ _MOST_AHEAD_BYTES = 4 * 1024 * 1024
 # A look-up reads two indexes and two stretches of headers. That the kernel drops them as fast as they are read happens
 # when memory is very short; reading in the loop is then the lesser evil.
 MOST_LOOK_UPS = 16
-_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 _probe = bytearray(1)
-_works = _NOWAIT != 0
+_works = NOWAIT != 0
 
 
 def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T]) -> Work[T]:
@@ -83,8 +83,8 @@ def _is_cached(piece: LogSlice) -> bool:
     descriptor = piece.file.fileno()
     try:
         for position in range(piece.position, end, _SAMPLE_EVERY_BYTES):
-            os.preadv(descriptor, (_probe,), position, _NOWAIT)
-        os.preadv(descriptor, (_probe,), end - 1, _NOWAIT)
+            os.preadv(descriptor, (_probe,), position, NOWAIT)
+        os.preadv(descriptor, (_probe,), end - 1, NOWAIT)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -15,7 +15,7 @@ from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
 from spark_kafkalite.log.files.needs_thread import NotInMemory, patience
 
-_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -32,7 +32,7 @@ class OsFile:
         return self._descriptor
 
     def pread(self, length: int, position: int) -> bytes:
-        if not patience.waits and _NOWAIT:
+        if not patience.waits and NOWAIT:
             data = self._pread_from_memory(length, position)
             if data is not None:
                 return data
@@ -49,7 +49,7 @@ class OsFile:
         """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot tell."""
         buffer = bytearray(length)
         try:
-            count = os.preadv(self._descriptor, (buffer,), position, _NOWAIT)
+            count = os.preadv(self._descriptor, (buffer,), position, NOWAIT)
         except BlockingIOError:
             raise NotInMemory(self, position, length) from None
         except OSError as error:
