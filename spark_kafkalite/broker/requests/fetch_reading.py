@@ -359,12 +359,11 @@ class Reading:
                 if in_session is not None and asked.fetch_offset < leader.end_offset_for(replica_id):
                     # There is something that there was no room for.
                     self._unread.append(in_session)
-        bounds = partition.bounds
-        visible_end = bounds.visible_end_offset(leader.log.local.recovery_point)
+        visible_end = partition.visible_end_offset
         return FetchedPartition(
             asked.partition,
             0,
-            visible_end if replica_id < 0 else bounds.high_watermark,
+            visible_end if replica_id < 0 else partition.high_watermark,
             visible_end,
             leader.log.log_start_offset,
             records,

@@ -178,10 +178,7 @@ def pack_fetch_response_in_slices(
                 _put_fetched(out, version, layout, partition)
             out = pieces.records(partition.records, layout)
             if flexible:
-                if partition.diverging_epoch is None and partition.current_leader is None:
-                    out.append(0)
-                else:
-                    _put_fetched_tags(out, partition)
+                _put_fetched_tags(out, partition)
         if flexible:
             out.append(0)
     if flexible:
