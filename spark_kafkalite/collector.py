@@ -101,14 +101,20 @@ class Collector:
         blocks = sys.getallocatedblocks()
         if blocks > _FORCED_TIMES * self._blocks + _FORCED_BLOCKS:
             self._look_at_everything()
-        elif blocks > _WANTED_TIMES * self._blocks + _WANTED_BLOCKS and self._quiet_timer is None:
+        elif self._is_look_wanted(blocks) and self._quiet_timer is None:
             self._wait_for_quiet()
+
+    def _is_look_wanted(self, blocks: int) -> bool:
+        return blocks > _WANTED_TIMES * self._blocks + _WANTED_BLOCKS
 
     def _wait_for_quiet(self) -> None:
         began_s = time.process_time()
 
         def look_if_quiet() -> None:
             self._quiet_timer = None
+            if not self._is_look_wanted(sys.getallocatedblocks()):
+                # A large request had them.
+                return
             if time.process_time() - began_s < _QUIET_SHARE * _QUIET_S:
                 self._look_at_everything()
             else:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 
 SchemaRow = tuple[str, str, int, int, int | None, int | None]
@@ -27,8 +27,8 @@ SchemaRow = tuple[str, str, int, int, int | None, int | None]
 # Stands for "a new empty list" in the keyword arguments of generated constructors; None already means null there.
 NEW_LIST: Final[Any] = type("_NewList", (), {"__repr__": lambda self: "[]", "__slots__": ()})()
 ZERO_UUID: Final = bytes(16)
-# Elements, with whatever they hold, that are freed between two yields.
-_FREED_AT_ONCE: Final = 256
+# A list of fewer is freed at once; its elements are not, if they are messages.
+_FEW: Final = 256
 
 
 class Message:
@@ -56,12 +56,12 @@ def dismantle(message: Message) -> Work[None]:
         if isinstance(value, Message):
             yield from dismantle(value)
         elif isinstance(value, list) and value:
-            if len(value) <= _FREED_AT_ONCE and isinstance(value[0], Message):
+            if len(value) > _FEW:
+                yield from freed(value)
+            elif isinstance(value[0], Message):
                 for element in value:
                     yield from dismantle(element)
-            while len(value) > _FREED_AT_ONCE:
-                del value[-_FREED_AT_ONCE:]
-                yield None
+                    yield None
 
 
 class ApiMessage(Message):

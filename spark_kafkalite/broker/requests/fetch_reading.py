@@ -75,7 +75,8 @@ class Fetching:
         """Whether reading takes more than a few milliseconds now. Asked before it, as a session's list is taken."""
         if self.session is not None:
             return len(self.session.news) > _INLINE_PARTITIONS
-        return sum(1 + len(asked) for _, asked in self.request.topics) > _INLINE_PARTITIONS
+        topics = self.request.topics
+        return len(topics) > _INLINE_PARTITIONS or sum(1 + len(asked) for _, asked in topics) > _INLINE_PARTITIONS
 
     def acknowledge(self, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None) -> None:
         """Tell a leader what its follower has, unless it knows."""

@@ -44,7 +44,7 @@ from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom
 from spark_kafkalite.settings import Setting, SettingGroup
-from spark_kafkalite.slices import Turn
+from spark_kafkalite.slices import Slices, counted, freed
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 
 logger = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class AlteredResource(Protocol[Change]):
 
 async def alter_each(
     changes: ConfigChanges,
-    turn: Turn,
+    slices: Slices,
     resources: Sequence[AlteredResource[Change]],
     operation_of: Callable[[Change], ConfigOperation],
     answer_class: Callable[..., Answer],
@@ -237,7 +237,8 @@ async def alter_each(
     validate_only: bool,
 ) -> list[Answer]:
     """Alter the resources one after the other; return one answer, of the API's own class, for each of them."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    counts = await slices.run(counted((each.resource_type, each.resource_name) for each in resources))
+    turn = slices.turn()
     outcomes: dict[tuple[int, str], Answer] = {}
     for resource in resources:
         name = resource.resource_type, resource.resource_name
@@ -260,7 +261,10 @@ async def alter_each(
         outcomes[name] = answer_class(
             resource_type=name[0], resource_name=name[1], error_code=code, error_message=message
         )
-    return list(outcomes.values())
+    answers = list(outcomes.values())
+    await slices.run(freed(outcomes))
+    await slices.run(freed(counts))
+    return answers
 
 
 def _check_form(operations: Sequence[ConfigOperation]) -> None:

@@ -32,7 +32,7 @@ from spark_kafkalite.wire.packed.fetch_response import (
     parse_fetch_response,
 )
 from spark_kafkalite.wire.packed.fetch_versions import FETCH_BY_ID, FETCH_VERSIONS, Topic
-from spark_kafkalite.wire.packed.layout import NodeEndpoint, Piece, Records, RecordSlice
+from spark_kafkalite.wire.packed.layout import NodeEndpoint, Piece, Records, RecordSlice, dismantle_topics
 from spark_kafkalite.wire.packed.produce import (
     PRODUCE_VERSIONS,
     ProducedPartition,
@@ -62,6 +62,7 @@ __all__ = [
     "RecordSlice",
     "Records",
     "Topic",
+    "dismantle_topics",
     "pack_fetch_body",
     "pack_fetch_request",
     "pack_fetch_response",

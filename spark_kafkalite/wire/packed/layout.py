@@ -10,10 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from spark_kafkalite.errors import FrameError, UnsupportedVersion
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.primitives import (
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
@@ -288,6 +288,21 @@ def read_node_endpoints(view: memoryview, position: int) -> Sequence[NodeEndpoin
 
 # Elements that are parsed or packed between two yields of what works in slices, less one; a mask.
 AT_ONCE: Final = 127
+
+
+def dismantle_topics(topics: Sequence[tuple[Any, Sequence[Any]]]) -> Work[None]:
+    """Free topics with what is listed of their partitions, in slices, as ``message.dismantle`` does with messages.
+
+    Only lists are emptied: what somebody else goes on with is to be given as a tuple.
+    """
+    if not isinstance(topics, list):
+        return
+    while topics:
+        for _, partitions in topics[-AT_ONCE:]:
+            if len(partitions) > AT_ONCE and isinstance(partitions, list):
+                yield from freed(partitions)
+        del topics[-AT_ONCE:]
+        yield None
 
 
 def parsed_in_slices(

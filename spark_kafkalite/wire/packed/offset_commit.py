@@ -186,7 +186,9 @@ def pack_offset_commit_response_in_slices(
         if since > AT_ONCE:
             since = 0
             yield None
-        for partition, error_code in partitions:
+        for index, (partition, error_code) in enumerate(partitions):
+            if index & AT_ONCE == AT_ONCE:
+                yield None
             out += pack(partition, error_code)
         if flexible:
             out.append(0)

@@ -26,7 +26,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: AlterConfi
     """Alter the resources one after the other."""
     responses = await alter_each(
         context.config_changes,
-        context.slices.turn(),
+        context.slices,
         message.resources,
         lambda each: ConfigOperation(each.name, Operation.SET, each.value),
         AlterConfigsResourceResponse,

@@ -12,7 +12,7 @@ not find their offsets again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -21,7 +21,7 @@ from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, Not
 from spark_kafkalite.model import INTERNAL_TOPICS
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.controller.controller import Extension
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, counted, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -42,16 +42,21 @@ async def handle(
             message, exchange.api_version, _is_refused, exchange.session
         )
     except KafkaError as error:
-        failed: dict[str, KafkaError | None] = dict.fromkeys((topic.name for topic in message.topics), error)
-        return await context.work(exchange, _answer(failed, failed))
+        failed: dict[str, KafkaError | None] = {}
+        refused = error
+        await context.work(exchange, filled(failed, ((topic.name, refused) for topic in message.topics)))
+        return await context.work(exchange, _answer(list(failed), failed))
     if answer is not None:
         if not message.validate_only:
             await _wait_until_shown(context, message, answer, until_s)
         return answer
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
-    outcomes |= await context.topics.extend(
+    extended = await context.topics.extend(
         wanted, timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
+    await context.work(exchange, filled(outcomes, extended.items()))
+    await context.work(exchange, freed(extended))
+    await context.work(exchange, freed(wanted))
     return await context.work(exchange, _answer(names, outcomes))
 
 
@@ -85,10 +90,7 @@ def _checked(
     context: BrokerContext, message: CreatePartitionsRequest
 ) -> Work[tuple[Iterable[str], list[Extension], dict[str, KafkaError | None]]]:
     """Return the names, each once; the topics to extend; and what is wrong with the others."""
-    counts: dict[str, int] = {}
-    for topic in message.topics:
-        counts[topic.name] = counts.get(topic.name, 0) + 1
-        yield None
+    counts = yield from counted(topic.name for topic in message.topics)
     outcomes: dict[str, KafkaError | None] = {}
     wanted: list[Extension] = []
     for topic in message.topics:
@@ -106,13 +108,15 @@ def _checked(
     return counts, wanted, outcomes
 
 
-def _answer(names: Iterable[str], outcomes: Mapping[str, KafkaError | None]) -> Work[CreatePartitionsResponse]:
+def _answer(names: Iterable[str], outcomes: dict[str, KafkaError | None]) -> Work[CreatePartitionsResponse]:
+    """Answer each name once; the outcomes are used up."""
     answer = CreatePartitionsResponse()
     for name in names:
         error = outcomes[name]
         code, text = (0, None) if error is None else (error.code, str(error))
         answer.results.append(CreatePartitionsTopicResult(name=name, error_code=code, error_message=text))
         yield None
+    yield from freed(outcomes)
     return answer
 
 

@@ -33,7 +33,7 @@ from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.controller.placement import NO_PARTITIONS, NO_REPLICAS
 from spark_kafkalite.registry.znodes import TopicAssignment
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, counted, filled
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopic,
@@ -99,11 +99,8 @@ def _checked(
     context: BrokerContext, message: CreateTopicsRequest
 ) -> Work[tuple[Iterable[str], dict[str, TopicSpec], _Outcomes]]:
     """Return the names, each once; the topics to create; and what is wrong with the others."""
-    counts: dict[str, int] = {}
+    counts = yield from counted(topic.name for topic in message.topics)
     total = 0
-    for topic in message.topics:
-        counts[topic.name] = counts.get(topic.name, 0) + 1
-        yield None
     outcomes: _Outcomes = {}
     asked: list[CreatableTopic] = []
     for topic in message.topics:
@@ -119,7 +116,8 @@ def _checked(
         # First: an assignment may be of millions of partitions.
         context.topics.check_size(total)
     except KafkaError as error:
-        outcomes.update((topic.name, error) for topic in asked)
+        refused = error
+        yield from filled(outcomes, ((topic.name, refused) for topic in asked))
         asked = []
     for topic in asked:
         yield None

@@ -14,6 +14,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.slices import filled
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -32,7 +33,8 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGrou
             return error.code
         return 0
 
-    group_ids = list(dict.fromkeys(message.groups_names))
+    once: dict[str, None] = await context.work(exchange, filled({}, ((name, None) for name in message.groups_names)))
+    group_ids = list(once)
     results: list[DeletableGroupResult] = []
     turn = context.slices.turn()
     for first in range(0, len(group_ids), _AT_ONCE):

@@ -31,7 +31,7 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
 )
 from spark_kafkalite.model import HIGH_WATERMARK, INTERNAL_TOPICS, TopicPartition
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -112,13 +112,14 @@ def _checked(
 def _answer(
     outcomes: dict[TopicPartition, Partition | int], failed: Mapping[Partition, KafkaError]
 ) -> Work[DeleteRecordsResponse]:
-    """Answer each partition once."""
+    """Answer each partition once; the outcomes are used up."""
     results: dict[str, list[DeleteRecordsPartitionResult]] = {}
     for (topic, number), outcome in outcomes.items():
         yield None
         if isinstance(outcome, Partition) and outcome in failed:
             outcome = failed[outcome].code
         results.setdefault(topic, []).append(_result(number, outcome))
+    yield from freed(outcomes)
     return DeleteRecordsResponse(
         topics=[DeleteRecordsTopicResult(name=topic, partitions=partitions) for topic, partitions in results.items()]
     )

@@ -11,7 +11,8 @@ Source: org.apache.kafka.controller, and kafka.server.ControllerApis.deleteTopic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -26,7 +27,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, counted, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.delete_topics import (
@@ -72,7 +73,7 @@ def _ids_asked(context: BrokerContext, message: DeleteTopicsRequest) -> Work[dic
     """Return the ids of the topics that are named, as far as they are known here."""
     topics = context.cluster.topics
     ids: dict[str, bytes] = {}
-    for name in (*message.topic_names, *(topic.name for topic in message.topics)):
+    for name in chain(message.topic_names, (topic.name for topic in message.topics)):
         yield None
         if name is not None and name in topics:
             ids[name] = topics[name].topic_id
@@ -81,17 +82,21 @@ def _ids_asked(context: BrokerContext, message: DeleteTopicsRequest) -> Work[dic
 
 def _all_failed(exchange: Exchange, message: DeleteTopicsRequest, error: KafkaError) -> Work[DeleteTopicsResponse]:
     answer = DeleteTopicsResponse()
-    asked: list[tuple[str | None, bytes]]
-    if exchange.api_version >= _FIRST_VERSION_BY_ID:
-        asked = [(topic.name, topic.topic_id) for topic in message.topics]
-    else:
-        asked = [(name, ZERO_UUID) for name in message.topic_names]
-    for name, topic_id in dict.fromkeys(asked):
+    once: dict[tuple[str | None, bytes], None] = {}
+    yield from filled(once, ((key, None) for key in _asked(exchange, message)))
+    for name, topic_id in once:
         yield None
         answer.responses.append(
             DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error))
         )
     return answer
+
+
+def _asked(exchange: Exchange, message: DeleteTopicsRequest) -> Iterator[tuple[str | None, bytes]]:
+    """Give what is to be deleted: names, or from some version on ids, too."""
+    if exchange.api_version >= _FIRST_VERSION_BY_ID:
+        return ((topic.name, topic.topic_id) for topic in message.topics)
+    return ((name, ZERO_UUID) for name in message.topic_names)
 
 
 async def _wait_until_gone(
@@ -126,14 +131,7 @@ def _resolve_all(
     context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest
 ) -> Work[tuple[_Resolved, dict[str, int]]]:
     """Return what was asked for with the topics that it means, and how often each of these is named."""
-    if exchange.api_version >= _FIRST_VERSION_BY_ID:
-        asked = [(topic.name, topic.topic_id) for topic in message.topics]
-    else:
-        asked = [(name, ZERO_UUID) for name in message.topic_names]
-    times: dict[tuple[str | None, bytes], int] = {}
-    for key in asked:
-        times[key] = times.get(key, 0) + 1
-        yield None
+    times = yield from counted(_asked(exchange, message))
     resolved: _Resolved = {}
     # A topic may be named both by name and by id.
     counts: dict[str, int] = {}
@@ -142,12 +140,14 @@ def _resolve_all(
         if found is not None and problem is None:
             counts[found] = counts.get(found, 0) + 1
         yield None
+    yield from freed(times)
     return resolved, counts
 
 
 def _answer(
     resolved: _Resolved, counts: Mapping[str, int], outcomes: Mapping[str, KafkaError | None]
 ) -> Work[DeleteTopicsResponse]:
+    """Answer what was asked for; what it means is used up."""
     responses = []
     for (name, topic_id), (found, problem) in resolved.items():
         yield None
@@ -162,6 +162,7 @@ def _answer(
                 error_message=None if error is None else str(error),
             )
         )
+    yield from freed(resolved)
     return DeleteTopicsResponse(responses=responses)
 
 

@@ -30,7 +30,7 @@ from spark_kafkalite.log.config_sources import (
     describe_topic,
 )
 from spark_kafkalite.model import topic_name_problem, whole_number
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -66,7 +66,7 @@ def handle(
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
             entries = _entries(context, resource)
-            wanted = frozenset(resource.configuration_keys or ())
+            wanted = yield from filled(set(), resource.configuration_keys or ())
             result.configs = [entry for entry in entries if not wanted or entry.name in wanted]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
@@ -76,6 +76,7 @@ def handle(
             if not message.include_documentation:
                 entry.documentation = None
         results.append(result)
+    yield from freed(named)
     return DescribeConfigsResponse(results=results)
 
 

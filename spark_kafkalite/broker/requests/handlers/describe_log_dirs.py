@@ -24,7 +24,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -58,6 +58,8 @@ def _described(
     for partition in context.replicas:
         if asked is None or partition.topic_partition in asked:
             by_directory[partition.log.disk.path].append(partition)
+    if asked is not None:
+        yield from freed(asked)
     results = []
     for directory in context.logs.directories:
         answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))

@@ -29,7 +29,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, filled
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_topic_partitions import (
     CursorRequest,
@@ -56,7 +56,8 @@ def handle(
     cluster = context.cluster
     cursor = message.cursor or CursorRequest()
     most = context.config["max.request.partition.size.limit"]
-    asked = [topic.name for topic in message.topics] or list(cluster.topics)
+    asked = yield from filled([], (topic.name for topic in message.topics))
+    asked = asked or list(cluster.topics)
     if message.cursor is not None and (
         cursor.partition_index < 0 or (message.topics and cursor.topic_name not in asked)
     ):

@@ -10,14 +10,12 @@ election is held only where there is no leader, and may lose records: clients as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError, NotController
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -49,6 +47,8 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
         code = 0
     except KafkaError as error:
         outcomes, code = dict.fromkeys(wanted or (), error.with_traceback(None)), error.code
+    if wanted:
+        await context.work(exchange, freed(wanted))
     return await context.work(exchange, _answer(outcomes, code))
 
 
@@ -66,10 +66,13 @@ def _wanted(message: ElectLeadersRequest) -> Work[list[TopicPartition]]:
         for number in topic.partitions:
             wanted[TopicPartition(topic.topic, number)] = None
             yield None
-    return list(wanted)
+    listed: list[TopicPartition] = yield from filled([], wanted)
+    yield from freed(wanted)
+    return listed
 
 
-def _answer(outcomes: Mapping[TopicPartition, KafkaError | None], code: int) -> Work[ElectLeadersResponse]:
+def _answer(outcomes: dict[TopicPartition, KafkaError | None], code: int) -> Work[ElectLeadersResponse]:
+    """Answer each partition once; the outcomes are used up."""
     topics: dict[str, ReplicaElectionResult] = {}
     for (name, number), error in outcomes.items():
         result = PartitionResult(partition_id=number)
@@ -77,4 +80,5 @@ def _answer(outcomes: Mapping[TopicPartition, KafkaError | None], code: int) -> 
             result.error_code, result.error_message = error.code, str(error)
         topics.setdefault(name, ReplicaElectionResult(topic=name)).partition_result.append(result)
         yield None
+    yield from freed(outcomes)
     return ElectLeadersResponse(error_code=code, replica_election_results=list(topics.values()))

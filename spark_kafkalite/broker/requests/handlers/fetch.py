@@ -46,7 +46,7 @@ from spark_kafkalite.errors import (
     InvalidFetchSessionEpoch,
     KafkaError,
 )
-from spark_kafkalite.slices import Work, run_whole
+from spark_kafkalite.slices import Work, filled, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
     FETCH_BY_ID,
@@ -54,6 +54,7 @@ from spark_kafkalite.wire.packed import (
     FetchPartition,
     FetchRequest,
     Topic,
+    dismantle_topics,
     pack_fetch_response,
     pack_fetch_response_in_slices,
     parse_fetch,
@@ -118,7 +119,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     if fetch.session_epoch == NO_SESSION_EPOCH:
         if before is not None and fetch.session_id == before.session_id:
             _close_session(context, client)
-        return Fetching(context, exchange, _each_once(fetch))
+        return Fetching(context, exchange, (yield from _each_once(fetch)))
     by_id = exchange.api_version >= FETCH_BY_ID
     if fetch.session_epoch == OPENING_EPOCH:
         _close_session(context, client)
@@ -129,7 +130,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
             client.fetch_session = session
             client.on_close = partial(_close_session, context, client)
             return Fetching(context, exchange, fetch, session)
-        return Fetching(context, exchange, _each_once(fetch))
+        return Fetching(context, exchange, (yield from _each_once(fetch)))
     session = _next_of(before, fetch, by_id=by_id)
     session.begin_next(exchange.connection.received_s)
     if not (yield from context.fetch_sessions.update(session, fetch)):
@@ -168,7 +169,7 @@ def _refused(exchange: Exchange, fetch: FetchRequest, error: KafkaError) -> Resp
     )
 
 
-def _each_once(fetch: FetchRequest) -> FetchRequest:
+def _each_once(fetch: FetchRequest) -> Work[FetchRequest]:
     """Return the request with each partition once: a later mention replaces an earlier one, in its place.
 
     Source: FetchRequest.fetchData.
@@ -176,14 +177,20 @@ def _each_once(fetch: FetchRequest) -> FetchRequest:
     topics = fetch.topics
     if len(topics) == 1 and len(topics[0][1]) == 1:
         return fetch
-    if len(topics) == len({topic for topic, _ in topics}) and all(
-        len(asked) == 1 or len(asked) == len({one.partition for one in asked}) for _, asked in topics
-    ):
+    named = yield from filled(set(), (topic for topic, _ in topics))
+    is_repeated = len(topics) != len(named)
+    for _, asked in topics:
+        if len(asked) > 1 and not is_repeated:
+            numbers = yield from filled(set(), (one.partition for one in asked))
+            is_repeated = len(asked) != len(numbers)
+    if not is_repeated:
         return fetch
     merged: dict[Topic, dict[int, FetchPartition]] = {}
     for topic, asked in topics:
-        merged.setdefault(topic, {}).update((one.partition, one) for one in asked)
-    return fetch._replace(topics=[(topic, list(asked.values())) for topic, asked in merged.items()])
+        yield from filled(merged.setdefault(topic, {}), ((one.partition, one) for one in asked))
+    yield from dismantle_topics(topics)
+    once = yield from filled([], ((topic, list(asked.values())) for topic, asked in merged.items()))
+    return fetch._replace(topics=once)
 
 
 # The answer -----------------------------------------------------------------------------------------------------------
@@ -291,6 +298,9 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         result.hints.endpoints,
     )
     exchange.answer(response)  # type: ignore[arg-type]
+    yield from dismantle_topics(result.topics)
+    if fetching.session is None:
+        yield from dismantle_topics(fetching.request.topics)
 
 
 def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:

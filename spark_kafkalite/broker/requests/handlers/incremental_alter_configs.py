@@ -28,7 +28,7 @@ async def handle(
     """Alter the resources one after the other."""
     responses = await alter_each(
         context.config_changes,
-        context.slices.turn(),
+        context.slices,
         message.resources,
         lambda each: ConfigOperation(each.name, each.config_operation, each.value),
         AlterConfigsResourceResponse,

@@ -17,7 +17,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import CoordinatorLoadInProgress
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -46,6 +46,8 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsReques
                     group_type=_TYPE,
                 )
             )
+    yield from freed(states)
+    yield from freed(types)
     return answer
 
 

@@ -17,9 +17,12 @@ exist, and a text that is too long, spoil nothing but their own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
+from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -36,6 +39,7 @@ from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.packed import dismantle_topics
 from spark_kafkalite.wire.packed.offset_commit import (
     NO_RETENTION,
     OffsetCommit,
@@ -44,6 +48,8 @@ from spark_kafkalite.wire.packed.offset_commit import (
     parse_offset_commit,
     parse_offset_commit_in_slices,
 )
+
+_quiet = QuietLog(logging.getLogger(__name__))
 
 # Partitions that are looked at between two yields, less one; a mask.
 _AT_ONCE = 127
@@ -74,11 +80,24 @@ def handle(
 def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, position: int) -> Work[Response | None]:
     commit = yield from parse_offset_commit_in_slices(frame, position, exchange.api_version)
     outcomes = yield from _commit(context, exchange, commit)
-    if outcomes is None:
-        return None
+    yield from dismantle_topics(commit.topics)
+    return None if outcomes is None else (yield from _packed(exchange, outcomes))
+
+
+def _answered(exchange: Exchange, response: Response | None, error: BaseException | None) -> None:
+    if response is None:
+        _quiet.log(logging.ERROR, "bug", "answering a commit of offsets failed", exc_info=error or True)
+        exchange.close("a handler failed")
+    else:
+        exchange.answer(response)
+
+
+def _packed(exchange: Exchange, outcomes: _Outcomes) -> Work[Response]:
+    """Return the answer; the outcomes are used up."""
     body = yield from pack_offset_commit_response_in_slices(
         exchange.correlation_id, exchange.api_version, outcomes, exchange.throttle_time_ms()
     )
+    yield from dismantle_topics(outcomes)
     return as_response(body)
 
 
@@ -97,6 +116,9 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
 
     def committed(error: KafkaError | None) -> None:
         told = outcomes if error is None else _failed(outcomes, error)
+        if exchange.request_bytes > SMALL_REQUEST_BYTES:
+            context.slices.start(_packed(exchange, told), partial(_answered, exchange))
+            return
         exchange.answer(
             pack_offset_commit_response(
                 exchange.correlation_id, exchange.api_version, told, exchange.throttle_time_ms()

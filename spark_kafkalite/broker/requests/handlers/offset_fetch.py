@@ -48,7 +48,8 @@ _READ_AT_ONCE = 1000
 Topic = TypeVar("Topic")
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 # Topics with their partitions' numbers and offsets.
-_Found = list[tuple[str, list[tuple[int, OffsetValue]]]]
+# By topic and partition.
+_Found = dict[str, dict[int, OffsetValue]]
 
 
 @handles(ApiKey.OFFSET_FETCH, 1, 9)
@@ -87,9 +88,9 @@ def _topics(
 ) -> Work[list[Topic]]:
     """Return what was found in the classes that answers of one group, or of many, have for it."""
     topics = []
-    for name, partitions in found:
+    for name, partitions in found.items():
         described = []
-        for number, stored in partitions:
+        for number, stored in partitions.items():
             yield None
             described.append(
                 partition_class(
@@ -115,7 +116,7 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:
         # As it is now: commits may come between slices.
         committed = dict(committed)
-    found: dict[str, dict[int, OffsetValue]] = {}
+    found: _Found = {}
     if asked is None:
         for (name, number), stored in committed.items():
             yield None
@@ -126,4 +127,4 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple
             for number in topic.partition_indexes:
                 yield None
                 numbers[number] = committed.get(TopicPartition(topic.name, number), _NOTHING)
-    return error_code, [(name, list(numbers.items())) for name, numbers in found.items()]
+    return error_code, found
