@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, Work, run_slice
+from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, Work, counted, filled, freed, run_slice, run_whole
 
 
 def counting(steps: int, seen: list[int] | None = None, step_s: float = 0.0) -> Generator[None, None, int]:
@@ -150,3 +150,42 @@ def test_dropped_work_tells_nobody() -> None:
         assert told == []
 
     asyncio.run(main())
+
+
+# Large containers -----------------------------------------------------------------------------------------------------
+
+# More than are moved between two yields.
+MANY = 10_000
+AT_ONCE = 500
+
+
+@pytest.mark.parametrize("kind", [list, set, dict])
+def test_a_container_is_filled_a_few_elements_at_a_time(kind: type[list | set | dict]) -> None:  # type: ignore[type-arg]
+    elements = [(number % (MANY // 2), number) for number in range(MANY)]
+    container = kind()
+    work = filled(container, (element for element in elements))
+    before, steps = 0, 0
+    for _ in work:
+        assert len(container) - before <= AT_ONCE
+        before, steps = len(container), steps + 1
+    assert container == kind(elements)
+    assert steps >= MANY / AT_ONCE
+    again = kind(elements[:3])
+    assert run_whole(filled(again, [])) is again
+
+
+def test_elements_are_counted_a_few_at_a_time() -> None:
+    elements = [number % 7 for number in range(MANY)]
+    assert sum(1 for _ in counted(elements)) >= MANY / AT_ONCE
+    assert run_whole(counted(elements)) == {each: elements.count(each) for each in range(7)}
+
+
+@pytest.mark.parametrize("kind", [list, set, dict])
+def test_a_container_is_emptied_a_few_elements_at_a_time(kind: type[list | set | dict]) -> None:  # type: ignore[type-arg]
+    container = kind((number, number) for number in range(MANY))
+    before = MANY
+    for _ in freed(container):
+        assert before - len(container) <= AT_ONCE
+        before = len(container)
+    assert not container
+    run_whole(freed(container))
