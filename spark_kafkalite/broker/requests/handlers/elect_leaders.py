@@ -46,7 +46,8 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
         outcomes = await context.topics.elect(wanted, unclean=message.election_type == _UNCLEAN)
         code = 0
     except KafkaError as error:
-        outcomes, code = dict.fromkeys(wanted or (), error.with_traceback(None)), error.code
+        refused, code = error.with_traceback(None), error.code
+        outcomes = await context.work(exchange, filled({}, ((each, refused) for each in wanted or ())))
     if wanted:
         await context.work(exchange, freed(wanted))
     return await context.work(exchange, _answer(outcomes, code))

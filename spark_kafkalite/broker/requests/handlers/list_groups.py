@@ -11,13 +11,11 @@ v5  types likewise; every group here is of the type classic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import CoordinatorLoadInProgress
-from spark_kafkalite.slices import Work, freed
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -30,8 +28,8 @@ _AT_ONCE = 100
 def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsRequest) -> Work[ListGroupsResponse]:
     """The groups that this broker coordinates."""
     # Spelled in any case, as Apache Kafka takes them.
-    states = yield from _lower(message.states_filter)
-    types = yield from _lower(message.types_filter)
+    states = yield from filled(set(), (name.lower() for name in message.states_filter))
+    types = yield from filled(set(), (name.lower() for name in message.types_filter))
     groups = context.groups.groups() if not types or _TYPE in types else []
     answer = ListGroupsResponse(error_code=CoordinatorLoadInProgress.code if context.groups.is_loading else 0)
     for number, group in enumerate(groups):
@@ -49,11 +47,3 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsReques
     yield from freed(states)
     yield from freed(types)
     return answer
-
-
-def _lower(names: Iterable[str]) -> Work[set[str]]:
-    lower = set()
-    for name in names:
-        yield None
-        lower.add(name.lower())
-    return lower

@@ -47,8 +47,7 @@ _READ_AT_ONCE = 1000
 
 Topic = TypeVar("Topic")
 _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
-# Topics with their partitions' numbers and offsets.
-# By topic and partition.
+# By topic and the partition's number.
 _Found = dict[str, dict[int, OffsetValue]]
 
 
