@@ -77,11 +77,11 @@ def plan_repair(fs: Fs, directory: str) -> Cut | None:
                     continue
             else:
                 position, damage = 0, f"the segment begins at offset {base}, the one before ends at {next_offset}"
-            sound = sound_batches(view, position, next_offset)
+            sound, _ = sound_batches(view, position, next_offset)
         later = tuple(bases[number + 1 :])
         for each in later:
             with Mapped(fs.open(_path(directory, each))) as view:
-                sound += sound_batches(view, 0, next_offset)
+                sound += sound_batches(view, 0, max(next_offset, each))[0]
         offsets = (sound[0].base_offset, sound[-1].last_offset) if sound else None
         records = sum(header.record_count for header in sound)
         return Cut(directory, base, position, size - position, damage, next_offset, len(sound), records, offsets, later)

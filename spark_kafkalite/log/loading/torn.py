@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import mmap
 import re
+import struct
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File, Fs, write_whole
 from spark_kafkalite.log.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, BatchHeader
+from spark_kafkalite.records.layout import (
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAX_INT32,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+)
 
 TORN_SUFFIX: Final = ".torn"
 _PIECE_BYTES: Final = 1 << 20
 _SHOWN: Final = 5
-_MAGIC: Final = b"\x02"
 _ANYTHING: Final = re.compile(rb"[^\0]")
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+# Of the bytes that are looked through for batches, how often each may be checked in vain: values of records may be made
+# so that they look like any number of large batches. What is no batch at the first glance counts as so many bytes.
+_MOST_VAIN_CHECKS: Final = 8
+_GLANCE_BYTES: Final = 128
 
 
 class Behind:
     """What lies behind the place where a recovery ends a log: kept, unless it is nothing or the rest of one batch.
+
+    What looks like batches so often that not all of it can be checked is kept, too.
 
     Whole batches prove that their offsets have been given, where those fit: what is missing before and between them may
     have been in the bytes that are no batch, a byte or more a record. A stale batch from elsewhere does not fit.
@@ -58,16 +72,16 @@ class Behind:
         return True
 
     def _look(self, path: str, position: int, next_offset: int) -> bool:
-        """Return whether there are whole batches from ``position`` on, and note what they prove."""
+        """Return whether there are, or may be, whole batches from ``position`` on, and note what they prove."""
         with Mapped(self._fs.open(path)) as view:
-            sound = sound_batches(view, position, next_offset)
+            sound, is_complete = sound_batches(view, position, next_offset)
             other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
         if sound:
             end = sound[-1].next_offset
             missing = end - next_offset - sum(header.next_offset - header.base_offset for header in sound)
             if missing <= other_bytes:
                 self.given_until = max(self.given_until, end)
-        return bool(sound)
+        return bool(sound) or not is_complete
 
     def __str__(self) -> str:
         shown = ", ".join(self.kept[:_SHOWN])
@@ -160,24 +174,41 @@ def sound_header(view: memoryview, position: int) -> BatchHeader:
     return header
 
 
-def sound_batches(view: memoryview, position: int, next_offset: int) -> list[BatchHeader]:
-    """Return the headers of sound batches wherever they lie from ``position`` on."""
+def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[list[BatchHeader], bool]:
+    """Return the headers of sound batches of this segment wherever they lie from ``position`` on, and whether that is
+    certain: with false where there may be more, because too much looks like batches and is none.
+
+    What is looked through may be gigabytes of what somebody has written, for instance of the byte that is a batch's
+    magic. So a header is searched for by its magic and the first half of its base offset, in one expression.
+    """
     found: list[BatchHeader] = []
-    data = view.obj if isinstance(view.obj, bytes | mmap.mmap) else bytes(view)
-    while True:
-        magic = data.find(_MAGIC, position + MAGIC_POSITION)
-        if magic < 0 or len(view) - (magic - MAGIC_POSITION) < HEADER_BYTES:
-            return found
-        position = magic - MAGIC_POSITION
+    first, last = next_offset, next_offset + MAX_INT32
+    halves = {re.escape(offset.to_bytes(8, "big")[:4]) for offset in (first, last)}
+    # The magic comes first, for the sake of speed, and what is before it afterwards.
+    candidates = re.compile(rb"\x02(?<=(?:%b).{12}\x02)" % b"|".join(halves), re.DOTALL)
+    vain_bytes = _MOST_VAIN_CHECKS * (len(view) - position)
+    while (magic := candidates.search(view, position + MAGIC_POSITION)) is not None:
+        position = magic.start() - MAGIC_POSITION
+        left = len(view) - position
+        if left < HEADER_BYTES:
+            break
+        if vain_bytes < 0:
+            return found, False
+        base_offset, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
+        if not next_offset <= base_offset <= last or not MIN_BATCH_LENGTH <= length <= left - LOG_OVERHEAD:
+            vain_bytes -= _GLANCE_BYTES
+            position += 1
+            continue
         try:
             header = sound_header(view, position)
         except CorruptMessage:
+            vain_bytes -= LOG_OVERHEAD + length
             position += 1
             continue
-        if header.base_offset >= next_offset:
-            found.append(header)
-            next_offset = header.next_offset
+        found.append(header)
+        next_offset = header.next_offset
         position += header.size_bytes
+    return found, True
 
 
 def _free_name(fs: Fs, path: str) -> str:

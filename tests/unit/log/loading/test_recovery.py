@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import random
 import struct
+import time
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests import processor
 
 LogOpener = Callable[..., PartitionLog]
 FIRST = "/data/t-0/00000000000000000000"
@@ -74,6 +76,30 @@ def test_bytes_below_the_recovery_point_are_not_checked_again(open_log: LogOpene
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (4, 4, 0)
     # The batch that is damaged, and what was whole behind it.
     assert len(fs.files()[FIRST + ".log.torn"]) == 4 * size
+
+
+@pytest.mark.parametrize("is_like_batches", [False, True])
+def test_a_large_batch_that_is_unfinished_takes_no_longer_for_what_is_in_it(
+    open_log: LogOpener, fs: MemoryFs, *, is_like_batches: bool
+) -> None:
+    """Of the byte that is a batch's magic, or of what looks like many large batches; the latter is kept."""
+    log = open_log()
+    append(log, 2)
+    whole_bytes = log.size_bytes
+    value = forged_header(5, 4 << 20) if is_like_batches else b"\2"
+    torn = bytes(make_stored_batch(2, 0, [value * ((8 << 20) // len(value))]))[:-1]
+    fs.open(FIRST + ".log").pwrite(torn, whole_bytes)
+    began_s = time.thread_time()
+    again = open_log(clean=False)
+    assert time.thread_time() - began_s < 3 * processor.slowness()
+    assert (again.log_end_offset, again.size_bytes) == (2, whole_bytes)
+    assert fs.files().get(FIRST + ".log.torn") == (torn if is_like_batches else None)
+    assert append(again) == 2
+
+
+def forged_header(base_offset: int, size_bytes: int) -> bytes:
+    """Return a header that looks like one of a batch of that size, but for its CRC."""
+    return struct.pack(">qiibIhiqqqhii", base_offset, size_bytes - 12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
 def test_segments_after_a_bad_batch_are_set_aside(
@@ -446,8 +472,10 @@ def test_length_that_cannot_be(open_log: LogOpener, sound: tuple[bytes, list[int
     check_prefix(open_log, bytes(content), sound, 4, goes_on_at=12)
 
 
+# What no segment can hold is no batch of this one, so what follows it proves as much as behind any other damage.
 @pytest.mark.parametrize(
-    ("base_offset", "goes_on_at"), [(0, 12), (6, 12), (7, 12), (9, 11), (10_000, 8), (-1, 12), (2**62, 8)]
+    ("base_offset", "goes_on_at"),
+    [(0, 12), (6, 12), (7, 12), (9, 11), (10_000, 8), (2**31 + 7, 8), (2**31 + 8, 12), (-1, 12), (2**62, 12)],
 )
 def test_base_offset_that_does_not_follow(
     open_log: LogOpener, sound: tuple[bytes, list[int]], base_offset: int, goes_on_at: int

@@ -1,0 +1,111 @@
+"""What lies behind damage is looked through completely, and in time, whatever bytes it is made of."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+
+import pytest
+
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.loading.torn import sound_batches, sound_header
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32
+from spark_kafkalite.testing.batches import make_stored_batch
+from tests import processor
+
+SEED = int(os.environ.get("KAFKALITE_TORN_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+MEBIBYTE = 1 << 20
+
+
+def found_in(data: bytes, next_offset: int) -> list[tuple[int, int]]:
+    """Return base offset and size of the batches that are found."""
+    headers, is_complete = sound_batches(memoryview(data), 0, next_offset)
+    assert is_complete
+    return [(header.base_offset, header.size_bytes) for header in headers]
+
+
+def looked_for_everywhere(data: bytes, next_offset: int) -> list[tuple[int, int]]:
+    """As :func:`found_in`, by trying every position."""
+    view, position, last, found = memoryview(data), 0, next_offset + MAX_INT32, []
+    while position < len(view):
+        try:
+            header = sound_header(view, position)
+        except CorruptMessage:
+            position += 1
+            continue
+        if not next_offset <= header.base_offset <= last:
+            position += 1
+            continue
+        found.append((header.base_offset, header.size_bytes))
+        next_offset = header.next_offset
+        position += header.size_bytes
+    return found
+
+
+def header(base_offset: int, size_bytes: int) -> bytes:
+    """Return a header that looks like one of a batch of that size, but for its CRC."""
+    packed = struct.pack(">qiibIhiqqqhii", base_offset, size_bytes - 12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+    assert len(packed) == HEADER_BYTES
+    return packed
+
+
+@pytest.mark.parametrize("next_offset", [0, 7, 2**31, 2**32 - 5, 2**33 + 2**31, 3 * 2**56 - 2])
+@pytest.mark.parametrize("distance", [0, 3, 1000, MAX_INT32])
+def test_batches_of_the_segment_are_found(next_offset: int, distance: int) -> None:
+    batch = bytes(make_stored_batch(next_offset + distance, 0, 3))
+    garbage = bytes(range(256)) + b"\2" * 40
+    assert found_in(garbage + batch + garbage + batch[:-1], next_offset) == [(next_offset + distance, len(batch))]
+
+
+@pytest.mark.parametrize("base_offset", [2**40 - 1, 2**40 + MAX_INT32 + 1, 0, 2**62])
+def test_batches_that_cannot_be_of_the_segment_are_none(base_offset: int) -> None:
+    stale, own = bytes(make_stored_batch(base_offset, 0, 3)), bytes(make_stored_batch(2**40 + 9, 0, 1))
+    assert found_in(stale + own, 2**40) == [(2**40 + 9, len(own))]
+
+
+def test_every_sound_batch_is_found_wherever_it_lies() -> None:
+    print(f"seed {SEED}: KAFKALITE_TORN_SEED={SEED} repeats it")
+    chance = random.Random(SEED)
+    several = 0
+    for _ in range(300):
+        next_offset = chance.choice([0, 5, 2**31 - 1, 2**32 - 3, 2**32])
+        pieces, offset = [], next_offset
+        for _ in range(chance.randrange(12)):
+            kind = chance.randrange(4)
+            if kind == 0:
+                pieces.append(bytes(chance.choices(chance.choice([b"\0\2", b"\0\0\0\2\1", bytes(range(256))]), k=90)))
+            elif kind == 1:
+                pieces.append(header(offset + chance.randrange(3), chance.randrange(HEADER_BYTES, 400)))
+            else:
+                offset += chance.randrange(-2, 5)
+                batch = bytes(make_stored_batch(max(offset, 0), 0, chance.randrange(1, 4)))
+                pieces.append(batch[: chance.choice([len(batch), len(batch), chance.randrange(len(batch))])])
+        data = b"".join(pieces)
+        expected = looked_for_everywhere(data, next_offset)
+        assert found_in(data, next_offset) == expected
+        several += len(expected) > 1
+    print(f"several batches {several} times")
+    assert several > 30
+
+
+@pytest.mark.parametrize(
+    ("piece", "is_complete"),
+    [
+        (b"\2", True),
+        (b"\0", True),
+        (b"\0" * 16 + b"\2" * 16, False),
+        (header(9, HEADER_BYTES), True),
+        (header(9, 8 * MEBIBYTE), False),
+    ],
+    ids=["magics", "zeros", "zeros and magics", "small batches", "large batches"],
+)
+def test_no_content_takes_long(piece: bytes, is_complete: bool) -> None:
+    """Half a minute and more for what is written in a fraction of a second, where each byte is looked at by itself."""
+    data = memoryview(piece * (16 * MEBIBYTE // len(piece)))
+    began_s = time.thread_time()
+    assert sound_batches(data, 0, 7) == ([], is_complete)
+    seconds = time.thread_time() - began_s
+    print(f"{seconds:.2f} s")
+    assert seconds < 4 * processor.slowness()
