@@ -187,11 +187,11 @@ def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[li
     # The magic comes first, for the sake of speed, and what is before it afterwards.
     candidates = re.compile(rb"\x02(?<=(?:%b).{12}\x02)" % b"|".join(halves), re.DOTALL)
     vain_bytes = _MOST_VAIN_CHECKS * (len(view) - position)
-    while (magic := candidates.search(view, position + MAGIC_POSITION)) is not None:
-        position = magic.start() - MAGIC_POSITION
+    while True:
+        position = _next_candidate(candidates, view, position)
         left = len(view) - position
         if left < HEADER_BYTES:
-            break
+            return found, True
         if vain_bytes < 0:
             return found, False
         base_offset, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
@@ -208,7 +208,16 @@ def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[li
         found.append(header)
         next_offset = header.next_offset
         position += header.size_bytes
-    return found, True
+
+
+def _next_candidate(candidates: re.Pattern[bytes], view: memoryview, position: int) -> int:
+    """Return from where on there may be a batch; the end if there is none. An expression keeps other threads waiting
+    while it is searched for, so that is done piece by piece."""
+    for start in range(position + MAGIC_POSITION, len(view), _PIECE_BYTES):
+        magic = candidates.search(view, start, start + _PIECE_BYTES)
+        if magic is not None:
+            return magic.start() - MAGIC_POSITION
+    return len(view)
 
 
 def _free_name(fs: Fs, path: str) -> str:
