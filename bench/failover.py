@@ -94,8 +94,9 @@ class Pulse:
     acknowledged.
     """
 
-    def __init__(self, bootstrap: str, partitions: int = PARTITIONS) -> None:
+    def __init__(self, bootstrap: str, partitions: int = PARTITIONS, every_s: float = _SEND_EVERY_S) -> None:
         self.failed = 0
+        self._every_s = every_s
         self._producer = Producer(bootstrap_servers=bootstrap)
         # Of each partition, when its records were acknowledged, and when the last acknowledged one was sent.
         self._acknowledged: list[list[float]] = [[] for _ in range(partitions)]
@@ -104,7 +105,7 @@ class Pulse:
         self._thread = threading.Thread(target=self._send_forever, name="pulse")
 
     def _send_forever(self) -> None:
-        while not self._stopping.wait(_SEND_EVERY_S):
+        while not self._stopping.wait(self._every_s):
             now_s = time.monotonic()
             for partition in range(len(self._last_sent)):
                 self._producer.send(TOPIC, b"beat", partition=partition, on_delivery=self._noting(partition, now_s))
