@@ -32,6 +32,7 @@ from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
+from spark_kafkalite.broker.replication.rules.refusals import Refusals
 from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
@@ -103,6 +104,7 @@ class Leader(Appender):
         "in_sync",
         "log",
         "moves",
+        "refusals",
         "topic_partition",
     )
 
@@ -125,6 +127,7 @@ class Leader(Appender):
         self.end_reason: KafkaError | None = None
         # What appends are refused with while the partition is about to be given back.
         self.moves: LeaderMoves | None = None
+        self.refusals = Refusals()
         self.in_sync = in_sync
         self.consumers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()

@@ -153,3 +153,26 @@ def test_an_answer_from_what_is_cut_off_is_not_sent_to_its_end(
     assert len(received) < size_bytes, "the answer went on after its records were gone"
     records = received[received.index(old[:61]) :]
     assert old.startswith(records), "records of two logs in one answer"
+
+
+def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """Refused for its gap alone, librdkafka would take a new producer epoch and write unanswered records again."""
+    topic = new_topic(min_insync_replicas=3)
+    leader = cluster.leader_of(topic)
+    assert leader is not None
+    producer = Idempotent(cluster, topic, "p")
+    with RawClient(cluster.broker(leader).bootstrap) as client:
+        assert produce(client, topic, producer.batch(0), acks=-1).error_code == 0
+        cluster.stop(next(number for number in cluster.brokers if number != leader))
+        # Replicas are too few for the next one, and not for the one behind it, which was on its way by then.
+        wait_until(lambda: client.produce(topic, producer.batch(1)).error_code == 19, "replicas are not too few")
+        client.send_produce([(topic, [(0, producer.batch(1))])])
+        client.send_produce([(topic, [(0, producer.batch(3))])], acks=1)
+        told = [client.receive_produce().topics[0][1][0] for _ in range(2)]
+        assert [outcome.error_code for outcome in told] == [19, 19]
+        assert "may have been refused" in (told[1].error_message or "")
+        # Sent again in their order they are taken; and a gap that stays is told of.
+        assert client.produce(topic, producer.batch(1), acks=1).error_code == 0
+        wait_until(lambda: client.produce(topic, producer.batch(3), acks=1).error_code == 45, "the gap is not told of")

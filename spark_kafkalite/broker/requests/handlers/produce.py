@@ -154,6 +154,7 @@ class _Producing:
         for number, records in batches:
             batch = _EMPTY if records is None else records
             topic_partition = TopicPartition(name, number)
+            leader = None
             try:
                 if self._refusal is not None:
                     raise self._refusal
@@ -179,8 +180,7 @@ class _Producing:
                 if isinstance(error, LeaderMoves) and acks != 0:
                     self._delay().await_next_leader(topic_partition, error, produced)
                     continue
-                said = context.lease.said(error, context.clock.monotonic_s())
-                produced.append(_failure(topic_partition, said, self.hints))
+                produced.append(_failure(topic_partition, _said(context, leader, error), self.hints))
                 if acks == 0:
                     exchange.close(f"a produce with acks=0 to {topic_partition} failed: {error}")
                     return False
@@ -212,6 +212,12 @@ def _refusal(produce: ProduceRequest) -> KafkaError | None:
 
 def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPartition:
     return ProducedPartition(number, 0, appended.base_offset, appended.log_append_time_ms, leader.log.log_start_offset)
+
+
+def _said(context: BrokerContext, leader: Leader | None, error: KafkaError) -> KafkaError:
+    """Return what is said of an error that a batch has met, before its partition's leader was found or there."""
+    now_s = context.clock.monotonic_s()
+    return context.lease.said(error if leader is None else leader.refusals.said(error, now_s), now_s)
 
 
 def _failure(topic_partition: TopicPartition, error: KafkaError, hints: LeaderHints) -> ProducedPartition:
@@ -310,8 +316,7 @@ class DelayedProduce(DelayedOperation):
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
-            said = self._context.lease.said(outcome, self._context.clock.monotonic_s())
-            self._refuse(leader.topic_partition, said, produced, index)
+            self._refuse(leader.topic_partition, _said(self._context, leader, outcome), produced, index)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
             produced[index] = self._acknowledged(number, outcome, leader)
         elif not self.finished:
