@@ -7,7 +7,7 @@ ours with the registry's. Then a thousand partitions that get nothing are added 
 
 The event loop's lag is that of ``bench.lag_broker`` from the kill of a broker that leads a third of 300 partitions
 until some seconds after all of them are acknowledged again, with a record each 200 ms to every partition, and each
-50 ms: where that takes all processors that there are, the lag is mostly waiting for one.
+50 ms. It counts waits for a processor; the loop's own turns have a row of their own.
 """
 
 from __future__ import annotations
