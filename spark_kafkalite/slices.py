@@ -88,7 +88,7 @@ def filled(container: dict[K, T], elements: Iterable[tuple[K, T]]) -> Work[dict[
 def filled(container: Any, elements: Iterable[Any]) -> Work[Any]:
     """Put elements into a container, pairs into a dictionary, and return it: a quarter of a million take 50 ms.
 
-    Whoever changes what the elements are made from in between is to see to it himself.
+    What the elements are made from must not change meanwhile.
     """
     add = container.extend if isinstance(container, list) else container.update
     iterator = iter(elements)
@@ -99,7 +99,7 @@ def filled(container: Any, elements: Iterable[Any]) -> Work[Any]:
 
 
 def counted(elements: Iterable[K]) -> Work[Counter[K]]:
-    """Return how often there is each element."""
+    """Return how often there is each element, in the order of their first times."""
     counts: Counter[K] = Counter()
     iterator = iter(elements)
     while some := tuple(islice(iterator, _ELEMENTS_AT_ONCE)):

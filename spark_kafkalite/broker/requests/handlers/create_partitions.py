@@ -43,8 +43,7 @@ async def handle(
         )
     except KafkaError as error:
         failed: dict[str, KafkaError | None] = {}
-        refused = error
-        await context.work(exchange, filled(failed, ((topic.name, refused) for topic in message.topics)))
+        await context.work(exchange, filled(failed, ((topic.name, error) for topic in message.topics)))
         return await context.work(exchange, _answer(list(failed), failed))
     if answer is not None:
         if not message.validate_only:

@@ -116,8 +116,7 @@ def _checked(
         # First: an assignment may be of millions of partitions.
         context.topics.check_size(total)
     except KafkaError as error:
-        refused = error
-        yield from filled(outcomes, ((topic.name, refused) for topic in asked))
+        yield from filled(outcomes, ((topic.name, error) for topic in asked))
         asked = []
     for topic in asked:
         yield None

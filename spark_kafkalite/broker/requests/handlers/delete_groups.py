@@ -14,7 +14,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.slices import filled
+from spark_kafkalite.slices import counted
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -33,8 +33,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGrou
             return error.code
         return 0
 
-    once: dict[str, None] = await context.work(exchange, filled({}, ((name, None) for name in message.groups_names)))
-    group_ids = list(once)
+    group_ids = list(await context.work(exchange, counted(message.groups_names)))
     results: list[DeletableGroupResult] = []
     turn = context.slices.turn()
     for first in range(0, len(group_ids), _AT_ONCE):

@@ -27,7 +27,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
-from spark_kafkalite.slices import Work, counted, filled, freed
+from spark_kafkalite.slices import Work, counted, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.delete_topics import (
@@ -82,9 +82,7 @@ def _ids_asked(context: BrokerContext, message: DeleteTopicsRequest) -> Work[dic
 
 def _all_failed(exchange: Exchange, message: DeleteTopicsRequest, error: KafkaError) -> Work[DeleteTopicsResponse]:
     answer = DeleteTopicsResponse()
-    once: dict[tuple[str | None, bytes], None] = {}
-    yield from filled(once, ((key, None) for key in _asked(exchange, message)))
-    for name, topic_id in once:
+    for name, topic_id in (yield from counted(_asked(exchange, message))):
         yield None
         answer.responses.append(
             DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error))

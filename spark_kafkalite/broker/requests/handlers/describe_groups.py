@@ -18,7 +18,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.group import Group
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import KafkaError
-from spark_kafkalite.slices import Work, filled
+from spark_kafkalite.slices import Work, counted
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_groups import (
     DescribedGroup,
@@ -38,8 +38,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRe
     operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
     answer = DescribeGroupsResponse()
     # One that is named twice is described once: a short request must not make a long answer.
-    groups: dict[str, None] = yield from filled({}, ((group_id, None) for group_id in message.groups))
-    for group_id in groups:
+    for group_id in (yield from counted(message.groups)):
         yield None
         try:
             described = _described(group_id, context.groups.describe(group_id))

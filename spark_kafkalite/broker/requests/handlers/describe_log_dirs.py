@@ -24,7 +24,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.slices import Work, freed
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -49,11 +49,8 @@ def _described(
 ) -> Work[list[DescribeLogDirsResult]]:
     asked: set[TopicPartition] | None = None
     if message.topics is not None:
-        asked = set()
-        for topic in message.topics:
-            for number in topic.partitions:
-                yield None
-                asked.add(TopicPartition(topic.topic, number))
+        named = (TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions)
+        asked = yield from filled(set(), named)
     by_directory: dict[str, list[Partition]] = defaultdict(list)
     for partition in context.replicas:
         if asked is None or partition.topic_partition in asked:

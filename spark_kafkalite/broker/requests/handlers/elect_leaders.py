@@ -15,7 +15,7 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError, NotController
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.slices import Work, filled, freed
+from spark_kafkalite.slices import Work, counted, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -62,13 +62,11 @@ def _is_refused(answer: ElectLeadersResponse) -> bool:
 
 
 def _wanted(message: ElectLeadersRequest) -> Work[list[TopicPartition]]:
-    wanted: dict[TopicPartition, None] = {}
-    for topic in message.topic_partitions or ():
-        for number in topic.partitions:
-            wanted[TopicPartition(topic.topic, number)] = None
-            yield None
-    listed: list[TopicPartition] = yield from filled([], wanted)
-    yield from freed(wanted)
+    once = yield from counted(
+        TopicPartition(topic.topic, number) for topic in message.topic_partitions or () for number in topic.partitions
+    )
+    listed: list[TopicPartition] = yield from filled([], once)
+    yield from freed(once)
     return listed
 
 

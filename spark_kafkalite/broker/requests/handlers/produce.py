@@ -215,7 +215,7 @@ def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPar
 
 
 def _said(context: BrokerContext, leader: Leader | None, error: KafkaError) -> KafkaError:
-    """Return what is said of an error that a batch has met, before its partition's leader was found or there."""
+    """Return what is said of an error that a batch has met; ``leader`` is None where its partition has none here."""
     now_s = context.clock.monotonic_s()
     return context.lease.said(error if leader is None else leader.refusals.said(error, now_s), now_s)
 
