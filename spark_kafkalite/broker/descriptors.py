@@ -36,8 +36,6 @@ import logging
 import resource
 from typing import Final
 
-from spark_kafkalite.errors import PolicyViolation
-
 logger = logging.getLogger(__name__)
 
 # What the kernel gives at most by default; "unlimited" may not be taken literally.
@@ -80,18 +78,20 @@ class Descriptors:
         most = max(self._rest - partitions, self._always_for_connections)
         return most + self._for_brokers if for_brokers else most
 
-    def check_new_partitions(self, what: str, more: int, hosted: int, connections: int) -> None:
-        """Raise PolicyViolation (44) unless ``more`` partitions leave what everything else needs.
+    def room_for_partitions(self, connections: int) -> int:
+        """Return how many partitions may be hosted while so many connections are open."""
+        return max(self._rest - max(connections, self._always_for_connections), 0)
 
-        ``what`` names the topic; ``hosted`` partitions are there or being made, ``connections`` are open.
+    def why_not_hosted(self, what: str, more: int, hosted: int, connections: int) -> str:
+        """What is said of partitions beyond :meth:`room_for_partitions`.
+
+        ``what`` names the topic that is to get ``more``; ``hosted`` are there or being made, ``connections`` are open.
         """
-        room = max(self._rest - max(connections, self._always_for_connections), 0)
-        if hosted + more <= room:
-            return
         beside = f" beside {connections} open connections" if connections > self._always_for_connections else ""
-        raise PolicyViolation(
+        return (
             f"{what}: {more} more partitions cannot be hosted: the limit of open files is {self.limit}, which leaves "
-            f"room for {room} partitions{beside}, and {hosted} are there; {_RAISE}, or delete topics"
+            f"room for {self.room_for_partitions(connections)} partitions{beside}, and {hosted} are there; {_RAISE}, "
+            "or delete topics"
         )
 
     @property

@@ -202,7 +202,7 @@ class Replicas:
 
     def cluster_changed(self, old: ClusterState, _: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
-        dropped: list[Partition] = []
+        dropped: deque[Partition] = deque()
         unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
             logger.info("topic %s has been deleted", name)
@@ -244,21 +244,25 @@ class Replicas:
             yield None
 
     def _retire(
-        self, dropped: Sequence[Partition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+        self, dropped: deque[Partition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
     ) -> Work[None]:
         """Answer those who wait for partitions of removed topics, and have their files deleted, or set aside."""
-        for first in range(0, len(dropped), _DELETED_AT_ONCE):
+        while dropped:
+            some = [dropped.popleft() for _ in range(min(len(dropped), _DELETED_AT_ONCE))]
             keys = []
-            for partition in dropped[first : first + _DELETED_AT_ONCE]:
+            for partition in some:
                 partition.close()
                 yield from self._untruncated(partition)
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
+            del partition
             yield from self._retire_logs(keys, {}, are_kept=are_kept)
+            # Files are closed with them, and one that has been deleted is given back to the file system then.
+            yield from self._in_thread(some.clear)
         left = iter(unopened.items())
-        while some := dict(islice(left, _DELETED_AT_ONCE)):
-            yield from self._retire_logs((), some, are_kept=are_kept)
+        while part := dict(islice(left, _DELETED_AT_ONCE)):
+            yield from self._retire_logs((), part, are_kept=are_kept)
 
     def _retire_logs(
         self, keys: Sequence[TopicPartition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool

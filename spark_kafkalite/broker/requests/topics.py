@@ -12,17 +12,15 @@ broker. Handlers send their requests to it then (``controller_link``), and so do
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
 from spark_kafkalite.broker.requests.controller_link import ControllerLink
 from spark_kafkalite.broker.requests.remote_leaders import wait_until_served
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -37,13 +35,13 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
-from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
-from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.slices import Slices, Work, filled
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopic,
@@ -58,6 +56,8 @@ _quiet = QuietLog(logger)
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
 _CREATE_VERSION = 7
+
+Asked = TypeVar("Asked", TopicSpec, Extension)
 
 
 class TopicAdmin:
@@ -79,12 +79,7 @@ class TopicAdmin:
         self._dynamic_config = config
         self._peers = peers
         self.controller_link = ControllerLink(config.current.broker_id, view, peers, lambda: self.is_controller)
-        self._descriptors = descriptors
-        self._connections = connections
-        # How many partitions topics will have that are being made or extended: the registry does not say so yet; and
-        # which part of them this broker will host.
-        self._coming: Counter[str] = Counter()
-        self._coming_share: dict[str, Fraction] = {}
+        self._coming = ComingPartitions(config.current.broker_id, view, descriptors, connections)
         self._topic_settings = topic_settings
         self._membership = membership
         self._view = view
@@ -119,6 +114,7 @@ class TopicAdmin:
         except KafkaError as error:
             return dict.fromkeys((topic.name for topic in topics), error)
         checked: list[TopicSpec] = []
+        wanted: dict[str, Coming] = {}
 
         def check() -> Work[None]:
             for topic in topics:
@@ -126,18 +122,17 @@ class TopicAdmin:
                 try:
                     if topic.config:
                         self._topic_settings.check(topic.config)
-                    checked.append(topic)
                 except KafkaError as error:
                     results[topic.name] = error.with_traceback(None)
+                    continue
+                checked.append(topic)
+                if topic.name not in self._view.state.topics:
+                    wanted[topic.name] = self._coming.of_new(topic)
 
         await self._slices.run(check())
-        known = self._view.state.topics
-        new = {topic.name: topic.size for topic in checked if topic.name not in known}
-        shares = {topic.name: self._share(topic) for topic in checked if topic.name in new}
-        refused = self._short_of_descriptors(new, shares)
-        accepted = [topic for topic in checked if topic.name not in refused]
-        with self._counted({name: size for name, size in new.items() if name not in refused}, shares):
-            return results | refused | await self._create(accepted, timeout_s, validate_only)
+        with self._coming.reserved(wanted) as short:
+            accepted = await self._slices.run(self._divided(checked, short, results))
+            return results | await self._create(accepted, timeout_s, validate_only)
 
     async def _create(
         self, accepted: Sequence[TopicSpec], timeout_s: float, validate_only: bool
@@ -171,63 +166,14 @@ class TopicAdmin:
                 f"max.partitions.per.request={limit} are the most, and none has been created: ask for fewer at a time"
             )
 
-    def _share(self, topic: TopicSpec) -> Fraction:
-        """Return which part of a topic's partitions this broker will host: what it is told, or its share of all."""
-        me, brokers = self._config.broker_id, max(len(self._view.state.brokers), 1)
-        if topic.assignment is None:
-            return min(Fraction(topic.replication_factor, brokers), Fraction(1))
-        own = sum(1 for replicas in topic.assignment.values() if me in replicas)
-        return Fraction(own, max(topic.size, 1))
-
-    def _share_of(self, extension: Extension, topic: TopicState) -> Fraction:
-        """Return which part of the partitions that a topic gets this broker will host."""
-        added = range(len(topic.partitions), extension.total)
-        if extension.assignment is None:
-            replicas = max((len(state.replicas) for state in topic.partitions.values()), default=1)
-            return self._share(TopicSpec(extension.name, len(added), replicas))
-        return self._share(TopicSpec(extension.name, assignment=dict(zip(added, extension.assignment, strict=False))))
-
-    def _hosted_count(self) -> int:
-        """Return how many partitions this broker hosts, or is about to."""
-        me, topics = self._config.broker_id, self._view.state.topics
-        coming = sum(
-            math.ceil(max(count - len(topics[name].partitions) if name in topics else count, 0) * share)
-            for name, count in self._coming.items()
-            if (share := self._coming_share.get(name, Fraction(1)))
-        )
-        return coming + sum(me in state.replicas for topic in topics.values() for state in topic.partitions.values())
-
-    def _short_of_descriptors(self, wanted: Mapping[str, int], shares: Mapping[str, Fraction]) -> dict[str, KafkaError]:
-        """Return, of topics and how many partitions each is to get, those that cannot be hosted, and why.
-
-        Other brokers' limits are not known here: what a broker cannot open it keeps closed, and its clients are told.
-        Not in slices: nobody else may come between this and :meth:`_counted`. Ten thousand topics take milliseconds.
-        """
-        hosted, connections = self._hosted_count(), self._connections()
-        refused: dict[str, KafkaError] = {}
-        for name, total in wanted.items():
-            more = math.ceil(total * shares[name])
-            try:
-                self._descriptors.check_new_partitions(f"topic {name}", more, hosted, connections)
-                hosted += more
-            except PolicyViolation as error:
-                refused[name] = error
-        return refused
-
-    @contextlib.contextmanager
-    def _counted(self, totals: Mapping[str, int], shares: Mapping[str, Fraction]) -> Iterator[None]:
-        """Have other requests count these topics' partitions meanwhile, though the registry does not name them."""
-        for name, total in totals.items():
-            self._coming[name] += total
-            self._coming_share[name] = shares[name]
-        try:
-            yield
-        finally:
-            for name, total in totals.items():
-                self._coming[name] -= total
-                if not self._coming[name]:
-                    del self._coming[name]
-                    del self._coming_share[name]
+    def _divided(
+        self, asked: Sequence[Asked], short: Mapping[str, Short], refused: dict[str, Any]
+    ) -> Work[Sequence[Asked]]:
+        """Return those of the topics that can be hosted; what is said of the others goes into ``refused``."""
+        for name, why in short.items():
+            yield None
+            refused[name] = self._coming.refusal(name, why)
+        return (yield from filled([], (each for each in asked if each.name not in short))) if short else asked
 
     async def _not_served(self, created: Mapping[str, TopicAssignment], timeout_s: float) -> set[str]:
         """Wait until all partitions serve; return the topics of which some have no leader when the time is over.
@@ -237,11 +183,12 @@ class TopicAdmin:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
-        left = [
+        partitions = (
             (TopicPartition(name, number), assignment.topic_id)
             for name, assignment in created.items()
             for number in assignment.partitions
-        ]
+        )
+        left = await self._slices.run(filled([], partitions))
 
         def all_served() -> bool:
             # Each is looked at once it serves, and the last ones come last: a look at all of some thousand, after every
@@ -329,32 +276,25 @@ class TopicAdmin:
         On a full disk: KafkaStorageError (56); when descriptors would be short: PolicyViolation (44).
         """
         topics = self._view.state.topics
-        totals: dict[str, int] = {}
-        added: dict[str, int] = {}
-        shares: dict[str, Fraction] = {}
+        wanted: dict[str, Coming] = {}
 
         def look() -> Work[None]:
             for extension in extensions:
                 yield None
                 if extension.name in topics and extension.total > len(topics[extension.name].partitions):
-                    totals[extension.name] = extension.total
-                    added[extension.name] = extension.total - len(topics[extension.name].partitions)
-                    shares[extension.name] = self._share_of(extension, topics[extension.name])
+                    wanted[extension.name] = self._coming.of_extension(extension, topics[extension.name])
 
         await self._slices.run(look())
         try:
-            self.check_size(sum(added.values()))
+            self.check_size(sum(each.added for each in wanted.values()))
             self._replicas.check_room()
         except KafkaError as error:
             return {extension.name: error for extension in extensions}
+        results: dict[str, KafkaError | None] = {}
         # What is to be extended is no more than may be asked for, though a request may name far more.
-        refused = self._short_of_descriptors(added, shares)
-        if refused:
-            extensions = [extension for extension in extensions if extension.name not in refused]
-        with self._counted({name: total for name, total in totals.items() if name not in refused}, shares):
-            results = await self._extend(extensions, timeout_s, validate_only)
-        results.update(refused)
-        return results
+        with self._coming.reserved(wanted) as short:
+            accepted = await self._slices.run(self._divided(extensions, short, results))
+            return results | await self._extend(accepted, timeout_s, validate_only)
 
     async def _extend(
         self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool

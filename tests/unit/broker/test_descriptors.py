@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.broker.descriptors import Descriptors, registry_connections
-from spark_kafkalite.errors import PolicyViolation
 
 # What a broker has open besides, measured (13) and doubled.
 OWN = 26
@@ -37,10 +36,8 @@ def test_what_the_documentation_promises_fits() -> None:
 
 def test_new_partitions_are_refused_with_the_limit_what_is_used_and_what_to_do() -> None:
     divided = Descriptors(256)
-    divided.check_new_partitions("topic t", 28, 100, connections=5)
-    with pytest.raises(PolicyViolation) as refused:
-        divided.check_new_partitions("topic t", 29, 100, connections=5)
-    assert str(refused.value) == (
+    assert divided.room_for_partitions(connections=5) == 128
+    assert divided.why_not_hosted("topic t", 29, 100, connections=5) == (
         "topic t: 29 more partitions cannot be hosted: the limit of open files is 256, which leaves room for 128 "
         "partitions, and 100 are there; raise it (ulimit -n, or LimitNOFILE= of the service) and restart the broker, "
         "or delete topics"
@@ -49,9 +46,8 @@ def test_new_partitions_are_refused_with_the_limit_what_is_used_and_what_to_do()
 
 def test_open_connections_count_against_new_partitions() -> None:
     divided = Descriptors(256)
-    divided.check_new_partitions("topic t", 60, 0, connections=100)
-    with pytest.raises(PolicyViolation, match="room for 60 partitions beside 100 open connections"):
-        divided.check_new_partitions("topic t", 61, 0, connections=100)
+    assert divided.room_for_partitions(connections=100) == 60
+    assert "room for 60 partitions beside 100 open connections" in divided.why_not_hosted("topic t", 61, 0, 100)
 
 
 def test_a_registry_alone_leaves_descriptors_for_itself() -> None:

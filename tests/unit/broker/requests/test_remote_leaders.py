@@ -56,7 +56,7 @@ def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
             return bool(condition())
 
     membership: Any = SimpleNamespace(session=SimpleNamespace(controller=Controller()))
-    anything: Any = SimpleNamespace(check_new_partitions=lambda *_: None)
+    anything: Any = SimpleNamespace(room_for_partitions=lambda _: 1000)
     topics = TopicAdmin(
         DynamicConfig(BrokerConfig.from_properties({"broker.id": 1})),
         anything,
