@@ -171,7 +171,8 @@ class KafkaliteListener(StreamingQueryListener):
         jvm: Any = self._session._jvm
         log = jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{warning.speaker}")
         queries = " ".join(f"query {each}:" for each in self._reading(warning.subject))
-        text = " ".join(part for part in (queries, f"[{warning.subject}]", warning.text) if part)
+        about = f"[{warning.subject}]" if warning.subject else ""
+        text = " ".join(part for part in (queries, about, warning.text) if part)
         if warning.level == "ERROR":
             log.error(text)
         else:

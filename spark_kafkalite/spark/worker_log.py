@@ -10,6 +10,9 @@ A text is said at most once a minute, and then with how often it was held back. 
 said is kept in files in Spark's directory of the application on this host, which Spark deletes with it. Where that
 cannot be used, each process counts for itself.
 
+A process keeps clients from query to query (:mod:`.connections`), whose own threads complain of brokers that earlier
+ones had to do with. They are said to be the client's, ``KafkaliteClient``, and of no query.
+
 An application that watches its queries (:mod:`.listener`) gets what is said on its host, see :mod:`.warning_post`.
 Only Spark's own processes are touched: the application's logging is the application's.
 """
@@ -21,6 +24,7 @@ import hashlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,6 +35,7 @@ from spark_kafkalite.spark.warning_post import PostedWarning, post
 
 SOURCE: Final = "KafkaliteSource"
 SINK: Final = "KafkaliteSink"
+CLIENT: Final = "KafkaliteClient"
 
 _OURS: Final = "spark_kafkalite"
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -108,31 +113,29 @@ class WorkerLog(logging.Handler):
         self._said = said
         self._write = write
         self._hand_on = hand_on
-        self.speaker = SOURCE
-        self.subject = ""
+        self.speak_of(SOURCE, "")
+
+    def speak_of(self, speaker: str, subject: str) -> None:
+        """Have what this thread says from now on be said by ``speaker``, of ``subject``."""
+        self._speaker = speaker
+        self._subject = subject if len(subject) <= _LONGEST_SUBJECT else f"{subject[:_LONGEST_SUBJECT]}..."
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless its text was written within a minute."""
         try:
-            text = f"{self.speaker} {self.subject} {_told_apart(record)}"
+            is_own = record.thread == self._thread
+            speaker, subject = (self._speaker, self._subject) if is_own else (CLIENT, "")
+            text = f"{speaker} {subject} {_told_apart(record)}"
             held = self._said.held_back(text, once=getattr(record, "once", False))
             if held is not None:
-                warning = self.warning(record, held)
+                warning = PostedWarning(speaker, subject, *_said(record, held))
                 moment = time.strftime("%y/%m/%d %H:%M:%S", time.localtime(record.created))
                 about = f"[{warning.subject}] " if warning.subject else ""
                 self._write(f"{moment} {warning.level} {warning.speaker}: {about}{warning.text}\n")
                 self._hand_on(warning)
         except Exception:
             self.handleError(record)
-
-    def warning(self, record: logging.LogRecord, held: int) -> PostedWarning:
-        """Return what the record says; ``held`` is how often it was not written before."""
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = f"{text}: {record.exc_info[1]!r}"
-        more = f" (and {held} times more since it was last shown)" if held else ""
-        level = _LEVELS.get(record.levelname, record.levelname)
-        return PostedWarning(self.speaker, self.subject, level, f"{one_line(text)}{more}")
 
 
 def speak_of(speaker: str, subject: str) -> None:
@@ -142,9 +145,7 @@ def speak_of(speaker: str, subject: str) -> None:
     """
     if not _is_sparks_own():
         return
-    handler = _handler()
-    handler.speaker = speaker
-    handler.subject = subject if len(subject) <= _LONGEST_SUBJECT else f"{subject[:_LONGEST_SUBJECT]}..."
+    _handler().speak_of(speaker, subject)
 
 
 def say(notes: Iterable[str], *, once: bool = False) -> None:
@@ -154,6 +155,15 @@ def say(notes: Iterable[str], *, once: bool = False) -> None:
     """
     for note in notes:
         _LOG.warning("%s", note, extra={"once": once})
+
+
+def _said(record: logging.LogRecord, held: int) -> tuple[str, str]:
+    """Return the level and the text of what is written; ``held`` is how often it was not before."""
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        text = f"{text}: {record.exc_info[1]!r}"
+    more = f" (and {held} times more since it was last shown)" if held else ""
+    return _LEVELS.get(record.levelname, record.levelname), f"{one_line(text)}{more}"
 
 
 def _told_apart(record: logging.LogRecord) -> str:

@@ -171,8 +171,9 @@ def test_warnings_of_the_source_come_into_sparks_log_with_the_query(
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     box = PostBox(2**31)
+    others = set(threading.enumerate())
     watching.pass_warnings_on(box)
-    (thread,) = [each for each in threading.enumerate() if each.name == "kafkalite-warnings"]
+    (thread,) = set(threading.enumerate()) - others
     reading = 'subscribe=t, groupId=g"1'
     post(PostedWarning("KafkaliteSource", reading, "WARN", "before any query"), (2**31,))
     assert sparks_log.get(timeout=60)[2] == f"[{reading}] before any query"
@@ -186,6 +187,8 @@ def test_warnings_of_the_source_come_into_sparks_log_with_the_query(
     )
     post(PostedWarning("KafkaliteSink", "topic=out", "ERROR", "text"), (2**31,))
     assert sparks_log.get(timeout=60) == ("spark_kafkalite.KafkaliteSink", "ERROR", "[topic=out] text")
+    post(PostedWarning("KafkaliteClient", "", "WARN", "text"), (2**31,))
+    assert sparks_log.get(timeout=60) == ("spark_kafkalite.KafkaliteClient", "WARN", "text")
     session.sparkContext._jsc = None
     thread.join(60)
     assert not thread.is_alive()

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite.spark import worker_log
 from spark_kafkalite.spark.warning_post import PostedWarning
-from spark_kafkalite.spark.worker_log import SINK, SaidBefore, WorkerLog, say, speak_of
+from spark_kafkalite.spark.worker_log import SINK, SOURCE, SaidBefore, WorkerLog, say, speak_of
 
 LOGGER = "spark_kafkalite.spark"
 
@@ -46,7 +46,7 @@ def shown(said):
 
 
 def test_a_line_has_the_shape_of_sparks_log(shown):
-    shown.handler.subject = "subscribe=events"
+    shown.handler.speak_of(SOURCE, "subscribe=events")
     logging.getLogger(LOGGER).warning("it is\n  %s", "so")
     logging.getLogger("spark_kafkalite.client").error("and so")
     logging.getLogger(LOGGER).info("and this is not shown")
@@ -54,6 +54,18 @@ def test_a_line_has_the_shape_of_sparks_log(shown):
     assert len(shown.lines) == 2
     assert re.fullmatch(rf"{moment} WARN KafkaliteSource: \[subscribe=events\] it is so\n", shown.lines[0])
     assert re.fullmatch(rf"{moment} ERROR KafkaliteSource: \[subscribe=events\] and so\n", shown.lines[1])
+
+
+def test_what_a_kept_clients_thread_says_is_the_clients_and_no_querys(shown):
+    shown.handler.speak_of(SINK, "topic=t")
+    thread = threading.Thread(target=logging.getLogger("spark_kafkalite.client").warning, args=("no broker answers",))
+    thread.start()
+    thread.join()
+    logging.getLogger(LOGGER).warning("slow")
+    assert [line.split(" ", 2)[2] for line in shown.lines] == [
+        "WARN KafkaliteClient: no broker answers\n",
+        "WARN KafkaliteSink: [topic=t] slow\n",
+    ]
 
 
 def test_a_text_is_shown_once_a_minute_and_then_with_its_repeats(shown, clock):
@@ -66,7 +78,7 @@ def test_a_text_is_shown_once_a_minute_and_then_with_its_repeats(shown, clock):
         " look up x (attempt 5, 1060 s) (and 3 times more since it was last shown)\n",
     ]
     logging.getLogger(LOGGER).warning("cannot look up %s (attempt %d, %.0f s)", "y", 1, clock.now_s)
-    shown.handler.subject = "subscribe=other"
+    shown.handler.speak_of(SOURCE, "subscribe=other")
     logging.getLogger(LOGGER).warning("cannot look up %s (attempt %d, %.0f s)", "y", 1, clock.now_s)
     assert len(shown.lines) == 4
 
@@ -122,7 +134,7 @@ def test_a_file_that_is_no_use_or_a_directory_that_is_gone_is_no_reason_to_be_si
 def test_what_is_shown_is_handed_on(tmp_path, clock):
     handed: list[PostedWarning] = []
     handler = WorkerLog(SaidBefore(None, clock), lambda line: None, handed.append)
-    handler.subject = "subscribe=t"
+    handler.speak_of(SOURCE, "subscribe=t")
     record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, "text %s", ("x",), None)
     for _ in range(2):
         handler.handle(record)
