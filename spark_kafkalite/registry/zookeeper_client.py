@@ -1,6 +1,7 @@
 """kazoo's client as the registry's Store over ZooKeeper needs it: one thread, no blocking, watches left again.
 
 - :class:`OneThreadHandler`: kazoo hands out answers and watch events from two threads; the store's contract wants one.
+  Its connection thread reads and sends in bursts, see :mod:`.zookeeper_socket`.
 - :class:`Client`: its changes of state exclude the queueing of requests (``submit_lock``), so that nothing asked for in
   one session can run in the next.
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
@@ -13,7 +14,7 @@ Only this file and ``registry/zookeeper.py`` import kazoo.
 from __future__ import annotations
 
 import logging
-import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from spark_kafkalite.registry.store import EventType, Watcher
+from spark_kafkalite.registry.zookeeper_socket import ServerSocket, Waiting, readable
 
 _LOG = logging.getLogger("spark_kafkalite.registry.zookeeper.kazoo")
 # kazoo says with every attempt why it failed; this often is enough.
@@ -41,24 +43,35 @@ EVENT_TYPES: Final = {
 }
 
 
+class _Queue(queue.SimpleQueue[Any]):
+    """What kazoo wants of a queue, without a lock in Python for each element."""
+
+    def task_done(self) -> None:
+        """Nobody waits for that."""
+
+
 class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, with watch events in the queue of the answers."""
 
+    queue_impl = _Queue
     # Among how many a session looks for one that answers.
     servers = 1
 
     def dispatch_callback(self, callback: Any) -> None:
         self.completion_queue.put(lambda: callback.func(*callback.args))
 
-    def create_connection(self, *where: Any, timeout: float, **options: Any) -> Any:
+    def create_connection(self, *where: Any, timeout: float, **options: Any) -> ServerSocket:
         # kazoo would give each server the session's time, and so lose the session to the first that is away.
         timeout = min(timeout / (2 * self.servers), _CONNECT_WITHIN_S)
-        return super().create_connection(*where, timeout=timeout, **options)
+        return ServerSocket(super().create_connection(*where, timeout=timeout, **options))
 
-    def create_socket_pair(self) -> Any:
-        # Not a pair of sockets: with some hundred requests in it that is full, and the next request would block.
-        wakeups = _Wakeups()
-        return wakeups, wakeups
+    def create_socket_pair(self) -> tuple[Waiting, Waiting]:
+        waiting = Waiting()
+        return waiting, waiting
+
+    def select(self, reading: Any, writing: Any, _: Any, timeout: float | None = None) -> tuple[Any, Any, Any]:
+        # What is written is kept, however much.
+        return ([], writing, []) if writing else (readable(reading, timeout), [], [])
 
     def call(self, run: Callable[[], None]) -> None:
         """Have ``run`` called after everything that has arrived."""
@@ -66,28 +79,6 @@ class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
             self.completion_queue.put(run)
         else:
             run()
-
-
-class _Wakeups:
-    """Counts the requests that wait for kazoo's connection thread; both ends of its "socket pair"."""
-
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def send(self, data: bytes) -> int:
-        os.eventfd_write(self._fd, len(data))
-        return len(data)
-
-    def recv(self, _: int) -> bytes:
-        return b"\0" * os.eventfd_read(self._fd)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 class Client(KazooClient):  # type: ignore[misc]
