@@ -256,9 +256,10 @@ class Replicas:
                 if self._logs.get(partition.topic_partition) is partition.log:
                     keys.append(partition.topic_partition)
                 yield None
-            del partition
             yield from self._retire_logs(keys, {}, are_kept=are_kept)
-            # Files are closed with them, and one that has been deleted is given back to the file system then.
+            # Files are closed with the last that refers to a partition, and what has been deleted is given back to the
+            # file system then.
+            del partition
             yield from self._in_thread(some.clear)
         left = iter(unopened.items())
         while part := dict(islice(left, _DELETED_AT_ONCE)):
