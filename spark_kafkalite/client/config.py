@@ -69,7 +69,13 @@ PRODUCER_SETTINGS: Final = SettingGroup(
         ),
         Setting("enable.idempotence", "boolean", None, "No duplicates and no reordering under retries (default true)."),
         Setting("transactional.id", "string", None, "Name of a transactional producer; not supported yet."),
-        Setting("max.in.flight.requests.per.connection", "int", 5, "Unanswered requests per broker.", minimum=1),
+        Setting(
+            "max.in.flight.requests.per.connection",
+            "int",
+            5,
+            "Unanswered requests per broker; without idempotence, more than 1 may reorder batches that are retried.",
+            minimum=1,
+        ),
         Setting("retries", "int", _INT_MAX, "Retries of a batch within delivery.timeout.ms.", minimum=0),
         Setting(
             "delivery.timeout.ms", "int", 120_000, "Upper bound from send() to success or error.", unit="ms", minimum=0

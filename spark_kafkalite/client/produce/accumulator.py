@@ -12,10 +12,12 @@ Invariants
   does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that
   batch is then surely not in the log under its old sequence. Epochs are counted per partition; the broker keeps them so
   too. Source: KIP-360.
-- A broker that holds nothing of a producer takes any sequence as its first, and cannot know that an earlier batch was
-  refused. So an idempotent producer's partition has one batch in flight until one was acknowledged (``proven``), and
-  again after each failure, until all up to the one that failed have their outcome. This also keeps a batch that is sent
-  again among the last five of the producer, which are all that a broker recognises.
+- A broker that has only just made a partition may refuse its first batches and take the next. Without sequences those
+  change places then; with them nothing is gained, for a broker that holds nothing of a producer takes any sequence as
+  its first. So a partition has one batch in flight until one was acknowledged (``proven``), and again after each
+  failure, until all up to the one that failed have their outcome. This also keeps a batch that is sent again among the
+  last five of an idempotent producer, which are all that a broker recognises.
+- A producer that is not idempotent keeps the order as long as no batch fails with others behind it in flight.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
 
@@ -87,7 +89,7 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.restart_pending = False
-        # Whether the broker is known to hold the sequence that the next batch follows.
+        # Whether the broker takes the partition's records, and holds the sequence that the next batch follows.
         self.proven = False
 
     def __repr__(self) -> str:
@@ -207,7 +209,7 @@ class Accumulator:
         """When the partition's first batch may leave, or None while it has to wait for an event."""
         if queue.muted or len(queue.in_flight) >= self._max_in_flight:
             return None
-        if queue.in_flight and self._idempotent and not queue.proven:
+        if queue.in_flight and not queue.proven:
             return None
         if queue.in_flight and queue.in_flight_node != queue.leader:
             return None

@@ -110,6 +110,19 @@ def test_every_codec_and_acks(bootstrap: str, topic: str, codec: str, acks: str)
     assert all(numbers == sorted(numbers) for numbers in by_partition.values())
 
 
+def test_a_new_topic_has_its_records_in_order_without_idempotence(bootstrap: str, admin: Admin) -> None:
+    # A broker may refuse the first batches of a partition that it has only just made, and take those behind them.
+    for name in (f"just-made-{number}" for number in range(5)):
+        admin.create_topic(name, 40, 1)
+        with Producer(bootstrap_servers=bootstrap, acks=1, linger_ms=0, batch_size=100) as producer:
+            for number in range(1_000):
+                producer.send(name, b"%d" % number, partition=number % 40)
+        found: dict[int, list[int]] = {}
+        for record in read_all(bootstrap, name, 1_000):
+            found.setdefault(record.partition, []).append(int(record.value or b""))
+        assert found == {partition: list(range(partition, 1_000, 40)) for partition in range(40)}
+
+
 def test_without_idempotence(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, enable_idempotence=False) as producer:
         assert producer.send(topic, b"x", partition=0).result(30).offset == 0
