@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 
-from spark_kafkalite.slices import SLICE_S, NotFinished, Slices, Work, counted, filled, freed, run_slice, run_whole
+from spark_kafkalite import slices as slices_module
+from spark_kafkalite.slices import (
+    PASS_S,
+    SLICE_S,
+    NotFinished,
+    Slices,
+    Work,
+    counted,
+    filled,
+    freed,
+    run_slice,
+    run_whole,
+)
 
 
 def counting(steps: int, seen: list[int] | None = None, step_s: float = 0.0) -> Generator[None, None, int]:
@@ -150,6 +162,80 @@ def test_dropped_work_tells_nobody() -> None:
         assert told == []
 
     asyncio.run(main())
+
+
+class Passes:
+    """A loop's passes, in a time that goes on only where work takes it; takes the place of ``perf_counter``, too."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._asked: list[asyncio.Handle] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
+        self._asked.append(asyncio.Handle(callback, (), self))  # type: ignore[arg-type]
+        return self._asked[-1]
+
+    def run(self, event: Callable[[], None]) -> float:
+        """Run what was asked for in the pass before, then a socket's event; return how long that took."""
+        began_s = self.now_s
+        asked, self._asked = self._asked, []
+        for handle in asked:
+            if not handle.cancelled():
+                handle._run()
+        event()
+        return self.now_s - began_s
+
+    def get_debug(self) -> bool:
+        return False
+
+    def take(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def work(self, seconds: float) -> Work[None]:
+        """Take so long, a millisecond between two yields."""
+        for _ in range(round(seconds * 1000)):
+            self.take(0.001)
+            yield None
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    passes = Passes()
+    monkeypatch.setattr(slices_module, "perf_counter", passes)
+    return passes
+
+
+def test_what_is_begun_late_in_a_pass_has_what_is_left_of_it(passes: Passes) -> None:
+    slices = Slices(passes)  # type: ignore[arg-type]
+    ended: list[object] = []
+
+    def begin() -> None:
+        for _ in range(10):
+            slices.start(passes.work(0.006), lambda *outcome: ended.append(outcome))
+
+    # A yield comes after a millisecond.
+    assert passes.run(begin) <= PASS_S + 0.001
+    while len(ended) < 10:
+        assert passes.run(lambda: None) <= SLICE_S + 0.001
+
+
+def test_what_a_pass_has_used_is_not_forgotten_in_the_middle_of_it(passes: Passes) -> None:
+    slices = Slices(passes)  # type: ignore[arg-type]
+
+    def serve() -> None:
+        """Serve small requests as long as the pass has time."""
+        while not slices.is_spent:
+            since_s = passes.now_s
+            passes.take(0.003)
+            slices.note(since_s)
+
+    # What the first pass has used is forgotten behind the long work's turn, which is asked for before.
+    slices.start(passes.work(0.5), lambda *_: None)
+    for _ in range(100):
+        assert passes.run(serve) <= PASS_S + 0.003
 
 
 # Large containers -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A bound on the large requests that are worked on at a time, over all connections.
 
 A request that names thousands of things takes many times its own size in memory until it is answered, and more so does
-one of a few bytes that is answered with thousands of things. One slice's worth of work is let pass. What takes longer
+one of a few bytes that is answered with thousands of things. Some slices' worth of work is let pass. What takes longer
 goes through the gate: ``AT_ONCE`` of them at a time, of all connections, the others in the order in which they came.
 
 Nothing that waits for what another client does may be inside: JoinGroup waits for other members' requests.
@@ -14,7 +14,7 @@ from collections import deque
 from time import perf_counter
 from typing import TypeVar
 
-from spark_kafkalite.slices import SLICE_S, Work
+from spark_kafkalite.slices import PASS_S, Work
 
 T = TypeVar("T")
 
@@ -68,8 +68,8 @@ class Gate:
             self.leave()
 
     def when_long(self, work: Work[T]) -> Work[T]:
-        """Do a slice's worth of the work, and what is left of it inside."""
-        until_s = perf_counter() + SLICE_S
+        """Do the work for a pass's time, and what is left of it inside."""
+        until_s = perf_counter() + PASS_S
         try:
             while perf_counter() < until_s:
                 yield next(work)

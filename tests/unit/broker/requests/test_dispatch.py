@@ -20,7 +20,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
-from spark_kafkalite.slices import SLICE_S, Slices, Work
+from spark_kafkalite.slices import PASS_S, SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import FrameReader
@@ -426,12 +426,12 @@ def takes(seconds: float) -> None:
         pass
 
 
-def test_requests_that_one_client_has_sent_ahead_share_a_slice_of_each_pass() -> None:
+def test_requests_that_one_client_has_sent_ahead_share_the_time_of_each_pass() -> None:
     served = []
 
     def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
         served.append(exchange.correlation_id)
-        takes(SLICE_S / 4)
+        takes(PASS_S / 4)
         return HeartbeatResponse()
 
     async def scenario(world: World) -> None:
@@ -450,13 +450,13 @@ def test_requests_that_one_client_has_sent_ahead_share_a_slice_of_each_pass() ->
     run(scenario)
 
 
-def test_all_clients_share_a_slice_of_each_pass_and_all_are_served() -> None:
+def test_all_clients_share_the_time_of_each_pass_and_all_are_served() -> None:
     served = 0
 
     def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
         nonlocal served
         served += 1
-        takes(SLICE_S / 4)
+        takes(PASS_S / 4)
         return HeartbeatResponse()
 
     async def scenario(world: World) -> None:
