@@ -194,7 +194,8 @@ class Dispatcher:
             return
         response = api.handler(self._context, exchange, frame, position)
         if type(response) is GeneratorType:
-            self._work(exchange, self._gate.through(response))
+            is_small = len(frame) <= SMALL_REQUEST_BYTES
+            self._work(exchange, self._gate.when_long(response) if is_small else self._gate.through(response))
         elif response is not None:
             exchange.answer(response)
 

@@ -63,8 +63,10 @@ Outcomes = list[tuple[str, list[ProducedPartition]]]
 _EMPTY = memoryview(b"")
 # What is sent after a request with acks=0.
 _NO_ANSWER = b""
-# Steps of the parser, of a hundred batches and more each: more batches than that are appended in slices.
+# Steps of the parser, of a hundred batches and more each.
 _PARSED_AT_ONCE = 5
+# More batches than these are appended in slices: each takes some 50 us.
+_APPENDED_AT_ONCE = 50
 
 
 @handles(ApiKey.PRODUCE, 3, 10, advertised_from=0, raw=True)
@@ -85,6 +87,8 @@ def handle(
             return _in_slices(context, exchange, exchange.keep(frame), position)
         if len(frame) > INLINE_BATCH_BYTES:
             return _in_slices(context, exchange, exchange.keep(frame), position)
+    if sum(len(batches) for _, batches in produce.topics) > _APPENDED_AT_ONCE:
+        return _in_slices(context, exchange, exchange.keep(frame), position)
     producing = _Producing(context, exchange, produce)
     for name, batches in produce.topics:
         if not producing.append(name, batches, producing.begin(name)):
