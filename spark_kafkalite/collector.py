@@ -36,10 +36,10 @@ _YOUNG_OBJECTS: Final = 1_000
 _YOUNG_LOOKS: Final = 8
 # The oldest generation is not collected by itself.
 _NEVER: Final = 1_000_000_000
-# Objects that have survived both: from when on they are looked at, which takes about five milliseconds, and up to when.
-# More come when one callback makes very many, as for the metadata of ten thousand partitions.
-_LOOKED_AT: Final = 10_000
-_TOO_MANY_TO_LOOK_AT: Final = 20_000
+# Objects that have survived both: from when on they are looked at, which takes two or three milliseconds, and up to
+# when. More come when one callback makes very many, as for the metadata of ten thousand partitions.
+_LOOKED_AT: Final = 5_000
+_TOO_MANY_TO_LOOK_AT: Final = 15_000
 # Blocks of the interpreter's allocator, each up to 512 bytes; beyond so many times what a full look left, and these.
 _WANTED_TIMES: Final = 2
 _WANTED_BLOCKS: Final = 3_000_000
