@@ -78,16 +78,25 @@ def _who_is_to_leave_counts_no_more() -> Iterator[Patch]:
 
 
 def _unknown_outcomes_are_forgotten() -> Iterator[Patch]:
-    async def write_once(
-        original: Any, changes: Any, topic_partition: Any, topic_id: bytes, in_sync: Any, change: Any
-    ) -> None:
+    def forget(write: Any) -> None:
+        write.in_sync.change = None
+        write.in_sync._recount()
+
+    async def write_once(original: Any, changes: Any, write: Any) -> None:
         try:
-            await original(changes, topic_partition, topic_id, in_sync, change)
+            await original(changes, write)
         except RegistryError:
-            in_sync.change = None
-            in_sync._recount()
+            forget(write)
+
+    async def write_at_once(original: Any, changes: Any, writes: Any) -> Any:
+        try:
+            return await original(changes, writes)
+        except RegistryError:
+            for each in writes:
+                forget(each)
 
     yield _wrapped(isr_changes.IsrChanges, "_write_once", write_once)
+    yield _wrapped(isr_changes.IsrChanges, "_write_at_once", write_at_once)
 
 
 def _leases_have_no_end() -> Iterator[Patch]:

@@ -2,9 +2,10 @@
 
 A leader is looked at when something has happened to it (:meth:`IsrChanges.look`); all are when brokers come or go, and
 every half replica.lag.time.max.ms, for members that have become slow. That happens in slices. Changes are written
-through the present session, many at a time; one partition has at most one under way (``rules.in_sync``). A write that
-may have been done is done again: it either succeeds, or fails for the version, and then the state is read. While there
-is no session nothing is written, and leaders go on with the ISR that they know (rule R6).
+through the present session, some together in one step; one partition has at most one under way (``rules.in_sync``).
+What was not written together is written alone. A write that may have been done is done again: it either succeeds, or
+fails for the version, and then the state is read. While there is no session nothing is written, and leaders go on with
+the ISR that they know (rule R6).
 
 Two things are not the followers' fault. If this process stood still, nobody is taken for slow until they have had time
 to fetch. And where all brokers lose their sessions at once, the first one to register again finds no other: it waits a
@@ -19,11 +20,18 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.replication.isr_nodes import GuardMissing, read_state, write_state
+from spark_kafkalite.broker.event_loop import end_of_pass
+from spark_kafkalite.broker.replication.isr_nodes import (
+    GuardMissing,
+    StateChange,
+    read_state,
+    write_state,
+    write_states,
+)
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, IsrChange
@@ -38,10 +46,14 @@ from spark_kafkalite.slices import Slices, Work
 logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
-# Writes that are under way at a time.
-_WRITES: Final = 64
-# Of these, how many begin or go on in one pass of the loop: it takes 0.2 ms each time, and answers come in bursts.
-_IN_A_PASS: Final = 8
+# Changes that share a write, and such writes that are under way at a time. When a broker is gone all that it followed
+# changes at once, and all brokers read what each of them has written. More at a time would be done sooner, and nothing
+# else meanwhile: what a write causes takes several times as long as the write.
+_TOGETHER: Final = 8
+_WRITES: Final = 2
+# Changes that are written alone at a time, and how many of them begin or end in one pass of the loop.
+_ALONE: Final = 64
+_ALONE_IN_A_PASS: Final = 8
 _RETRY_S: Final = 0.5
 # How long other brokers have to register after this one, before they are taken for dead.
 _REGISTERING_S: Final = 0.5
@@ -50,6 +62,15 @@ _PULSE_S: Final = 1.0
 _STOOD_STILL_S: Final = 0.5
 # Pauses for which the look for slow members is put off; who stands still time and again may be slow itself.
 _PATIENT_WITH_PAUSES: Final = 4
+
+
+class _IsrWrite(NamedTuple):
+    """A change of a partition's ISR, to be written."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    in_sync: InSyncReplicas
+    change: IsrChange
 
 
 class IsrChanges:
@@ -82,9 +103,15 @@ class IsrChanges:
         self._registration = -1
         self._may_look_s = math.inf
         self._settle_timer: asyncio.TimerHandle | None = None
-        self._to_write: deque[tuple[TopicPartition, bytes, InSyncReplicas, IsrChange]] = deque()
+        self._at_end_of_pass = end_of_pass(loop)
+        self._to_write: deque[_IsrWrite] = deque()
+        # What was not written together with others.
+        self._to_write_alone: deque[_IsrWrite] = deque()
+        self._writes_soon = False
+        # Whose change waits to be written, or is being written.
         self._writing: set[InSyncReplicas] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._together: set[asyncio.Task[None]] = set()
+        self._alone: set[asyncio.Task[None]] = set()
         self._in_this_pass = 0
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._pulse_due_s = 0.0
@@ -108,9 +135,10 @@ class IsrChanges:
         for timer in (self._held_timer, self._settle_timer, self._pulse_timer):
             if timer is not None:
                 timer.cancel()
-        for task in self._tasks:
+        tasks = [*self._together, *self._alone]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Looking --------------------------------------------------------------------------------------------------------
 
@@ -170,8 +198,10 @@ class IsrChanges:
         change = in_sync.change or leader.due_change(lag_max_s)
         if change is not None:
             self._writing.add(in_sync)
-            self._to_write.append((leader.topic_partition, partition.topic_id, in_sync, change))
-            self._write_more()
+            self._to_write.append(_IsrWrite(leader.topic_partition, partition.topic_id, in_sync, change))
+            if not self._writes_soon:
+                self._writes_soon = True
+                self._at_end_of_pass(self._write_noted)
 
     # When -----------------------------------------------------------------------------------------------------------
 
@@ -219,21 +249,31 @@ class IsrChanges:
 
     # Writing --------------------------------------------------------------------------------------------------------
 
-    def _write_more(self) -> None:
-        while self._to_write and len(self._tasks) < _WRITES and not self._stopped:
-            task = self._loop.create_task(self._write(*self._to_write.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._written)
-
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.critical("in-sync replicas could not be written", exc_info=task.exception())
+    def _write_noted(self) -> None:
+        self._writes_soon = False
         self._write_more()
 
+    def _write_more(self) -> None:
+        while self._to_write and len(self._together) < _WRITES and not self._stopped:
+            count = min(len(self._to_write), _TOGETHER)
+            self._begin(self._together, self._write_together([self._to_write.popleft() for _ in range(count)]))
+        while self._to_write_alone and len(self._alone) < _ALONE and not self._stopped:
+            self._begin(self._alone, self._write_alone(self._to_write_alone.popleft()))
+
+    def _begin(self, under_way: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            under_way.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                logger.critical("in-sync replicas could not be written", exc_info=task.exception())
+            self._write_more()
+
+        task = self._loop.create_task(work)
+        under_way.add(task)
+        task.add_done_callback(ended)
+
     async def _turn(self) -> None:
-        """Wait until a write may begin, or go on, without making this pass of the loop long."""
-        while self._in_this_pass >= _IN_A_PASS:
+        """Wait until a write of one change may begin, or end, without making this pass of the loop long."""
+        while self._in_this_pass >= _ALONE_IN_A_PASS:
             await self._slices.next_turn()
         if not self._in_this_pass:
             self._loop.call_soon(self._pass_ended)
@@ -242,74 +282,110 @@ class IsrChanges:
     def _pass_ended(self) -> None:
         self._in_this_pass = 0
 
-    async def _write(
-        self, topic_partition: TopicPartition, topic_id: bytes, in_sync: InSyncReplicas, change: IsrChange
-    ) -> None:
+    async def _write_together(self, writes: Sequence[_IsrWrite]) -> None:
+        """Write these changes in one step and go by them, or have each of them written alone."""
+        due = []
+        for each in writes:
+            if self._is_due(each):
+                due.append(each)
+            else:
+                self._end(each)
+        if not due:
+            return
+        try:
+            written = await self._write_at_once(due)
+        except RegistryError as error:
+            logger.debug("%d in-sync replicas could not be written at once: %s", len(due), error)
+            written = None
+        if written is None:
+            self._to_write_alone += due
+            return
+        try:
+            for each, state in zip(due, written, strict=True):
+                self._go_by(each, state)
+        finally:
+            for each in due:
+                self._end(each)
+
+    async def _write_at_once(self, writes: Sequence[_IsrWrite]) -> list[PartitionState] | None:
+        """Return the states as they are in the registry now; None when none was written. Raises RegistryError when
+        nobody knows."""
+        changes = [
+            StateChange(each.topic_partition, each.topic_id, each.change.before, each.change.after) for each in writes
+        ]
+        return await write_states(self._store(), changes)
+
+    async def _write_alone(self, write: _IsrWrite) -> None:
         """Write one change, and go by what has come of it; give up when nobody goes by it any more."""
         try:
             await self._turn()
-            while in_sync.change is change and not in_sync.is_superseded:
-                if self._leader_of(topic_partition, in_sync) is None:
-                    # If this broker goes on in this epoch, it is written then.
-                    break
+            while self._is_due(write):
                 try:
-                    await self._write_once(topic_partition, topic_id, in_sync, change)
+                    await self._write_once(write)
                 except MalformedNode as error:
-                    logger.error("%s keeps its in-sync replicas: %s", topic_partition, error)
-                    self._resolve(topic_partition, in_sync, change, None)
+                    logger.error("%s keeps its in-sync replicas: %s", write.topic_partition, error)
+                    self._resolve(write, None)
                 except RegistryError as error:
                     # It may have been written.
                     _quiet.log(
                         logging.WARNING,
                         "unknown",
                         "the in-sync replicas of %s are not known to be written, trying again: %s",
-                        topic_partition,
+                        write.topic_partition,
                         error,
                     )
                     await asyncio.sleep(_RETRY_S)
         finally:
-            self._writing.discard(in_sync)
-        leader = self._leader_of(topic_partition, in_sync)
-        if leader is not None:
-            self.look(leader)
+            self._end(write)
 
-    async def _write_once(
-        self, topic_partition: TopicPartition, topic_id: bytes, in_sync: InSyncReplicas, change: IsrChange
-    ) -> None:
+    async def _write_once(self, write: _IsrWrite) -> None:
+        topic_partition, topic_id, _, change = write
         try:
             written = await write_state(self._store(), topic_partition, topic_id, change.before, change.after)
         except GuardMissing:
             if self._view.topic_id_of(topic_partition.topic) == topic_id:
                 # The controller is about to make it.
                 raise
-            self._resolve(topic_partition, in_sync, change, None)
+            self._resolve(write, None)
             return
         await self._turn()
         if written is None:
-            found = await read_state(self._store(), topic_partition, change.before)
-            self._resolve(topic_partition, in_sync, change, found)
-            return
-        _log_change(topic_partition, change)
-        leader = self._leader_of(topic_partition, in_sync)
-        if leader is not None:
-            leader.isr_written(change, written.version, written.modified_zxid)
+            self._resolve(write, await read_state(self._store(), topic_partition, change.before))
         else:
-            in_sync.written(change, written.version, written.modified_zxid, self._loop.time())
+            self._go_by(write, written)
 
-    def _resolve(
-        self, topic_partition: TopicPartition, in_sync: InSyncReplicas, change: IsrChange, found: PartitionState | None
-    ) -> None:
-        leader = self._leader_of(topic_partition, in_sync)
+    def _is_due(self, write: _IsrWrite) -> bool:
+        """Whether anybody would go by the change. If this broker goes on in this epoch, it is written then."""
+        in_sync = write.in_sync
+        return in_sync.change is write.change and not in_sync.is_superseded and self._leader_of(write) is not None
+
+    def _go_by(self, write: _IsrWrite, written: PartitionState) -> None:
+        _log_change(write.topic_partition, write.change)
+        leader = self._leader_of(write)
         if leader is not None:
-            leader.isr_resolved(change, found)
+            leader.isr_written(write.change, written.version, written.modified_zxid)
         else:
-            in_sync.resolved(change, found, self._loop.time())
+            write.in_sync.written(write.change, written.version, written.modified_zxid, self._loop.time())
 
-    def _leader_of(self, topic_partition: TopicPartition, in_sync: InSyncReplicas) -> Leader | None:
-        """Return the leader that goes by ``in_sync`` now: another one than before if the session has changed."""
-        partition = self._replicas.find(topic_partition)
+    def _resolve(self, write: _IsrWrite, found: PartitionState | None) -> None:
+        leader = self._leader_of(write)
+        if leader is not None:
+            leader.isr_resolved(write.change, found)
+        else:
+            write.in_sync.resolved(write.change, found, self._loop.time())
+
+    def _end(self, write: _IsrWrite) -> None:
+        """Let go of a change that is not written any more, and look for the next one."""
+        self._writing.discard(write.in_sync)
+        leader = self._leader_of(write)
+        if leader is not None:
+            self.look(leader)
+
+    def _leader_of(self, write: _IsrWrite) -> Leader | None:
+        """Return the leader that goes by the write's ISR now: another one than before if the session has changed."""
+        partition = self._replicas.find(write.topic_partition)
         leader = None if partition is None else partition.leader
-        return leader if leader is not None and leader.in_sync is in_sync else None
+        return leader if leader is not None and leader.in_sync is write.in_sync else None
 
 
 def _log_change(topic_partition: TopicPartition, change: IsrChange) -> None:

@@ -214,7 +214,7 @@ class IsrLeaving:
         if not changes:
             return
         try:
-            if await write_states(self._store(), changes):
+            if await write_states(self._store(), changes) is not None:
                 return
         except RegistryError as error:
             logger.debug("%d partitions could not be left at once: %s", len(changes), error)

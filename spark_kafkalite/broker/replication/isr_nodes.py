@@ -19,6 +19,7 @@ from spark_kafkalite.registry.store import (
     NodeError,
     NoNode,
     SetData,
+    Stat,
     Store,
     answer,
 )
@@ -40,19 +41,19 @@ class StateChange(NamedTuple):
     after: PartitionState
 
 
-async def write_states(store: Store, changes: Sequence[StateChange]) -> bool:
-    """Write all of these in one step, or none; return whether they have been written.
+async def write_states(store: Store, changes: Sequence[StateChange]) -> list[PartitionState] | None:
+    """Write all of these in one step, or none; return them as the registry has them then.
 
-    False: one of the nodes, at least, has another version, or is gone, or its topic has no guard. Raises RegistryError;
+    None: one of the nodes, at least, has another version, or is gone, or its topic has no guard. Raises RegistryError;
     after a ConnectionLoss they may have been written.
     """
     guards = [_guard(topic_id) for topic_id in dict.fromkeys(each.topic_id for each in changes)]
     writes = [_write(each.topic_partition, each.before, each.after) for each in changes]
     try:
-        await answer(store.multi([*guards, *writes]))
+        results = await answer(store.multi([*guards, *writes]))
     except NodeError:
-        return False
-    return True
+        return None
+    return [_as_written(each.after, stat) for each, stat in zip(changes, results[len(guards) :], strict=True)]
 
 
 async def write_state(
@@ -71,7 +72,11 @@ async def write_state(
         if error.operation_index == _GUARD:
             raise GuardMissing(str(error), error.path, error.operation_index) from None
         return None
-    return replace(after, version=stat.version, modified_zxid=stat.mzxid)
+    return _as_written(after, stat)
+
+
+def _as_written(state: PartitionState, stat: Stat) -> PartitionState:
+    return replace(state, version=stat.version, modified_zxid=stat.mzxid)
 
 
 def _guard(topic_id: bytes) -> Check:
