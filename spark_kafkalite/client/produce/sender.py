@@ -293,7 +293,6 @@ class Sender(threading.Thread):
         while queues and len(pipeline.in_flight) < config.max_in_flight and not pipeline.wants_write:
             with accumulator.lock:
                 batches = accumulator.drain(queues, node, config.max_request_size)
-                queues = accumulator.still_due(queues, now_s)
             if not batches:
                 break
             by_batch = [(accumulator.queues[batch.topic, batch.partition], batch) for batch in batches]
@@ -314,6 +313,9 @@ class Sender(threading.Thread):
                 pipeline.send(request, pieces, answered=True)
             else:
                 self._send_unanswered(pipeline, request, pieces)
+            with accumulator.lock:
+                # Not before: with acks=0 the batches have had their outcome by now, and the next ones need not wait.
+                queues = accumulator.still_due(queues, now_s)
         self._links.watch(node, pipeline)
 
     def _send_unanswered(self, pipeline: Pipeline, request: InFlight, pieces: list[Buffer]) -> None:

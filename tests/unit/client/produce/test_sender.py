@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_without_acknowledgements_a_batch_counts_when_the_socket_has_it(broker: 
     rig = Rig(broker, acks=0, enable_idempotence=False)
     sent = [rig.send(b"%d" % number) for number in range(5)]
     assert [each.result(20).offset for each in sent] == [-1] * 5
+    rig.end()
+
+
+def test_without_acknowledgements_the_next_batches_need_not_wait(broker: ModelBroker) -> None:
+    rig = Rig(broker, acks=0)
+    rig.send(b"warm", 2).result(10)
+    # As if they had come while the thread was busy: nothing wakes it afterwards.
+    wake, rig.sender.wake = rig.sender.wake, lambda: None
+    sent = [rig.send(b"%d" % number) for number in range(4)]
+    wake()
+    began_s = time.monotonic()
+    for each in sent:
+        each.result(10)
+    # It looks by itself once a second.
+    assert time.monotonic() - began_s < 0.9
+    rig.sender.wake = wake
     rig.end()
 
 
