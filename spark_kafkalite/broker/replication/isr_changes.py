@@ -284,27 +284,23 @@ class IsrChanges:
 
     async def _write_together(self, writes: Sequence[_IsrWrite]) -> None:
         """Write these changes in one step and go by them, or have each of them written alone."""
-        due = []
-        for each in writes:
-            if self._is_due(each):
-                due.append(each)
-            else:
-                self._end(each)
-        if not due:
-            return
+        under_way = dict.fromkeys(writes)
         try:
-            written = await self._write_at_once(due)
-        except RegistryError as error:
-            logger.debug("%d in-sync replicas could not be written at once: %s", len(due), error)
-            written = None
-        if written is None:
-            self._to_write_alone += due
-            return
-        try:
+            due = [each for each in writes if self._is_due(each)]
+            written = await self._write_at_once(due) if due else []
+            if written is None:
+                self._to_write_alone += due
+                for each in due:
+                    del under_way[each]
+                return
             for each, state in zip(due, written, strict=True):
                 self._go_by(each, state)
+        except RegistryError as error:
+            self._log_unknown(writes[0], len(writes) - 1, error)
+            self._loop.call_later(_RETRY_S, self._write_again, self._to_write, tuple(under_way))
+            under_way.clear()
         finally:
-            for each in due:
+            for each in under_way:
                 self._end(each)
 
     async def _write_at_once(self, writes: Sequence[_IsrWrite]) -> list[PartitionState] | None:
@@ -317,6 +313,7 @@ class IsrChanges:
 
     async def _write_alone(self, write: _IsrWrite) -> None:
         """Write one change, and go by what has come of it; give up when nobody goes by it any more."""
+        is_under_way = True
         try:
             await self._turn()
             while self._is_due(write):
@@ -325,18 +322,28 @@ class IsrChanges:
                 except MalformedNode as error:
                     logger.error("%s keeps its in-sync replicas: %s", write.topic_partition, error)
                     self._resolve(write, None)
-                except RegistryError as error:
-                    # It may have been written.
-                    _quiet.log(
-                        logging.WARNING,
-                        "unknown",
-                        "the in-sync replicas of %s are not known to be written, trying again: %s",
-                        write.topic_partition,
-                        error,
-                    )
-                    await asyncio.sleep(_RETRY_S)
+        except RegistryError as error:
+            self._log_unknown(write, 0, error)
+            self._loop.call_later(_RETRY_S, self._write_again, self._to_write_alone, (write,))
+            is_under_way = False
         finally:
-            self._end(write)
+            if is_under_way:
+                self._end(write)
+
+    def _log_unknown(self, write: _IsrWrite, others: int, error: RegistryError) -> None:
+        """Say that changes may have been written or not."""
+        _quiet.log(
+            logging.WARNING,
+            "unknown",
+            "the in-sync replicas of %s%s are not known to be written, trying again: %s",
+            write.topic_partition,
+            f" and {others} others" if others else "",
+            error,
+        )
+
+    def _write_again(self, to_write: deque[_IsrWrite], writes: Sequence[_IsrWrite]) -> None:
+        to_write.extend(writes)
+        self._write_more()
 
     async def _write_once(self, write: _IsrWrite) -> None:
         topic_partition, topic_id, _, change = write
