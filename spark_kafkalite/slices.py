@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from itertools import islice
 from time import perf_counter
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Waiting(Generic[T]):
     __slots__ = ("done", "dropped", "work")
 
     def __init__(self, work: Work[T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        self.work = work
+        self.work: GeneratorType[asyncio.Future[Any] | None, None, T] = work  # type: ignore[assignment]
         self.done = done
         self.dropped = False
 
@@ -218,6 +219,10 @@ class Slices:
         self._make_ready(_Waiting(_nothing(), _setter(future)))
         return future
 
+    def call_in_turn(self, callback: Callable[[], None]) -> None:
+        """Call back when all that waits for its slice now has had one, first in its pass; it must not take longer."""
+        self._make_ready(_Waiting(_calling(callback), _call_has_ended))
+
     def turn(self) -> Turn:
         """Begin a turn of a coroutine that does many small things in a row."""
         return Turn(self)
@@ -225,7 +230,8 @@ class Slices:
     def _drop(self, waiting: _Waiting[Any]) -> None:
         if not waiting.dropped:
             waiting.dropped = True
-            waiting.work.close()
+            if not waiting.work.gi_running:
+                waiting.work.close()
 
     def _wait(self, waiting: _Waiting[Any], future: asyncio.Future[Any] | None) -> None:
         if future is None:
@@ -251,19 +257,28 @@ class Slices:
         waiting = self._ready.popleft()
         since_s = perf_counter()
         try:
-            if waiting.dropped:
-                return
-            try:
-                result = run_slice(waiting.work)
-            except NotFinished as unfinished:
-                self._wait(waiting, unfinished.future)
-            except Exception as error:
-                waiting.done(None, error)
-            else:
-                waiting.done(result, None)
+            if not waiting.dropped:
+                self._run_slice_of(waiting)
         finally:
             self.note(since_s)
             self._schedule()
+
+    def _run_slice_of(self, waiting: _Waiting[Any]) -> None:
+        # It may be dropped by what it does itself: it closes the connection for which it is done, say.
+        try:
+            result = run_slice(waiting.work)
+        except NotFinished as unfinished:
+            if waiting.dropped:
+                waiting.work.close()
+            else:
+                self._wait(waiting, unfinished.future)
+        except Exception as error:
+            if waiting.dropped:
+                raise
+            waiting.done(None, error)
+        else:
+            if not waiting.dropped:
+                waiting.done(result, None)
 
 
 class Turn:
@@ -284,6 +299,16 @@ class Turn:
 
 def _nothing() -> Work[None]:
     yield from ()
+
+
+def _calling(callback: Callable[[], None]) -> Work[None]:
+    callback()
+    yield from ()
+
+
+def _call_has_ended(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _setter(outcome: asyncio.Future[T]) -> Callable[[T | None, BaseException | None], None]:

@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
+# A Produce takes little more than its own bytes, which are counted, and producers wait for nobody's large request.
+UNGATED_PRODUCE_BYTES = 4 * 1024 * 1024
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
 _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
@@ -194,8 +196,8 @@ class Dispatcher:
             return
         response = api.handler(self._context, exchange, frame, position)
         if type(response) is GeneratorType:
-            is_small = len(frame) <= SMALL_REQUEST_BYTES
-            self._work(exchange, self._gate.when_long(response) if is_small else self._gate.through(response))
+            is_gated = len(frame) > UNGATED_PRODUCE_BYTES or api.key is not ApiKey.PRODUCE
+            self._work(exchange, self._gate.through(response) if is_gated else response)
         elif response is not None:
             exchange.answer(response)
 

@@ -120,6 +120,7 @@ class Exchange:
 
     __slots__ = (
         "_kept",
+        "_on_abandon",
         "abandoned",
         "api_key",
         "api_version",
@@ -129,7 +130,6 @@ class Exchange:
         "deferred",
         "has_place",
         "is_inside",
-        "on_abandon",
         "oversight",
         "request_bytes",
         "response",
@@ -156,7 +156,8 @@ class Exchange:
         # Whether all that is done for it is inside the gate.
         self.is_inside = False
         self.abandoned = False
-        self.on_abandon: Callable[[], None] | None = None
+        # Whoever works on the answer, and whoever waits for what it will say.
+        self._on_abandon: list[Callable[[], None]] = []
         self._kept: KeptMemory | None = None
         self.times = None if oversight is None else Times(connection.received_s)
         # -1: not asked for yet.
@@ -181,7 +182,7 @@ class Exchange:
         """
         if self.response is not None:
             raise RuntimeError(f"{self} is answered once")
-        self.on_abandon = None
+        self._on_abandon.clear()
         self.response = response
         if self.times is not None:
             self.times.answered_s = self.connection.now_s()
@@ -215,19 +216,19 @@ class Exchange:
         self.connection.close(reason, hostile=hostile)
 
     def call_if_abandoned(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called if the connection closes before the answer, at once if it has already."""
+        """Have ``callback`` called, too, if the connection closes before the answer; at once if it has already."""
         if self.abandoned:
             callback()
         else:
-            self.on_abandon = callback
+            self._on_abandon.append(callback)
 
     # For the connection ---------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
         """Note that the connection is gone, and tell whoever would have answered."""
         self.abandoned = True
-        callback, self.on_abandon = self.on_abandon, None
-        if callback is not None:
+        callbacks, self._on_abandon = self._on_abandon, []
+        for callback in callbacks:
             callback()
         self.ended(sent=False)
 

@@ -310,6 +310,8 @@ class DelayedProduce(DelayedOperation):
 
     def start(self, timeout_ms: int) -> None:
         """Begin to wait; the request has been read to its end."""
+        if self.finished:
+            return
         self._started = True
         if not self.try_complete() and self._acks != 0:
             self.wait_at_most(timeout_ms / 1000, self._context.purgatory.deadlines)
@@ -349,6 +351,8 @@ class DelayedProduce(DelayedOperation):
         return _success(number, appended, leader)
 
     def _watch(self, leader: Leader, appended: AppendResult, produced: list[ProducedPartition], index: int) -> None:
+        if self.finished:
+            return
         waiting = self._awaiting.get(leader)
         if waiting is None:
             waiting = self._awaiting[leader] = deque()
