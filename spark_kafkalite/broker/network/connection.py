@@ -8,8 +8,9 @@ buffer. A request's memory is valid only until its handler returns; code that ke
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (``exchange``). What the responses of one read add up to is sent in one call where possible.
 
-Turns. All connections share the slice of time that a pass of the loop has for what is begun in it (``slices``): when it
-is used up they are read, and what was read before is served, in the next pass.
+Turns. All connections share the time that a pass of the loop has for what is begun in it (``slices``). Whoever came too
+late is served in turn at the beginning of one of the next passes, unless there is time before: the system names those
+who have sent something in the same order again and again, so that the last ones would never be served.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet are
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -40,7 +42,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import SLICE_S, Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
@@ -99,7 +101,9 @@ class Connection:
         "_pending",
         "_readiness",
         "_serving",
+        "_turn_ends_s",
         "_turn_s",
+        "_waits_for_turn",
         "closed",
         "last_activity_s",
         "received_s",
@@ -122,8 +126,11 @@ class Connection:
         self._outbox = Outbox(channel, owner.room)
         self._serving = False
         self._flush_scheduled = False
-        # When the connection's present turn began.
+        # When the connection's present turn began, and when it ends if that is before the pass's time is used up.
         self._turn_s = 0.0
+        self._turn_ends_s = math.inf
+        # Whether a turn was asked for that has not come, and that was not had otherwise meanwhile.
+        self._waits_for_turn = False
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
@@ -132,12 +139,36 @@ class Connection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
-        slices = self._owner.slices
-        if slices.is_spent:
-            # The system says again what is there; nobody says what is buffered.
-            if self._channel.has_buffered:
-                self._readiness.read_soon()
+        if self._owner.slices.is_spent:
+            self._wait_for_turn()
             return
+        self._waits_for_turn = False
+        self._take_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._owner.slices.call_in_turn(self._turn_has_come)
+
+    def _turn_has_come(self) -> None:
+        """Serve the client for a slice, if it has not been served since its turn was asked for."""
+        if not self._waits_for_turn or self.closed:
+            return
+        self._waits_for_turn = False
+        self._turn_ends_s = perf_counter() + SLICE_S
+        try:
+            if self._frames.stashed_bytes:
+                self._maybe_resume()
+            elif self._readiness.reading:
+                self._take_turn()
+        except Exception:
+            self._report_bug()
+        finally:
+            self._turn_ends_s = math.inf
+
+    def _take_turn(self) -> None:
+        """Read, and serve what was read."""
+        slices = self._owner.slices
         self._turn_s = perf_counter()
         try:
             if self._channel.needs_handshake and not self._shake_hands():
@@ -245,7 +276,7 @@ class Connection:
                 continue
             if served:
                 slices.note(self._turn_s)
-                if slices.is_spent:
+                if slices.is_spent or perf_counter() >= self._turn_ends_s:
                     frames.put_back(frame)
                     self._stash()
                     self._schedule_flush()
@@ -297,9 +328,10 @@ class Connection:
         while frames.stashed_bytes and not self._serving:
             if self._is_congested():
                 return
-            if self._owner.slices.is_spent:
-                self._schedule_flush()
+            if self._owner.slices.is_spent or perf_counter() >= self._turn_ends_s:
+                self._wait_for_turn()
                 return
+            self._waits_for_turn = False
             self._turn_s = perf_counter()
             self.last_activity_s = self.now_s()
             self._serve_received()

@@ -111,6 +111,7 @@ class PeerConnection:
         "_sent",
         "_settings",
         "_slices",
+        "_waits_for_turn",
         "closed",
         "name",
     )
@@ -148,7 +149,7 @@ class PeerConnection:
         self._correlation_id = 0
         self.was_proved = False
         self._held = 0
-        self._flush_scheduled = self._resume_scheduled = self._in_turn = False
+        self._flush_scheduled = self._resume_scheduled = self._in_turn = self._waits_for_turn = False
         self._channel: PlainChannel | None = None
         self._outbox: Outbox
         self._readiness: Readiness
@@ -355,10 +356,22 @@ class PeerConnection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
-        if self._slices.is_spent or self._resume_scheduled:
+        if self._resume_scheduled:
             # The system says again what is there.
             return
+        if self._slices.is_spent:
+            if not self._waits_for_turn:
+                self._waits_for_turn = True
+                self._slices.call_in_turn(self._turn_has_come)
+            return
+        self._waits_for_turn = False
         self._take_turn(self._read)
+
+    def _turn_has_come(self) -> None:
+        """Read, if that has not been done since the turn was asked for."""
+        if self._waits_for_turn and not self.closed and not self._resume_scheduled and self._readiness.reading:
+            self._waits_for_turn = False
+            self._take_turn(self._read)
 
     def _take_turn(self, work: Callable[[], None]) -> None:
         """Read, or give answers; then send what has been asked meanwhile."""

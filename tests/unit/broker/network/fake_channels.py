@@ -9,12 +9,27 @@ from typing import Any
 HANDSHAKE_STEPS = 4
 
 
+class FakeHandle:
+    """A call that the loop was asked for, until it is cancelled."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def __call__(self) -> None:
+        if self._callback is not None:
+            self._callback()
+
+    def cancel(self) -> None:
+        self._callback = None
+
+
 class FakeLoop:
     def __init__(self) -> None:
         self.now = 1000.0
         self.reader: Callable[[], None] | None = None
         self.writer: Callable[[], None] | None = None
         self.soon: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def time(self) -> float:
@@ -42,18 +57,26 @@ class FakeLoop:
         for _, callback in due:
             callback()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[[], None]) -> FakeHandle:
+        handle = FakeHandle(callback)
+        self.soon.append(handle)
+        return handle
+
+    def call_at_end_of_pass(self, callback: Callable[[], None]) -> None:
+        self.at_end.append(callback)
 
     def run_pass(self) -> None:
-        """Call what was to be called in the next pass, and nothing that this adds."""
+        """Call what was to be called in the next pass and at its end, and nothing that this adds."""
         due, self.soon = self.soon, []
+        for callback in due:
+            callback()
+        due, self.at_end = self.at_end, []
         for callback in due:
             callback()
 
     def run_soon(self) -> None:
-        while self.soon:
-            self.soon.pop(0)()
+        while self.soon or self.at_end:
+            (self.soon or self.at_end).pop(0)()
 
 
 class FakeChannel:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite import slices as slices_module
+from spark_kafkalite.broker.network import connection as connection_module
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.outbox import FileRange, Response
@@ -20,7 +22,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import PASS_S, Slices, Work
 from tests.unit.broker.network.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 
 
@@ -45,7 +47,7 @@ def defer(connection: Connection) -> Exchange:
 class FakeOwner:
     def __init__(self, memory: RequestMemory | None = None, **limits: Any) -> None:
         self.loop: Any = FakeLoop()
-        self.at_end_of_pass = self.loop.call_soon
+        self.at_end_of_pass = self.loop.call_at_end_of_pass
         settings = {
             "max_frame_bytes": 1000,
             "max_requests": 4,
@@ -95,7 +97,7 @@ class Setting:
                 self.loop.reader()
             elif self.loop.writer is not None and self.channel.writable:
                 self.loop.writer()
-            elif not self.loop.soon:
+            elif not self.loop.soon and not self.loop.at_end:
                 return
         raise AssertionError("the connection spins")
 
@@ -302,7 +304,7 @@ def test_the_end_of_the_stream_abandons_what_was_deferred() -> None:
 
     def serve(connection: Connection, _: bytes) -> None:
         slot = defer(connection)
-        slot.on_abandon = lambda: events.append("abandoned")
+        slot.call_if_abandoned(lambda: events.append("abandoned"))
         events.append(slot)
 
     setting.owner.answer = serve
@@ -464,3 +466,45 @@ def test_requests_and_answers_survive_any_schedule(seed: int) -> None:
     assert setting.owner.served == bodies
     assert bytes(setting.channel.sent) == wanted
     assert setting.owner.memory.used_bytes == 0
+
+
+# Turns
+
+
+@pytest.mark.parametrize("sent_ahead", [1, 10])
+def test_who_comes_too_late_in_every_pass_has_turns(sent_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    for module in (connection_module, slices_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: now_s)
+    first, second = Setting(), Setting()
+    second.owner.slices = first.owner.slices
+
+    def long_work() -> Work[None]:
+        nonlocal now_s
+        while True:
+            now_s += 0.001
+            yield None
+
+    def serve(connection: Connection, body: bytes) -> None:
+        nonlocal now_s
+        now_s += PASS_S / 2
+        answer(connection, body)
+
+    # A large request of somebody else's.
+    first.owner.slices.start(long_work(), lambda *_: None)
+    first.owner.answer = second.owner.answer = serve
+    second.channel.incoming.append(framed(*[b"x"] * sent_ahead))
+    passes = 0
+    while len(second.owner.served) < sent_ahead:
+        # The system names the first one first, and it has always sent something.
+        first.channel.incoming.append(framed(b"y", b"y"))
+        for setting in (first, second):
+            setting.loop.run_pass()
+        for setting in (first, second):
+            if setting.loop.reader is not None:
+                setting.loop.reader()
+            if setting.loop.writer is not None:
+                setting.loop.writer()
+        passes += 1
+        assert passes < 10 * sent_ahead
+    assert len(first.owner.served) >= passes / 4
