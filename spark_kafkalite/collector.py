@@ -12,8 +12,8 @@ these objects go by their reference counts, so looking finds nothing. Hence:
 So cycles that live shortly go soon, and no look is long, however much there is. Cycles that had been frozen before they
 became garbage stay, so what lives long and goes by the thousand breaks its own when it is closed. Connections, requests
 and partitions leave none (tests/interop/broker/test_collector.py). Should others accumulate, memory shows it: when the
-interpreter's blocks have more than doubled since the last look at everything, another one is wanted. It takes place
-when the process has been quiet for a second, or at once when they have more than quadrupled.
+interpreter's blocks are more than twice what the last look at everything left, and some millions, another one is
+wanted. It takes place when the process has been quiet for a second, or at once when they are more than four times that.
 
 The collector is the process's: one broker, or registry, uses it from start to stop. Afterwards what is frozen stays so,
 because Python collects once more when the process ends, and the end need not wait for that.

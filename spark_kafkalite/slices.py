@@ -4,7 +4,7 @@ Work is a generator: it yields wherever it may be interrupted, after every few h
 returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such
 work of one loop in turn, one slice in a pass of the loop however many wait, so that what they cost others is one slice
 and not their number. Work that one slice completes is completed at once, without a task or a future: most requests are
-small. So as not to let many small ones add up, all that is done in one pass shares some slices' time: once it is used
+small. So as not to let many small ones add up, all that is done in one pass shares two slices' time: once it is used
 up, what comes later in that pass waits for its turn.
 
 Between two yields nothing else runs on the loop; after a yield everything may have changed. So work yields only where
@@ -220,7 +220,7 @@ class Slices:
         return future
 
     def call_in_turn(self, callback: Callable[[], None]) -> None:
-        """Call back when all that waits for its slice now has had one, first in its pass; it must not take longer."""
+        """Call back first in a pass, when all that waits for its slice now has had one. It takes no more itself."""
         self._make_ready(_Waiting(_calling(callback), _call_has_ended))
 
     def turn(self) -> Turn:

@@ -337,7 +337,7 @@ class IsrChanges:
             "unknown",
             "the in-sync replicas of %s%s are not known to be written, trying again: %s",
             write.topic_partition,
-            f" and {others} others" if others else "",
+            f" and {others} more" if others else "",
             error,
         )
 

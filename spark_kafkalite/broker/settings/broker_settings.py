@@ -153,7 +153,7 @@ BROKER_SETTINGS = SettingGroup(
             "connections.max.idle.ms",
             "long",
             600_000,
-            "A connection without a request for this long is closed; -1 keeps it open.",
+            "A connection over which nothing came or went for this long is closed; -1 keeps it open.",
             unit="ms",
             minimum=-1,
         ),

@@ -14,9 +14,9 @@ Invariants
   too. Source: KIP-360.
 - A broker that has only just made a partition may refuse its first batches and take the next. Without sequences those
   change places then; with them nothing is gained, for a broker that holds nothing of a producer takes any sequence as
-  its first. So a partition has one batch in flight until one was acknowledged (``proven``), and again after each
-  failure, until all up to the one that failed have their outcome. This also keeps a batch that is sent again among the
-  last five of an idempotent producer, which are all that a broker recognises.
+  its first. So a partition has one batch in flight until one was acknowledged (``proven``), and again when one has to
+  be sent again, until all up to that one have their outcome. This also keeps a batch that is sent again among the last
+  five of an idempotent producer, which are all that a broker recognises.
 - A producer that is not idempotent keeps the order as long as no batch fails with others behind it in flight.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
