@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     # Not otherwise: the codec is made of work in slices, and clients that have no loop import it, too.
     import asyncio
 
-# What comes just after a pass has begun waits for the rest of it, and then for its turn in the next: twice a pass. Much
-# shorter passes take a tenth of a broker's throughput, for each has its costs; shorter slices within them do not.
+# What comes just after a pass has begun waits for the rest of it, and then for its turn in the next: up to two passes.
 SLICE_S = 0.004
 PASS_S = 0.008
 # What was used is forgotten at the next pass once it is this much; less may add up over several passes. To be told of a

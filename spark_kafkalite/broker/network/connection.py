@@ -8,9 +8,9 @@ buffer. A request's memory is valid only until its handler returns; code that ke
 Writing. Responses leave in the order of the requests: an immediate answer waits behind an earlier deferred one
 (``exchange``). What the responses of one read add up to is sent in one call where possible.
 
-Turns. All connections share the time that a pass of the loop has for what is begun in it (``slices``). Whoever came too
-late is served in turn at the beginning of one of the next passes, unless there is time before: the system names those
-who have sent something in the same order again and again, so that the last ones would never be served.
+Turns. All connections share the time that a pass of the loop has for what is begun in it (``slices``). A connection
+that came too late is served in turn at the beginning of one of the next passes, unless there is time before: epoll
+names readable connections in the same order again and again, so that the last ones would never be served.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet are

@@ -43,6 +43,7 @@ from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import (
@@ -61,8 +62,6 @@ logger = logging.getLogger(__name__)
 
 # What a request of this many bytes names is served in a few milliseconds, at once.
 SMALL_REQUEST_BYTES = 32 * 1024
-# A Produce takes little more than its own bytes, which are counted, and producers wait for nobody's large request.
-UNGATED_PRODUCE_BYTES = 4 * 1024 * 1024
 # Twice what a group's members may say of themselves (group.max.bytes); a thousand topics take a hundredth of it.
 _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
@@ -196,7 +195,8 @@ class Dispatcher:
             return
         response = api.handler(self._context, exchange, frame, position)
         if type(response) is GeneratorType:
-            is_gated = len(frame) > UNGATED_PRODUCE_BYTES or api.key is not ApiKey.PRODUCE
+            # A Produce takes little more than its own bytes, which are counted, and waits for nobody's large request.
+            is_gated = len(frame) > INLINE_BATCH_BYTES or api.key is not ApiKey.PRODUCE
             self._work(exchange, self._gate.through(response) if is_gated else response)
         elif response is not None:
             exchange.answer(response)

@@ -156,7 +156,7 @@ class Exchange:
         # Whether all that is done for it is inside the gate.
         self.is_inside = False
         self.abandoned = False
-        # Whoever works on the answer, and whoever waits for what it will say.
+        # The dispatcher's unfinished work, and a handler's waiting operation.
         self._on_abandon: list[Callable[[], None]] = []
         self._kept: KeptMemory | None = None
         self.times = None if oversight is None else Times(connection.received_s)

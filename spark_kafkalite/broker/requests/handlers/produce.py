@@ -85,9 +85,7 @@ def handle(
             produce = parsed.value
         else:
             return _in_slices(context, exchange, exchange.keep(frame), position)
-        if len(frame) > INLINE_BATCH_BYTES:
-            return _in_slices(context, exchange, exchange.keep(frame), position)
-    if sum(len(batches) for _, batches in produce.topics) > _APPENDED_AT_ONCE:
+    if len(frame) > INLINE_BATCH_BYTES or sum(len(batches) for _, batches in produce.topics) > _APPENDED_AT_ONCE:
         return _in_slices(context, exchange, exchange.keep(frame), position)
     producing = _Producing(context, exchange, produce)
     for name, batches in produce.topics:
