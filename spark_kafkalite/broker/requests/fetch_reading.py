@@ -117,6 +117,21 @@ def tell_leaders(fetching: Fetching) -> bool:
     return all_know
 
 
+def has_unread(session: FetchSession) -> bool:
+    """Whether a reading of a follower's session would find what it can be answered with: more of a log, another log
+    start, or what :func:`tell_leaders` could not tell. Else that is not worth a reading: whatever comes wakes it.
+    """
+    for partition in session.news:
+        if partition.led is None or not partition.is_acknowledged:
+            return True
+        log = partition.led[1].log
+        if partition.asked.fetch_offset < log.local.log_end_offset:
+            return True
+        if partition.log_start_offset != log.log_start_offset:
+            return True
+    return False
+
+
 def _led(
     replicas: Replicas, topic_partition: TopicPartition, topic: Topic, asked: FetchPartition
 ) -> tuple[Partition, Leader]:

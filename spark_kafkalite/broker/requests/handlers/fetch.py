@@ -14,9 +14,10 @@ v17  directory ids, which nobody here needs
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch does so unread, until nothing
-else is to be done: its leaders are told at once what it has, which producers wait for; nobody waits for its answer. But
-one that names a partition of which there is something else to say is read at once: its next request may end the wait,
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch does so unread: its leaders are
+told at once what it has, which producers wait for; nobody waits for its answer. It is read when nothing else is to be
+done, and only where its partitions have more than it has: mostly it is here before the next records are. But one that
+names a partition of which there is something else to say is read at once: its next request may end the wait,
 and an answer that does not speak of a partition says that the logs fit.
 
 Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
@@ -37,7 +38,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading, tell_leaders
+from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading, has_unread, tell_leaders
 from spark_kafkalite.broker.requests.fetch_sessions import NO_SESSION_EPOCH, OPENING_EPOCH, FetchSession, WaitingFetch
 from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
 from spark_kafkalite.errors import (
@@ -349,12 +350,14 @@ class DelayedFetch(WaitingFetch):
             self.try_complete()
 
     def start_unread(self) -> None:
-        """Begin to wait without a reading; the first one follows when nothing else is to be done."""
+        """Begin to wait without a reading; where there is something already, the first one follows when nothing else is
+        to be done."""
         session = self._fetching.session
         assert session is not None
         session.waiting = self
         self._set_deadline()
-        self._context.purgatory.wake_last(self)
+        if has_unread(session):
+            self._context.purgatory.wake_last(self)
 
     def _set_deadline(self) -> None:
         self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.purgatory.deadlines)

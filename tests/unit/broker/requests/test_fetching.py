@@ -357,6 +357,50 @@ class TestFollowers:
         assert (len(values_of(one.records)), one.high_watermark) == (4, 3)
         assert len(acknowledged.calls) == 2
 
+    def test_a_follower_that_has_all_waits_without_a_reading(
+        self, bed: Bed, acknowledged: Acknowledged, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))
+        connection.send(first)
+        bed.harness.append(partition, 3)
+        answer = connection.receive()
+        read_from: list[int] = []
+        read = Leader.read
+
+        def noted(leader: Leader, start_offset: int, max_bytes: int, **options: Any) -> LogSlice | None:
+            read_from.append(start_offset)
+            return read(leader, start_offset, max_bytes, **options)
+
+        monkeypatch.setattr(Leader, "read", noted)
+        has_all = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20, 4, 4, 0)])]
+        connection.send(going_on(first, answer, 1, topics=has_all))
+        assert connection.receive_all() == []
+        assert (read_from, partition.high_watermark) == ([], 3)
+        bed.harness.append(partition, 2)
+        ((_, (one,)),) = connection.receive().topics
+        assert (len(values_of(one.records)), read_from) == (2, [3])
+
+    @pytest.mark.parametrize("what", ["more records", "another log start"])
+    def test_a_follower_that_goes_on_is_answered_with_what_came_before_it(
+        self, bed: Bed, acknowledged: Acknowledged, what: str
+    ) -> None:
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))
+        answer = connection.fetch(first)
+        partition.check_leader().follower_fetched(FOLLOWER, Incarnation(INCARNATION), 3)
+        if what == "more records":
+            bed.harness.append(partition, 2)
+        else:
+            partition.log.advance_log_start(2)
+        following = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20, 4, 4, 0)])]
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 1, topics=following)).topics
+        found = (len(values_of(one.records)) if one.records else 0, one.log_start_offset)
+        assert found == ((2, 0) if what == "more records" else (0, 2))
+
     def test_a_leader_is_told_nothing_by_a_log_that_has_parted_or_begins_elsewhere(
         self, bed: Bed, acknowledged: Acknowledged
     ) -> None:
