@@ -9,7 +9,7 @@ VENV := .venv
 VENV42 := .venv-spark42
 PY := $(VENV)/bin/python
 PYTHON_FOUND = $(shell scripts/check_prerequisites.sh --python)
-KERNEL_SOURCES := $(wildcard spark_kafkalite/records/*.pyx spark_kafkalite/records/*.pxi)
+KERNEL_SOURCES := $(wildcard spark_kafkalite/*.pyx spark_kafkalite/records/*.pyx spark_kafkalite/records/*.pxi)
 BUILD_INPUTS := pyproject.toml setup.py
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 
@@ -70,7 +70,7 @@ $(VENV42)/.stamp-pandas: $(VENV42)/.stamp-%: requirements-%.txt | $(VENV42)/.sta
 	@$*/bin/python $(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-build: setup ## Build the native kernel in place
+build: setup ## Build what is in C in place: the native kernel, and huge pages
 	@$(PY) setup.py --quiet build_ext --inplace
 
 lint: setup ## ruff, mypy --strict, the layers, dead code and repeated code
@@ -129,4 +129,5 @@ demo: setup ## The main job on real input: about five minutes, ends with a table
 
 clean: ## Remove what was built (not the virtual environments)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@rm -f spark_kafkalite/records/*.so spark_kafkalite/records/*.c .venv*/.stamp-project
+	@rm -f spark_kafkalite/*.so spark_kafkalite/*.c spark_kafkalite/records/*.so spark_kafkalite/records/*.c
+	@rm -f .venv*/.stamp-project

@@ -1,22 +1,27 @@
-"""Builds the native record kernel; everything else about the package is in pyproject.toml.
+"""Builds what is in C, the record kernel above all; everything else about the package is in pyproject.toml.
 
-The kernel is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed
-package runs on the pure Python twin, which is slower and gives the same results.
+It is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed package
+runs on the kernel's pure Python twin, which is slower and gives the same results, and its brokers in ordinary pages.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNEL_DIRECTORY = Path("spark_kafkalite", "records")
+# The extensions, and what it means when one is not there.
+EXTENSIONS = {
+    "spark_kafkalite.records._kernel": (
+        "spark-kafkalite is installed without its native kernel and will use the slower pure Python one"
+    ),
+    "spark_kafkalite._huge_pages": "brokers will do without huge pages, and take a little more of the processor",
+}
 
 
-class BuildKernel(build_ext):
+class BuildOptional(build_ext):
     """Builds the extensions, and says on stderr which one was left out and what that means."""
 
     def build_extension(self, extension: Extension) -> None:
@@ -28,24 +33,24 @@ class BuildKernel(build_ext):
     def announce_left_out(self, extension: Extension, error: Exception) -> None:
         print(
             f"\n*** WARNING: {extension.name} was NOT built: {error}\n"
-            "*** spark-kafkalite is installed without its native kernel and will use the slower pure Python one.\n"
+            f"*** {EXTENSIONS[extension.name]}.\n"
             "*** Install a C compiler (Debian: apt-get install gcc libc6-dev) and install again to have it.\n",
             file=sys.stderr,
             flush=True,
         )
 
 
-def kernel_extensions() -> list[Extension]:
+def optional_extensions() -> list[Extension]:
     extensions = [
         Extension(
-            ".".join(source.with_suffix("").parts),
-            [str(source)],
+            name,
+            [name.replace(".", "/") + ".pyx"],
             extra_compile_args=["-O3", "-g0"],
             optional=True,  # also tells an editable install not to miss the file
         )
-        for source in sorted(KERNEL_DIRECTORY.glob("*.pyx"))
+        for name in EXTENSIONS
     ]
     return cythonize(extensions, language_level=3)
 
 
-setup(ext_modules=kernel_extensions(), cmdclass={"build_ext": BuildKernel})
+setup(ext_modules=optional_extensions(), cmdclass={"build_ext": BuildOptional})

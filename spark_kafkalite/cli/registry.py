@@ -14,6 +14,7 @@ import click
 
 from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.huge_pages import use_huge_pages
 
 
 @click.group(
@@ -47,6 +48,7 @@ def command(
         return 0
     if data is None:
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
+    use_huge_pages()
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.collector import Collector
