@@ -68,7 +68,7 @@ SaslAuthenticate are not advertised: only the brokers of a cluster prove themsel
 - A request other than a Produce has at most 32 MiB, and at most 262,144 array elements (topics, partitions, groups,
   settings and tagged fields together; 4,096 tagged fields in one struct). A byte field of it (what a group's member
   says of itself, its assignment, an authentication) has at most 8 MiB. What is larger closes its connection. It may
-  name as much as that, and no other client waits for it: it is read, served and answered in slices of 4 ms, the next
+  name as much as that, and no other client waits for it: it is read, served and answered in slices of 3 ms, the next
   requests of its connection wait meanwhile, and of requests that take long four are worked on at a time. What is named
   twice is answered once. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
   and its answer.

@@ -4,8 +4,8 @@ Work is a generator: it yields wherever it may be interrupted, after every few h
 returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such
 work of one loop in turn, one slice in a pass of the loop however many wait, so that what they cost others is one slice
 and not their number. Work that one slice completes is completed at once, without a task or a future: most requests are
-small. So as not to let many small ones add up, all that is done in one pass shares two slices' time: once it is used
-up, what comes later in that pass waits for its turn.
+small. So as not to let many small ones add up, all that is done in one pass shares less than two slices' time: once it
+is used up, what comes later in that pass waits for its turn.
 
 Between two yields nothing else runs on the loop; after a yield everything may have changed. So work yields only where
 it can go on from what it then finds, and relies on nothing that it looked up before.
@@ -18,17 +18,17 @@ from collections.abc import Callable, Generator, Hashable, Iterable
 from itertools import islice
 from time import perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 if TYPE_CHECKING:
     # Not otherwise: the codec is made of work in slices, and clients that have no loop import it, too.
     import asyncio
 
 # What comes just after a pass has begun waits for the rest of it, and then for its turn in the next: up to two passes.
-SLICE_S = 0.004
-PASS_S = 0.008
-# What was used is forgotten at the next pass once it is this much; less may add up over several passes. To be told of a
-# pass costs another one, so it is not asked for after each.
+SLICE_S = 0.003
+PASS_S = 0.005
+# Where the loop does not count its passes, what was used is forgotten at the next one once it is this much; less may
+# add up over several. To be told of a pass costs another one, so it is not asked for after each.
 _FORGOTTEN_S = PASS_S / 2
 # Elements that are put into a container, or freed with whatever they hold, between two yields.
 _ELEMENTS_AT_ONCE = 256
@@ -125,16 +125,44 @@ def freed(container: list[Any] | set[Any] | dict[Any, Any]) -> Work[None]:
         yield None
 
 
+class CountsPasses(Protocol):
+    """A loop that says which pass it is in; see ``broker.event_loop``."""
+
+    pass_count: int
+
+
+class _Uncounted:
+    """Takes the place of a loop that does not say."""
+
+    pass_count = 0
+
+
 class Slices:
     """The unfinished work of one event loop, run in turn."""
 
-    __slots__ = ("_forgets", "_loop", "_noted_until_s", "_ready", "_scheduled", "_used_s", "is_spent")
+    __slots__ = (
+        "_counter",
+        "_forgets",
+        "_loop",
+        "_noted_until_s",
+        "_pass",
+        "_ready",
+        "_scheduled",
+        "_told_beyond_s",
+        "_used_s",
+        "is_spent",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        is_counted = hasattr(loop, "pass_count")
+        self._counter: CountsPasses = cast("CountsPasses", loop) if is_counted else _Uncounted()
+        # From when on the next pass has to be told of.
+        self._told_beyond_s = PASS_S if is_counted else _FORGOTTEN_S
         self._ready: deque[_Waiting[Any]] = deque()
         self._scheduled = False
         # How much of the present pass was used, and until when that is said.
+        self._pass = 0
         self._used_s = 0.0
         self._noted_until_s = 0.0
         self._forgets: asyncio.Handle | None = None
@@ -149,11 +177,17 @@ class Slices:
         if since_s < self._noted_until_s:
             since_s = self._noted_until_s
         self._noted_until_s = now_s
+        if self._pass != self._counter.pass_count:
+            self._begin_pass()
         self._used_s = used_s = self._used_s + now_s - since_s
-        if used_s > _FORGOTTEN_S:
+        if used_s >= self._told_beyond_s:
             self.is_spent = used_s >= PASS_S
             if self._forgets is None:
                 self._forgets = self._loop.call_soon(self._forget)
+
+    def _begin_pass(self) -> None:
+        self._pass = self._counter.pass_count
+        self._used_s = 0.0
 
     def _forget(self) -> None:
         self._forgets = None
@@ -183,6 +217,8 @@ class Slices:
     def _first_slice(self, work: Work[T]) -> T:
         if self.is_spent:
             raise NotFinished
+        if self._pass != self._counter.pass_count:
+            self._begin_pass()
         since_s = perf_counter()
         try:
             return run_slice(work, min(SLICE_S, PASS_S - self._used_s))

@@ -38,7 +38,7 @@ class _PassSelector(selectors.DefaultSelector):
         self._was_put_off = False
         # Whether anything was asked of the loop since this was set to false.
         self.loop_was_asked = False
-        self.on_error: Callable[[Exception], None]
+        self.loop: BrokerLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.asked or self.asked_last:
@@ -48,6 +48,7 @@ class _PassSelector(selectors.DefaultSelector):
                 events = [] if self._was_put_off else super().select(0)
                 self._was_put_off = bool(events)
                 if events:
+                    self.loop.pass_count += 1
                     return events
                 self.asked += self.asked_last
                 self.asked_last = []
@@ -55,6 +56,7 @@ class _PassSelector(selectors.DefaultSelector):
             if self.loop_was_asked or self.asked or self.asked_last:
                 # For how long to wait was reckoned before that.
                 timeout = 0
+        self.loop.pass_count += 1
         return super().select(timeout)
 
     def _do_asked(self) -> None:
@@ -64,7 +66,7 @@ class _PassSelector(selectors.DefaultSelector):
                 try:
                     callback()
                 except Exception as error:
-                    self.on_error(error)
+                    self.loop.report(error)
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
@@ -74,9 +76,11 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     time = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
+        # Of the passes that have begun: while it stays the same, so does the pass.
+        self.pass_count = 0
         selector = _PassSelector()
+        selector.loop = self
         super().__init__(selector)
-        selector.on_error = self._report
         self._pass_selector = selector
 
     def call_at_end_of_pass(self, callback: Callback) -> None:
@@ -100,7 +104,8 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._pass_selector.loop_was_asked = True
         return super().call_at(when, callback, *args, context=context)
 
-    def _report(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
+        """Tell of an error in what was to be done at the end of a pass."""
         self.call_exception_handler({"message": "a callback at the end of a pass failed", "exception": error})
 
 

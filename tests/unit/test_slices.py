@@ -170,6 +170,8 @@ class Passes:
     def __init__(self) -> None:
         self.now_s = 0.0
         self._asked: list[asyncio.Handle] = []
+        # How much was asked for in the pass before each.
+        self.asked_counts: list[int] = []
 
     def __call__(self) -> float:
         return self.now_s
@@ -181,6 +183,7 @@ class Passes:
     def run(self, event: Callable[[], None]) -> float:
         """Run what was asked for in the pass before, then a socket's event; return how long that took."""
         began_s = self.now_s
+        self.asked_counts.append(len(self._asked))
         asked, self._asked = self._asked, []
         for handle in asked:
             if not handle.cancelled():
@@ -201,9 +204,19 @@ class Passes:
             yield None
 
 
-@pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
-    passes = Passes()
+class CountedPasses(Passes):
+    """Those of a loop that counts them."""
+
+    pass_count = 0
+
+    def run(self, event: Callable[[], None]) -> float:
+        self.pass_count += 1
+        return super().run(event)
+
+
+@pytest.fixture(params=[Passes, CountedPasses])
+def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Passes:
+    passes: Passes = request.param()
     monkeypatch.setattr(slices_module, "perf_counter", passes)
     return passes
 
@@ -236,6 +249,44 @@ def test_what_a_pass_has_used_is_not_forgotten_in_the_middle_of_it(passes: Passe
     slices.start(passes.work(0.5), lambda *_: None)
     for _ in range(100):
         assert passes.run(serve) <= PASS_S + 0.003
+
+
+def test_little_passes_use_up_nothing_of_each_other(passes: Passes) -> None:
+    slices = Slices(passes)  # type: ignore[arg-type]
+
+    def serve() -> None:
+        assert not slices.is_spent
+        since_s = passes.now_s
+        passes.take(PASS_S / 4)
+        slices.note(since_s)
+
+    for _ in range(100):
+        passes.run(serve)
+    if isinstance(passes, CountedPasses):
+        # Nobody has to be told of a pass, which would be another one.
+        assert not any(passes.asked_counts)
+
+
+def test_a_slice_has_nothing_of_what_the_pass_before_has_used() -> None:
+    """Where passes are counted."""
+    passes = CountedPasses()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(slices_module, "perf_counter", passes)
+        slices = Slices(passes)  # type: ignore[arg-type]
+
+        def use() -> None:
+            since_s = passes.now_s
+            passes.take(PASS_S * 0.9)
+            slices.note(since_s)
+
+        ended: list[object] = []
+
+        def begin() -> None:
+            slices.start(passes.work(0.002), lambda *outcome: ended.append(outcome))
+
+        passes.run(use)
+        passes.run(begin)
+        assert ended == [(None, None)]
 
 
 # Large containers -----------------------------------------------------------------------------------------------------

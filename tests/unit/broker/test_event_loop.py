@@ -38,6 +38,34 @@ def test_it_comes_after_all_that_the_pass_was_to_do_and_before_the_next_pass() -
     run_bounded(main())
 
 
+def test_passes_are_counted_each_with_its_end() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, BrokerLoop)
+        counts: list[int] = []
+        done = asyncio.Event()
+
+        def count() -> None:
+            counts.append(loop.pass_count)
+
+        def last() -> None:
+            count()
+            loop.call_soon(lambda: (count(), done.set()))
+
+        def first() -> None:
+            count()
+            loop.call_at_end_of_pass(count)
+            loop.call_last(last)
+
+        loop.call_soon(first)
+        loop.call_soon(count)
+        await done.wait()
+        began = counts[0]
+        assert counts == [began, began, began, began, began + 1]
+
+    run_bounded(main())
+
+
 def test_what_the_end_asks_for_comes_right_after_and_what_that_asks_for_a_pass_later() -> None:
     async def main() -> None:
         loop, order = asyncio.get_running_loop(), []
