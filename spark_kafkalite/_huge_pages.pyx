@@ -3,6 +3,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uintptr_t
+from libc.stdlib cimport realloc
 
 cdef extern from "Python.h" nogil:
     ctypedef struct PyObjectArenaAllocator:
@@ -23,13 +24,25 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef size_t ARENA_BYTES = 1 << 20
 cdef size_t PAGE_BYTES = 2 << 20
 
-# The allocator of before, and the arena that is left of the last huge page. All of this happens under the GIL.
+
+cdef struct Page:
+    char *begin
+    # Which of its two arenas are in use.
+    int taken
+
+
+# The allocator of before, and the pages that are in use. Only one interpreter's thread that has the GIL is here at a time.
 cdef PyObjectArenaAllocator _before
 cdef bint _is_used = False
-cdef char *_left = NULL
+cdef Page *_pages = NULL
+cdef size_t _count = 0
+cdef size_t _room = 0
+# How many pages have an arena to give. One that comes back stays with the other: given to the system alone it would
+# only end the huge page, whose memory nobody gets before both are gone.
+cdef size_t _halves = 0
 
 
-cdef char *_page() noexcept nogil:
+cdef char *_mapped_page() noexcept nogil:
     """Return a huge page, as the system gives one; NULL where there is no memory."""
     cdef char *mapped = <char *> mmap(NULL, 2 * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     if mapped == MAP_FAILED:
@@ -45,23 +58,60 @@ cdef char *_page() noexcept nogil:
     return page
 
 
+cdef void *_arena_of_new_page() noexcept nogil:
+    global _pages, _room, _count, _halves
+    cdef Page *pages
+    cdef char *page
+    if _count == _room:
+        pages = <Page *> realloc(_pages, (2 * _room + 16) * sizeof(Page))
+        if pages == NULL:
+            return NULL
+        _pages = pages
+        _room = 2 * _room + 16
+    page = _mapped_page()
+    if page != NULL:
+        _pages[_count].begin = page
+        _pages[_count].taken = 1
+        _count += 1
+        _halves += 1
+    return page
+
+
 cdef void *_alloc(void *ctx, size_t size) noexcept nogil:
-    global _left
-    cdef char *arena
+    global _halves
+    cdef size_t number
+    cdef void *arena
     if size == ARENA_BYTES:
-        arena = _left
+        if _halves:
+            # From the last: nearly always that is it.
+            for number in range(_count, 0, -1):
+                if _pages[number - 1].taken != 3:
+                    arena = _pages[number - 1].begin + (0 if _pages[number - 1].taken == 2 else ARENA_BYTES)
+                    _pages[number - 1].taken = 3
+                    _halves -= 1
+                    return arena
+        arena = _arena_of_new_page()
         if arena != NULL:
-            _left = NULL
-            return arena
-        arena = _page()
-        if arena != NULL:
-            _left = arena + ARENA_BYTES
             return arena
     return _before.alloc(_before.ctx, size)
 
 
 cdef void _free(void *ctx, void *arena, size_t size) noexcept nogil:
-    # The interpreter's own arenas are mapped, too, and are given back in the same way.
+    global _count, _halves
+    cdef size_t number, within = <uintptr_t> arena % PAGE_BYTES
+    cdef char *page = <char *> arena - within
+    if size == ARENA_BYTES:
+        for number in range(_count, 0, -1):
+            if _pages[number - 1].begin == page:
+                _pages[number - 1].taken &= 1 if within else 2
+                if _pages[number - 1].taken:
+                    _halves += 1
+                else:
+                    _halves -= 1
+                    _count -= 1
+                    _pages[number - 1] = _pages[_count]
+                    munmap(page, PAGE_BYTES)
+                return
     _before.free(_before.ctx, arena, size)
 
 

@@ -8,13 +8,19 @@ beside a producer, on two processors, need a twentieth less CPU so.
 Python 3.15 can do so by itself (``PYTHON_PYMALLOC_HUGEPAGES``, gh-144319); earlier ones have to be given the memory:
 arenas of 1 MB, in which objects of up to 512 bytes lie. The system decides whether these become huge pages
 (``/sys/kernel/mm/transparent_hugepage/enabled``: not with ``never``), and gives ordinary ones where it has no others.
+Where memory is in many small pieces it may first move some together (``defrag`` beside that file), while who needs the
+page waits. With ``KAFKALITE_HUGE_PAGES=0`` in its environment a process does without them.
 """
 
 from __future__ import annotations
 
+import os
+
 
 def use_huge_pages() -> None:
     """Have it so for all that comes from now on, so before much is imported. Without the extension nothing changes."""
+    if os.environ.get("KAFKALITE_HUGE_PAGES", "") == "0":
+        return
     try:
         from spark_kafkalite._huge_pages import use
     except ImportError:

@@ -67,8 +67,10 @@ class Fetching:
     @property
     def is_followers_next(self) -> bool:
         """Whether a follower goes on with its session, and would wait where there is nothing."""
-        session = self.session
-        return self.replica_id >= 0 and session is not None and not session.is_new and self.request.max_wait_ms > 0
+        session, request = self.session, self.request
+        if self.replica_id < 0 or session is None or session.is_new:
+            return False
+        return request.max_wait_ms > 0 and request.min_bytes > 0
 
     @property
     def is_long(self) -> bool:

@@ -382,6 +382,17 @@ class TestFollowers:
         ((_, (one,)),) = connection.receive().topics
         assert (len(values_of(one.records)), read_from) == (2, [3])
 
+    def test_a_follower_that_wants_no_bytes_does_not_wait(self, bed: Bed, acknowledged: Acknowledged) -> None:
+        """replica.fetch.min.bytes=0."""
+        partition = bed.lead(isr=(ME, FOLLOWER))
+        bed.harness.append(partition, 3)
+        connection = Connection(bed, FOLLOWER)
+        first = follower(opening(epoch=4, max_wait_ms=WAIT_MS))._replace(min_bytes=0)
+        answer = connection.fetch(first)
+        has_all = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20, 4, 4, 0)])]
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 1, topics=has_all)).topics
+        assert one.high_watermark == 3
+
     @pytest.mark.parametrize("what", ["more records", "another log start"])
     def test_a_follower_that_goes_on_is_answered_with_what_came_before_it(
         self, bed: Bed, acknowledged: Acknowledged, what: str
