@@ -143,7 +143,6 @@ class Slices:
     __slots__ = (
         "_counter",
         "_forgets",
-        "_is_counted",
         "_loop",
         "_noted_until_s",
         "_pass",
@@ -156,10 +155,10 @@ class Slices:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._is_counted = hasattr(loop, "pass_count")
-        self._counter: CountsPasses = cast("CountsPasses", loop) if self._is_counted else _Uncounted()
+        is_counted = hasattr(loop, "pass_count")
+        self._counter: CountsPasses = cast("CountsPasses", loop) if is_counted else _Uncounted()
         # From when on the next pass has to be told of.
-        self._told_beyond_s = PASS_S if self._is_counted else _FORGOTTEN_S
+        self._told_beyond_s = PASS_S if is_counted else _FORGOTTEN_S
         self._ready: deque[_Waiting[Any]] = deque()
         self._scheduled = False
         # How much of the present pass was used, and until when that is said.
@@ -189,15 +188,9 @@ class Slices:
     def _begin_pass(self) -> None:
         self._pass = self._counter.pass_count
         self._used_s = 0.0
-        self.is_spent = False
 
     def _forget(self) -> None:
         self._forgets = None
-        if self._is_counted and self._pass == self._counter.pass_count:
-            # What came before in this pass is known of.
-            if self.is_spent:
-                self._forgets = self._loop.call_soon(self._forget)
-            return
         self.is_spent = False
         self._used_s = 0.0
 
@@ -222,10 +215,10 @@ class Slices:
         return None
 
     def _first_slice(self, work: Work[T]) -> T:
-        if self._pass != self._counter.pass_count:
-            self._begin_pass()
         if self.is_spent:
             raise NotFinished
+        if self._pass != self._counter.pass_count:
+            self._begin_pass()
         since_s = perf_counter()
         try:
             return run_slice(work, min(SLICE_S, PASS_S - self._used_s))

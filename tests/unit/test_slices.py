@@ -289,30 +289,6 @@ def test_a_slice_has_nothing_of_what_the_pass_before_has_used() -> None:
         assert ended == [(None, None)]
 
 
-def test_what_was_done_before_the_pass_is_told_of_counts_for_it() -> None:
-    """Where passes are counted: what waits for its turn longer than that stands before it."""
-    passes = CountedPasses()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(slices_module, "perf_counter", passes)
-        slices = Slices(passes)  # type: ignore[arg-type]
-
-        def use() -> None:
-            since_s = passes.now_s
-            passes.take(PASS_S)
-            slices.note(since_s)
-
-        def first() -> None:
-            passes.call_soon(use)
-            use()
-
-        passes.run(first)
-        assert slices.is_spent
-        spent: list[bool] = []
-        passes.run(lambda: spent.append(slices.is_spent))
-        passes.run(lambda: spent.append(slices.is_spent))
-        assert spent == [True, False]
-
-
 # Large containers -----------------------------------------------------------------------------------------------------
 
 # More than are moved between two yields.
