@@ -31,7 +31,7 @@ cdef struct Page:
     int taken
 
 
-# The allocator of before, and the pages that are in use. Only one interpreter's thread that has the GIL is here at a time.
+# The allocator of before, and the pages that are in use. All of this happens under the GIL, of one interpreter.
 cdef PyObjectArenaAllocator _before
 cdef bint _is_used = False
 cdef Page *_pages = NULL

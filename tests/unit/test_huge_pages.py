@@ -55,14 +55,14 @@ from spark_kafkalite.huge_pages import use_huge_pages
 
 use_huge_pages()
 held = [object() for _ in range(20 << 20 >> 4)]
-begins = sorted({id(each) >> 20 for each in held})
+arenas = {id(each) >> 20 for each in held}
 inner = [each for each in held if (id(each) >> 20) & 1]
 full_mb = huge_mb()
 del held
 gc.collect()
 half_mb = huge_mb()
 outer = [object() for _ in range(len(inner) * 8 // 10)]
-print(len(begins), full_mb, half_mb, huge_mb())
+print(len(arenas), full_mb, half_mb, huge_mb())
 """
 
 
