@@ -33,6 +33,8 @@ _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 # so that they look like any number of large batches. What is no batch at the first glance counts as so many bytes.
 _MOST_VAIN_CHECKS: Final = 8
 _GLANCE_BYTES: Final = 128
+# So many may be checked in any case, some tenths of a second: a few kilobytes are looked through, whatever they are.
+_LEAST_VAIN_BYTES: Final = 32 << 20
 
 
 class Behind:
@@ -186,7 +188,7 @@ def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[li
     halves = {re.escape(offset.to_bytes(8, "big")[:4]) for offset in (first, last)}
     # The magic comes first, for the sake of speed, and what is before it afterwards.
     candidates = re.compile(rb"\x02(?<=(?:%b).{12}\x02)" % b"|".join(halves), re.DOTALL)
-    vain_bytes = _MOST_VAIN_CHECKS * (len(view) - position)
+    vain_bytes = max(_LEAST_VAIN_BYTES, _MOST_VAIN_CHECKS * (len(view) - position))
     while True:
         position = _next_candidate(candidates, view, position)
         left = len(view) - position

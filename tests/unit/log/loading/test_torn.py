@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.loading import torn
 from spark_kafkalite.log.loading.torn import sound_batches, sound_header
-from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32
+from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, MAX_INT32
 from spark_kafkalite.testing.batches import make_stored_batch
 from tests import processor
 
@@ -91,6 +91,14 @@ def test_every_sound_batch_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyP
         several += len(expected) > 1
     print(f"several batches {several} times")
     assert several > 30
+
+
+@pytest.mark.parametrize("next_offset", [0, 7, 2**32 - 3])
+def test_what_is_small_is_looked_through_even_if_all_of_it_looks_like_batches(next_offset: int) -> None:
+    batch = bytes(make_stored_batch(next_offset + 2, 0, 3))
+    for likeness in (b"\0" * 16 + b"\2" * 16, header(next_offset, 4000)[: MAGIC_POSITION + 1]):
+        garbage = likeness * (4000 // len(likeness))
+        assert found_in(garbage + batch, next_offset) == [(next_offset + 2, len(batch))], likeness
 
 
 @pytest.mark.parametrize(
