@@ -316,6 +316,35 @@ class Slices:
                 waiting.done(result, None)
 
 
+class NextTurn:
+    """The turn of one who may come too late in a pass: asked for once, and not had any more if he was served before."""
+
+    __slots__ = ("_is_awaited", "_slices")
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._is_awaited = False
+
+    def is_now(self, otherwise: Callable[[], None]) -> bool:
+        """Return whether this pass has time left. If it has none, ``otherwise`` is called in turn."""
+        if self._slices.is_spent:
+            self.ask(otherwise)
+            return False
+        self._is_awaited = False
+        return True
+
+    def ask(self, callback: Callable[[], None]) -> None:
+        """Call back when the turn comes, unless one is awaited already, or :meth:`is_now` says so before."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._slices.call_in_turn(lambda: self._come(callback))
+
+    def _come(self, callback: Callable[[], None]) -> None:
+        if self._is_awaited:
+            self._is_awaited = False
+            callback()
+
+
 class Turn:
     """What a coroutine with a long loop awaits between its steps, when it cannot be work that yields."""
 

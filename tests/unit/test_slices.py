@@ -12,6 +12,7 @@ from spark_kafkalite import slices as slices_module
 from spark_kafkalite.slices import (
     PASS_S,
     SLICE_S,
+    NextTurn,
     NotFinished,
     Slices,
     Work,
@@ -287,6 +288,35 @@ def test_a_slice_has_nothing_of_what_the_pass_before_has_used() -> None:
         passes.run(use)
         passes.run(begin)
         assert ended == [(None, None)]
+
+
+def test_who_comes_too_late_has_one_turn_and_none_if_he_was_served_before(passes: Passes) -> None:
+    slices = Slices(passes)  # type: ignore[arg-type]
+    turn, come = NextTurn(slices), []
+
+    def ask(times: int) -> Callable[[], None]:
+        def event() -> None:
+            since_s = passes.now_s
+            passes.take(2 * PASS_S)
+            slices.note(since_s)
+            for _ in range(times):
+                assert not turn.is_now(lambda: come.append(passes.now_s))
+
+        return event
+
+    for _ in range(3):
+        come.clear()
+        passes.run(ask(5))
+        assert not come
+        passes.run(lambda: None)
+        assert len(come) == 1
+
+    come.clear()
+    turn.ask(lambda: come.append(passes.now_s))
+    assert turn.is_now(lambda: None)
+    for _ in range(3):
+        passes.run(lambda: None)
+    assert not come
 
 
 # Large containers -----------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
-from spark_kafkalite.slices import SLICE_S, Slices
+from spark_kafkalite.slices import SLICE_S, NextTurn, Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
@@ -96,6 +96,7 @@ class Connection:
         "_held",
         "_incoming",
         "_muted_until_s",
+        "_next_turn",
         "_outbox",
         "_owner",
         "_pending",
@@ -103,7 +104,6 @@ class Connection:
         "_serving",
         "_turn_ends_s",
         "_turn_s",
-        "_waits_for_turn",
         "closed",
         "last_activity_s",
         "received_s",
@@ -129,8 +129,7 @@ class Connection:
         # When the connection's present turn began, and when it ends if that is before the pass's time is used up.
         self._turn_s = 0.0
         self._turn_ends_s = math.inf
-        # Whether a turn was asked for that has not come, and that was not had otherwise meanwhile.
-        self._waits_for_turn = False
+        self._next_turn = NextTurn(owner.slices)
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
@@ -139,22 +138,13 @@ class Connection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
-        if self._owner.slices.is_spent:
-            self._wait_for_turn()
-            return
-        self._waits_for_turn = False
-        self._take_turn()
-
-    def _wait_for_turn(self) -> None:
-        if not self._waits_for_turn:
-            self._waits_for_turn = True
-            self._owner.slices.call_in_turn(self._turn_has_come)
+        if self._next_turn.is_now(self._turn_has_come):
+            self._take_turn()
 
     def _turn_has_come(self) -> None:
-        """Serve the client for a slice, if it has not been served since its turn was asked for."""
-        if not self._waits_for_turn or self.closed:
+        """Serve the client for a slice."""
+        if self.closed:
             return
-        self._waits_for_turn = False
         self._turn_ends_s = perf_counter() + SLICE_S
         try:
             if self._frames.stashed_bytes:
@@ -328,10 +318,11 @@ class Connection:
         while frames.stashed_bytes and not self._serving:
             if self._is_congested():
                 return
-            if self._owner.slices.is_spent or perf_counter() >= self._turn_ends_s:
-                self._wait_for_turn()
+            if perf_counter() >= self._turn_ends_s:
+                self._next_turn.ask(self._turn_has_come)
                 return
-            self._waits_for_turn = False
+            if not self._next_turn.is_now(self._turn_has_come):
+                return
             self._turn_s = perf_counter()
             self.last_activity_s = self.now_s()
             self._serve_received()

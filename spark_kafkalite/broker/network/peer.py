@@ -31,7 +31,7 @@ from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import NextTurn, Slices
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import decode_response_body, encode_body
 from spark_kafkalite.wire.error_codes import error_for
@@ -102,6 +102,7 @@ class PeerConnection:
         "was_proved",
         "_later",
         "_loop",
+        "_next_turn",
         "_on_closed",
         "_opening",
         "_outbox",
@@ -111,7 +112,6 @@ class PeerConnection:
         "_sent",
         "_settings",
         "_slices",
-        "_waits_for_turn",
         "closed",
         "name",
     )
@@ -149,7 +149,8 @@ class PeerConnection:
         self._correlation_id = 0
         self.was_proved = False
         self._held = 0
-        self._flush_scheduled = self._resume_scheduled = self._in_turn = self._waits_for_turn = False
+        self._flush_scheduled = self._resume_scheduled = self._in_turn = False
+        self._next_turn = NextTurn(slices)
         self._channel: PlainChannel | None = None
         self._outbox: Outbox
         self._readiness: Readiness
@@ -356,21 +357,12 @@ class PeerConnection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
-        if self._resume_scheduled:
-            # The system says again what is there.
-            return
-        if self._slices.is_spent:
-            if not self._waits_for_turn:
-                self._waits_for_turn = True
-                self._slices.call_in_turn(self._turn_has_come)
-            return
-        self._waits_for_turn = False
-        self._take_turn(self._read)
+        # The system says again what is there.
+        if not self._resume_scheduled and self._next_turn.is_now(self._turn_has_come):
+            self._take_turn(self._read)
 
     def _turn_has_come(self) -> None:
-        """Read, if that has not been done since the turn was asked for."""
-        if self._waits_for_turn and not self.closed and not self._resume_scheduled and self._readiness.reading:
-            self._waits_for_turn = False
+        if not self.closed and not self._resume_scheduled and self._readiness.reading:
             self._take_turn(self._read)
 
     def _take_turn(self, work: Callable[[], None]) -> None:
