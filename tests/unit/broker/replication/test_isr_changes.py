@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_kafkalite import slices as slices_module
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend
 from spark_kafkalite.registry import znodes
@@ -19,8 +20,12 @@ Leading = Callable[..., LedPartitions]
 
 
 @pytest.fixture
-def leading() -> Iterator[Leading]:
-    """Broker 1 leads partitions with this ISR, has been registered for a while, and looks after the ISRs."""
+def leading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leading]:
+    """Broker 1 leads partitions with this ISR, has been registered for a while, and looks after the ISRs.
+
+    How many leaders are looked at in a slice does not depend on the host: what is found in one shares writes.
+    """
+    monkeypatch.setattr(slices_module, "perf_counter", lambda: 0.0)
     all_changes: list[tuple[LedPartitions, IsrChanges]] = []
 
     def make(*isr: int, count: int = 1, **settings: object) -> LedPartitions:
