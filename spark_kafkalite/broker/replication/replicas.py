@@ -6,10 +6,9 @@ of removed topics), so that a topic with a thousand partitions does not keep oth
 piece after the other, in order: a topic made again finds the logs of its predecessor gone. What is done is decided by
 the snapshot in force when the work is done, not by the one that asked for it.
 
-All state is keyed by topic id (rule R10): a log of an older topic of the same name is set aside, never appended to.
-While a log directory is offline an empty log is made only for a partition that is new: those of others may lie there.
-Logs of topics that are gone when a new session shows the cluster are set aside and not deleted: this broker has not
-seen them go, and an older copy of the registry lacks topics, too.
+All state is keyed by topic id (rule R10). Logs of topics that are gone when a new session shows the cluster are set
+aside and not deleted: this broker has not seen them go, and an older copy of the registry lacks topics, too. Which log a
+partition has here, and why it has none, is the business of ``hosted_logs``.
 
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
 (R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
@@ -27,22 +26,20 @@ from itertools import islice
 from typing import TypeVar
 
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.errors import (
-    ConfigError,
     KafkaliteError,
     KafkaStorageError,
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, TopicPartition
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.znodes import NO_LEADER, state_path
+from spark_kafkalite.registry.znodes import state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
@@ -75,9 +72,9 @@ class Replicas:
         self._config_of = config_of
         self._me: BrokerInfo | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._failed: dict[TopicPartition, KafkaStorageError] = {}
-        # Logs that an earlier run of this broker had, and that are gone, with the topic's id.
-        self._lost: dict[TopicPartition, bytes] = {}
+        self._hosted_logs = HostedLogs(logs, services)
+        # Why partitions that this broker should host have no log.
+        self._failed = self._hosted_logs.refused
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -363,18 +360,12 @@ class Replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
         partition = self._partitions.get(topic_partition)
         if state.unreadable or (partition is None and state.epochs_are_used_up):
-            problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
-            problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} {problem}"
-            # The watcher has said of what cannot be read what to do.
-            if not state.unreadable and topic_partition not in self._failed:
-                logger.error("%s; write a lower one that its log has not seen, or delete the topic", problem)
-            self._failed[topic_partition] = KafkaStorageError(problem)
+            self._hosted_logs.refuse_for_state(topic_partition, state)
             return None
         if partition is None:
-            log = self._open_log(topic_partition, topic.topic_id, state)
-            if log is None or self._is_ahead(log, state):
+            log = self._hosted_logs.open(topic_partition, topic.topic_id, state, self._me)
+            if log is None:
                 return None
-            self._failed.pop(topic_partition, None)
             checkpointed = self._logs.high_watermark(topic_partition)
             partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
             self._partitions[topic_partition] = partition
@@ -419,96 +410,6 @@ class Replicas:
         for key, _, _, _, target in job.renamed:
             logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
 
-    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog | None:
-        log = self._logs.get(topic_partition)
-        try:
-            is_missed = log is None and not self._logs.knows(topic_partition) and not self._is_new(topic_partition)
-            if is_missed:
-                self._logs.check_all_online(topic_partition)
-            if log is not None and (why := self._why_foreign(log, topic_id, state)):
-                kept = self._logs.retiring.set_aside(topic_partition)
-                logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
-            if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
-                return None
-            log = self._logs.create(topic_partition, topic_id)
-            if is_missed and state.leader not in (self._services.broker_id, NO_LEADER):
-                logger.warning(
-                    "%s has no log in any log directory; it is copied from its leader, broker %d",
-                    topic_partition,
-                    state.leader,
-                )
-            elif is_missed and not log.log_end_offset and self._services.broker_id in state.isr:
-                # A broker that is killed while it makes or removes a log leaves the same.
-                logger.warning(
-                    "%s has no log in any log directory: unless it was being made or deleted when the broker was "
-                    "killed, whatever it held is lost; it begins at offset 0",
-                    topic_partition,
-                )
-        except (KafkaStorageError, ConfigError) as error:
-            failure = error if isinstance(error, KafkaStorageError) else KafkaStorageError(str(error))
-            if topic_partition not in self._failed:
-                logger.error("%s cannot be served: %s", topic_partition, error)
-            self._failed[topic_partition] = failure
-            return None
-        return log
-
-    def _why_foreign(self, log: PartitionLog, topic_id: bytes, state: PartitionState) -> str:
-        """Return why the log is not known to be of this topic; "" when it is."""
-        if log.topic_id is not None and log.topic_id != topic_id:
-            return "is that of an older topic of the same name"
-        if log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
-            # A power loss has taken the id; the topic may have been made again since (rule R10).
-            return "does not say which topic of that name it is of; it is copied again from the other replicas"
-        return ""
-
-    def _is_left_to_others(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Leave a partition whose log is gone to the replicas that had it, too; return whether there are such.
-
-        What this broker proves of its logs (R12) is not so of this one: with an empty one it would be elected all the
-        same. It makes one when the state names it no more.
-        """
-        others = others_with_log(state, BrokerId(self._services.broker_id))
-        topic_id = self._lost[topic_partition]
-        if not others:
-            del self._lost[topic_partition]
-            return False
-        problem = (
-            f"{topic_partition} has no log here any more: it is left to brokers {', '.join(map(str, others))}, which "
-            "had all that was acknowledged, and copied again"
-        )
-        if topic_partition not in self._failed:
-            logger.warning("%s", problem)
-        self._failed[topic_partition] = KafkaStorageError(problem)
-        self._services.on_log_lost(topic_partition, topic_id)
-        return True
-
-    def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether the log of a partition is gone, and no other has been made yet."""
-        return self._lost.get(topic_partition) == topic_id
-
-    def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
-        """Return whether the log has a leader epoch that the registry has not given yet; then it is not served.
-
-        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery. Nor is it left to
-        others: where the registry is an older copy, they may be those that had dropped out of the ISR since.
-        """
-        if log.epochs.latest <= state.leader_epoch:
-            return False
-        problem = (
-            f"{log.topic_partition} is offline: its log has leader epoch {log.epochs.latest}, the registry only "
-            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
-            "or have it completed by kafkalite registry rebuild"
-        )
-        if len(state.replicas) > 1:
-            problem += (
-                "; if the registry is right, and another broker has the records, stop this one and remove the log's "
-                f"directory {log.directory}: it is copied again"
-            )
-        if log.topic_partition not in self._failed:
-            logger.error("%s", problem)
-        self._failed[log.topic_partition] = KafkaStorageError(problem)
-        return True
-
     def _tell_of_lower_epoch(self, partition: Partition, state: PartitionState) -> None:
         """Say that the registry has gone back under a partition, which goes on as it was."""
         _quiet.log(
@@ -523,17 +424,6 @@ class Replicas:
             state.leader_epoch,
             partition.leader_epoch + 1,
         )
-
-    def _is_new(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the partition has been created in this run of the broker.
-
-        Only then does the state of its first epoch name this incarnation: that of an earlier one which had all logs,
-        or the next epoch, is no new partition's.
-        """
-        state, me = self._view.state.partition(topic_partition), self._me
-        if state is None or me is None or me.incarnation == UNKNOWN_INCARNATION:
-            return False
-        return state.leader_epoch == 0 and state.incarnations.get(me.broker_id) == me.incarnation
 
     def take_up(self, topic_partition: TopicPartition) -> None:
         """Act once more on what the registry says of a partition: lead again what was to be given back, and was not."""
@@ -551,30 +441,14 @@ class Replicas:
         """Whether some partition has no log, because it could not be opened or made."""
         return bool(self._failed)
 
+    def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether the log of a partition is gone, and no other has been made yet."""
+        return self._hosted_logs.has_lost(topic_partition, topic_id)
+
     async def compare_logs(self) -> None:
         """Set logs aside that belong to no topic of the registry, and note those that are gone; called once, when the
-        logs have been loaded.
-
-        The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
-        node cannot be read keeps its logs where they are.
-        """
-        cluster = self._view.state
-        turn = self._slices.turn()
-        for topic_partition in list(self._logs.logs):
-            await turn.pause()
-            if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
-                kept = self._logs.retiring.set_aside(topic_partition)
-                logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
-        # No state names this run yet: where one has this broker among those that have a log, an earlier run had it.
-        me = BrokerId(self._services.broker_id)
-        for name, topic in cluster.topics.items():
-            for number, state in topic.partitions.items():
-                await turn.pause()
-                key = TopicPartition(name, number)
-                log = self._logs.get(key)
-                is_gone = not self._logs.knows(key) if log is None else self._why_foreign(log, topic.topic_id, state)
-                if is_gone and others_with_log(state, me):
-                    self._lost[key] = topic.topic_id
+        logs have been loaded and the view is known to be theirs."""
+        await self._hosted_logs.compare(self._view.state, self._slices.turn())
 
     def check_room(self) -> None:
         """Raise KafkaStorageError (56) when no log directory takes records."""
