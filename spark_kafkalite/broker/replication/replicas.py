@@ -7,8 +7,8 @@ piece after the other, in order: a topic made again finds the logs of its predec
 the snapshot in force when the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10). Logs of topics that are gone when a new session shows the cluster are set
-aside and not deleted: this broker has not seen them go, and an older copy of the registry lacks topics, too. Which log a
-partition has here, and why it has none, is the business of ``hosted_logs``.
+aside and not deleted: this broker has not seen them go, and an older copy of the registry lacks topics, too. Which log
+a partition has here, and why it has none, is the business of ``hosted_logs``.
 
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
 (R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
