@@ -23,11 +23,13 @@ from tests.conftest import fetch_or_skip
 from tests.network.hosts import namespaces_of, problem
 from tests.paths import PROJECT
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.kafka, pytest.mark.timeout(900)]
-
 _ON_HOSTS = [row.label for row in (*ROWS, *MORE_ROWS) if row.needs_hosts or row in ROWS]
 _CHOSEN = _ON_HOSTS if os.environ.get("KAFKALITE_SOAK") else ["13"]
 _TIMEOUT_S = 60.0
+# A row takes one to two minutes; all else some seconds, unless what the rows need has to be made first.
+_ALL_ROWS_S = 180 + 150 * len(_CHOSEN)
+
+pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.kafka, pytest.mark.timeout(_ALL_ROWS_S + 120)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +49,7 @@ def play(directory: Path, *rows: str) -> subprocess.Popen[str]:
 def test_rows(tmp_path: Path) -> None:
     with play(tmp_path, *_CHOSEN) as player:
         try:
-            printed, _ = player.communicate(timeout=800)
+            printed, _ = player.communicate(timeout=_ALL_ROWS_S)
         finally:
             player.kill()
     print(printed)
