@@ -48,18 +48,21 @@ class World:
         is_work = not raw and inspect.isgeneratorfunction(handler)
         self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
 
-    def connect(self) -> Client:
-        return Client(self)
+    def connect(self, slices: Slices | None = None) -> Client:
+        """Return a client whose connection shares the time of passes with others if ``slices`` says which."""
+        return Client(self, slices)
 
 
 class Client:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, slices: Slices | None) -> None:
         self.world = world
         self.owner = FakeOwner(max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
         self.owner.memory = RequestMemory(1 << 30)
         self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
         self.owner.room = memoryview(bytearray(1 << 16))
         self.owner.serve = world.dispatcher.serve
+        if slices is not None:
+            self.owner.slices = slices
         self.fake: FakeLoop = self.owner.loop
         self.channel = FakeChannel()
         self.connection = Connection(self.owner, self.channel, Session("127.0.0.1:1", Listener("P", "h", 1, "h", 1)))
@@ -461,9 +464,7 @@ def test_all_clients_share_the_time_of_each_pass_and_all_are_served() -> None:
 
     async def scenario(world: World) -> None:
         world.serve(HEARTBEAT, handler)
-        clients = [world.connect() for _ in range(40)]
-        for client in clients:
-            client.owner.slices = world.context.slices
+        clients = [world.connect(world.context.slices) for _ in range(40)]
         for client in clients:
             client.send_only(small())
         passes = 0

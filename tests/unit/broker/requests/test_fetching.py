@@ -512,6 +512,7 @@ class TestFollowers:
         asked = OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=4)])
         request = OffsetForLeaderEpochRequest(replica_id=FOLLOWER, topics=[asked])
         bed.dispatcher.serve(connection, memoryview(codec.encode_request(request, 4, 1, "c")))  # type: ignore[arg-type]
+        bed.harness.run_loop()
         (pieces, _), ended = connection.answers
         assert packed.parse_fetch_response(b"".join(pieces), 17).topics == []
         _, message = codec.decode_response(23, 4, ended)
