@@ -45,7 +45,8 @@ def defer(connection: Connection) -> Exchange:
 
 
 class FakeOwner:
-    def __init__(self, memory: RequestMemory | None = None, **limits: Any) -> None:
+    def __init__(self, memory: RequestMemory | None = None, slices: Slices | None = None, **limits: Any) -> None:
+        """``slices``: those of another owner, whose passes are this one's, too."""
         self.loop: Any = FakeLoop()
         self.at_end_of_pass = self.loop.call_at_end_of_pass
         settings = {
@@ -57,7 +58,7 @@ class FakeOwner:
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000) if memory is None else memory
-        self.slices = Slices(self.loop)
+        self.slices = Slices(self.loop) if slices is None else slices
         self.scratch = memoryview(bytearray(4 + 4096))
         self.room = memoryview(bytearray(4096))
         self.served: list[bytes] = []
@@ -75,8 +76,8 @@ class FakeOwner:
 class Setting:
     channel_class: type[FakeChannel] = FakeChannel
 
-    def __init__(self, **limits: Any) -> None:
-        self.owner = FakeOwner(**limits)
+    def __init__(self, slices: Slices | None = None, **limits: Any) -> None:
+        self.owner = FakeOwner(slices=slices, **limits)
         self.channel = self.channel_class()
         self.connection = Connection(self.owner, self.channel, Session("peer", Listener("P", "h", 1, "h", 1)))
 
@@ -100,6 +101,13 @@ class Setting:
             elif not self.loop.soon and not self.loop.at_end:
                 return
         raise AssertionError("the connection spins")
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a connection does in one turn does not depend on the host."""
+    for module in (connection_module, slices_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture(params=["plain", "records"], autouse=True)
@@ -476,8 +484,8 @@ def test_who_comes_too_late_in_every_pass_has_turns(sent_ahead: int, monkeypatch
     now_s = 0.0
     for module in (connection_module, slices_module):
         monkeypatch.setattr(module, "perf_counter", lambda: now_s)
-    first, second = Setting(), Setting()
-    second.owner.slices = first.owner.slices
+    first = Setting()
+    second = Setting(slices=first.owner.slices)
 
     def long_work() -> Work[None]:
         nonlocal now_s

@@ -56,13 +56,11 @@ class World:
 class Client:
     def __init__(self, world: World, slices: Slices | None) -> None:
         self.world = world
-        self.owner = FakeOwner(max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
+        self.owner = FakeOwner(slices=slices, max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
         self.owner.memory = RequestMemory(1 << 30)
         self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
         self.owner.room = memoryview(bytearray(1 << 16))
         self.owner.serve = world.dispatcher.serve
-        if slices is not None:
-            self.owner.slices = slices
         self.fake: FakeLoop = self.owner.loop
         self.channel = FakeChannel()
         self.connection = Connection(self.owner, self.channel, Session("127.0.0.1:1", Listener("P", "h", 1, "h", 1)))
