@@ -23,6 +23,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
@@ -58,19 +59,17 @@ from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import ConfigError, KafkaStorageError
+from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
-from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.controller.election import elect, needs_election
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
 
@@ -78,9 +77,6 @@ logger = logging.getLogger(__name__)
 
 # How long answers that are owed at a stop may take to leave.
 _DRAIN_S = 1.0
-# How long the first elections may take; afterwards the broker serves what it has.
-_FIRST_LEADERS_S = 30.0
-_SHOWN_PARTITIONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +452,7 @@ class BrokerStart:
         proven: tuple[Incarnation, ...],
     ) -> None:
         """Register, get leaders elected, and wait until those of this broker's partitions serve."""
-        config, replicas = self.config, storage.replicas
+        config = self.config
         first = self._first_for_clients(listeners.values())
         registration = BrokerRegistration(
             BrokerId(config.broker_id),
@@ -477,19 +473,9 @@ class BrokerStart:
             # Who corrects broker.id shall not be told that new directories belong to the wrong one.
             storage.logs.directories.withdraw_claim()
             raise
-        _check_addresses(config.broker_id, ground.view.state)
-
-        def all_led() -> bool:
-            return replicas.is_idle and all(
-                partition.leader != config.broker_id or replicas.leads_or_failed(name, number)
-                for name, topic in ground.view.state.topics.items()
-                for number, partition in topic.partitions.items()
-                if config.broker_id in partition.replicas
-            )
-
-        if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
-            logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
-        _tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
+        check_addresses(config.broker_id, ground.view.state)
+        await wait_for_leaders(config.broker_id, ground.view, storage.replicas)
+        tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
         if config.zookeeper is not None:
             found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
             if found:
@@ -553,41 +539,3 @@ async def _quiesce(acceptor: Acceptor, dispatcher: Dispatcher, storage: _Storage
         await asyncio.sleep(0.005)
     acceptor.close()
     await storage.io.wait_until_idle()
-
-
-def _check_addresses(broker_id: int, cluster: ClusterState) -> None:
-    """Raise ConfigError when a broker that came earlier has an address of this one: clients would take one for the
-    other. Source: kafka.server.KafkaServer.createBrokerInfo of Apache Kafka 3.9.
-    """
-    me = cluster.brokers.get(BrokerId(broker_id))
-    if me is None:
-        # The session has been lost meanwhile.
-        return
-    mine = set(me.listeners.values())
-    for other in cluster.brokers.values():
-        if other.epoch < me.epoch and (both := mine & set(other.listeners.values())):
-            addresses = ", ".join(sorted(address_text(*address) for address in both))
-            raise ConfigError(
-                f"broker {broker_id} would be advertised at {addresses}, where broker {other.broker_id} is registered: "
-                "correct advertised.listeners (or listeners) of one of them; if that broker has died and this one "
-                "takes its place, give this one its broker.id, or start it again once its session has ended"
-            )
-
-
-def _tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:
-    """Warn of partitions that nobody can lead; those that are only about to be led are none."""
-    leaderless = [
-        f"{name}-{number}"
-        for name, topic in cluster.topics.items()
-        for number, partition in topic.partitions.items()
-        if broker_id in partition.replicas
-        and needs_election(partition, cluster.brokers)
-        and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
-    ]
-    if leaderless:
-        logger.warning(
-            "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
-            "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
-            ", ".join(leaderless[:_SHOWN_PARTITIONS]),
-            f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
-        )

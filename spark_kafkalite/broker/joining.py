@@ -1,0 +1,78 @@
+"""How a starting broker joins the cluster: what it checks and waits for between its registration and its first client.
+
+What is found wrong with the cluster then is told to the operator: an address that another broker has, partitions that
+nobody can lead, and defaults under which an acknowledged record may be lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from spark_kafkalite.broker.network.listeners import address_text
+from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.controller.election import elect, needs_election
+
+logger: Final = logging.getLogger(__name__)
+
+# How long the first elections may take; afterwards the broker serves what it has.
+_FIRST_LEADERS_S: Final = 30.0
+_SHOWN_PARTITIONS: Final = 10
+
+
+def check_addresses(broker_id: int, cluster: ClusterState) -> None:
+    """Raise ConfigError when a broker that came earlier has an address of this one: clients would take one for the
+    other. Source: kafka.server.KafkaServer.createBrokerInfo of Apache Kafka 3.9.
+    """
+    me = cluster.brokers.get(BrokerId(broker_id))
+    if me is None:
+        # The session has been lost meanwhile.
+        return
+    mine = set(me.listeners.values())
+    for other in cluster.brokers.values():
+        if other.epoch < me.epoch and (both := mine & set(other.listeners.values())):
+            addresses = ", ".join(sorted(address_text(*address) for address in both))
+            raise ConfigError(
+                f"broker {broker_id} would be advertised at {addresses}, where broker {other.broker_id} is registered: "
+                "correct advertised.listeners (or listeners) of one of them; if that broker has died and this one "
+                "takes its place, give this one its broker.id, or start it again once its session has ended"
+            )
+
+
+async def wait_for_leaders(broker_id: int, view: ClusterView, replicas: Replicas) -> None:
+    """Wait until this broker serves the partitions that it leads; warn and go on when that takes too long."""
+
+    def all_led() -> bool:
+        return replicas.is_idle and all(
+            partition.leader != broker_id or replicas.leads_or_failed(name, number)
+            for name, topic in view.state.topics.items()
+            for number, partition in topic.partitions.items()
+            if broker_id in partition.replicas
+        )
+
+    if not await replicas.wait_until(all_led, _FIRST_LEADERS_S):
+        logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
+
+
+def tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:
+    """Warn of partitions that nobody can lead; those that are only about to be led are none."""
+    leaderless = [
+        f"{name}-{number}"
+        for name, topic in cluster.topics.items()
+        for number, partition in topic.partitions.items()
+        if broker_id in partition.replicas
+        and needs_election(partition, cluster.brokers)
+        and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
+    ]
+    if leaderless:
+        logger.warning(
+            "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
+            "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
+            ", ".join(leaderless[:_SHOWN_PARTITIONS]),
+            f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
+        )
