@@ -238,8 +238,10 @@ class ClusterMembership:
             if self._check_zxid is not None:
                 # One server of an ensemble may be behind the others.
                 await answer(session.store.sync())
-                self._check_zxid(session.store.seen_zxid)
             known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
+            if self._check_zxid is not None:
+                # Not before: of another cluster's registry the number says nothing.
+                self._check_zxid(session.store.seen_zxid)
             await create_base_nodes(session.store)
         await session.watcher.start(known)
         self._session = session

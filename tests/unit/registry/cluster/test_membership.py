@@ -467,6 +467,25 @@ def test_another_brokers_data_ends_the_start(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_of_another_registry_it_is_said_that_it_is_another_and_not_that_it_is_older(
+    tmp_path: Path, is_new: bool
+) -> None:
+    def older(_: int) -> None:
+        raise AssertionError("it is compared")
+
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            if not is_new:
+                await registration.create_base_nodes(member.registry.connect())
+                await registration.cluster_id(member.registry.connect())
+            stored = znodes.uuid_text(znodes.new_uuid())
+            with pytest.raises(RegistryError if is_new else InconsistentClusterId, match=stored):
+                await member.membership.open(stored, holds_logs=True, check_zxid=older)
+
+    run(work())
+
+
 def test_an_id_that_another_broker_has_taken_meanwhile_ends_the_membership(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
