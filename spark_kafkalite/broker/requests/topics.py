@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_kafkalite.broker.descriptors import Descriptors
@@ -56,7 +56,10 @@ _quiet = QuietLog(logger)
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
 _CREATE_VERSION = 7
+# How long the registry has at the least, since clients may ask for an answer at once.
+_REGISTRY_S = 5.0
 
+T = TypeVar("T")
 Asked = TypeVar("Asked", TopicSpec, Extension)
 
 
@@ -139,7 +142,8 @@ class TopicAdmin:
     ) -> dict[str, TopicAssignment | KafkaError]:
         results: dict[str, TopicAssignment | KafkaError] = {}
         try:
-            results |= await self._controller.create_topics(accepted, validate_only=validate_only)
+            asked = self._controller.create_topics(accepted, validate_only=validate_only)
+            results |= await _in_time(asked, timeout_s)
         except KafkaError as error:
             return results | {topic.name: error for topic in accepted}
         except RegistryError as error:
@@ -300,7 +304,8 @@ class TopicAdmin:
         self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool
     ) -> dict[str, KafkaError | None]:
         try:
-            extended = await self._controller.extend_topics(accepted, validate_only=validate_only)
+            asked = self._controller.extend_topics(accepted, validate_only=validate_only)
+            extended = await _in_time(asked, timeout_s)
         except KafkaError as error:
             return dict.fromkeys((extension.name for extension in accepted), error)
         except RegistryError as error:
@@ -326,14 +331,14 @@ class TopicAdmin:
         return results
 
     async def elect(
-        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+        self, partitions: Sequence[TopicPartition] | None, *, timeout_s: float, unclean: bool
     ) -> dict[TopicPartition, KafkaError | None]:
         """Hold elections (``Controller.elect_leaders``); give each partition's error, None for success.
 
         Raises NotController (41), RequestTimedOut (7).
         """
         try:
-            return await self._controller.elect_leaders(partitions, unclean=unclean)
+            return await _in_time(self._controller.elect_leaders(partitions, unclean=unclean), timeout_s)
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed, and elections may have been held: {error}") from error
 
@@ -341,7 +346,7 @@ class TopicAdmin:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
         ids = {name: topic.topic_id for name in names if (topic := self._view.state.topics.get(name)) is not None}
         try:
-            results = await self._controller.delete_topics(names)
+            results = await _in_time(self._controller.delete_topics(names), timeout_s)
         except KafkaError as error:
             return dict.fromkeys(names, error)
         except RegistryError as error:
@@ -391,3 +396,27 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
 
 def _is_refused(answer: CreateTopicsResponse) -> bool:
     return any(each.error_code == NotController.code for each in answer.topics)
+
+
+async def _in_time(change: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Return what a change in the registry comes to. Raises RequestTimedOut (7) when the registry has not answered in
+    time, as while it is away; the change goes on, since nobody knows how far it has come."""
+    timeout_s = max(timeout_s, _REGISTRY_S)
+    task = asyncio.ensure_future(change)
+    task.add_done_callback(_look_at_error)
+    try:
+        await asyncio.wait((task,), timeout=timeout_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if task.done():
+        return task.result()
+    raise RequestTimedOut(
+        f"the registry has not answered within {timeout_s:g} s; what was asked may be done all the same, when it does"
+    )
+
+
+def _look_at_error(task: asyncio.Task[Any]) -> None:
+    """Whoever asked has been told that the outcome is unknown, or gets the error itself."""
+    if not task.cancelled():
+        task.exception()

@@ -16,6 +16,7 @@ from spark_kafkalite.wire.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
+_NONE = -1
 _BROKERS = 1
 _CONTROLLERS = 2
 _MISMATCHED_ENDPOINT_TYPE = 114
@@ -24,7 +25,7 @@ _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the cluster as the registry has it."""
+    """Describe the cluster as the registry has it; who is controller only while the registry answers this broker."""
     cluster = context.cluster
     if exchange.api_version >= 1 and message.endpoint_type != _BROKERS:
         code = _UNSUPPORTED_ENDPOINT_TYPE
@@ -45,6 +46,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterR
             continue
         host, port = address
         brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
+    controller_id = cluster.controller_id if context.lease.holds(context.clock.monotonic_s()) else _NONE
     return DescribeClusterResponse(
-        endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=cluster.controller_id, brokers=brokers
+        endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=controller_id, brokers=brokers
     )

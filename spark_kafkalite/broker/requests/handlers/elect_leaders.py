@@ -43,7 +43,9 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
         )
         if answer is not None:
             return answer
-        outcomes = await context.topics.elect(wanted, unclean=message.election_type == _UNCLEAN)
+        outcomes = await context.topics.elect(
+            wanted, timeout_s=max(message.timeout_ms, 0) / 1000, unclean=message.election_type == _UNCLEAN
+        )
         code = 0
     except KafkaError as error:
         refused, code = error.with_traceback(None), error.code
