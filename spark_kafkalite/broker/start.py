@@ -40,7 +40,7 @@ from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
-from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
+from spark_kafkalite.broker.settings.cluster_defaults import known_brokers, weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
@@ -477,7 +477,7 @@ class BrokerStart:
         await wait_for_leaders(config.broker_id, ground.view, storage.replicas)
         tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
         if config.zookeeper is not None:
-            found = weaknesses(ground.settings.current.values, len(ground.view.state.brokers))
+            found = weaknesses(ground.settings.current.values, known_brokers(ground.view.state))
             if found:
                 logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 

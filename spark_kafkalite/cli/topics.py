@@ -300,13 +300,15 @@ def _matching(admin: Admin, topic: str | None, exclude_internal: bool, if_exists
 
 
 def _conditions(partition: PartitionInfo, min_isr: int, live: set[int]) -> list[str]:
-    """Return what a partition can be asked for by. Source: TopicCommand.PartitionDescription of Apache Kafka."""
+    """Return what a partition can be asked for by. Source: TopicCommand.PartitionDescription of Apache Kafka, which
+    has a topic of fewer replicas under min.insync.replicas at all times, though acks=all is served."""
     found = []
+    needed = partition.needed_in_sync(min_isr)
     if len(partition.isr) < len(partition.replicas):
         found.append("under-replicated")
-    if partition.leader < 0 or len(partition.isr) < min_isr:
+    if partition.leader < 0 or len(partition.isr) < needed:
         found.append("under-min-isr")
-    if len(partition.isr) == min_isr:
+    if len(partition.isr) == needed:
         found.append("at-min-isr")
     if partition.leader not in live:
         found.append("unavailable")

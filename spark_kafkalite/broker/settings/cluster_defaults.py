@@ -34,13 +34,26 @@ def has_three_brokers(cluster: ClusterState, new_topics: Iterable[str]) -> bool:
     return any(len(partition.replicas) >= REPLICAS for partitions in made for partition in partitions)
 
 
+def known_brokers(cluster: ClusterState) -> int:
+    """Return how many brokers live or have replicas. One of three that is away weakens nothing: what is acknowledged
+    meanwhile is in the logs of the two others, or it is refused."""
+    known: set[int] = set(cluster.brokers)
+    for topic in cluster.topics.values():
+        for partition in topic.partitions.values():
+            known.update(partition.replicas)
+    return len(known)
+
+
 def weaknesses(values: Mapping[str, Any], broker_count: int) -> list[str]:
-    """Return what of a cluster's size and of these settings lets acknowledged records be lost with a broker."""
+    """Return what of a cluster's size and of these settings lets acknowledged records be lost with a broker.
+
+    ``broker_count`` are those that are known, whether they live or not.
+    """
     found = []
     if broker_count < REPLICAS:
         # Which explains the defaults, too.
         found.append(
-            f"the cluster has {broker_count} live broker{'s' * (broker_count != 1)}, and {REPLICAS} are needed"
+            f"the cluster has {broker_count} broker{'s' * (broker_count != 1)}, and {REPLICAS} are needed"
         )
     for name, least in _OF_THREE.items():
         if values[name] < least and (broker_count >= REPLICAS or values[name] != 1):

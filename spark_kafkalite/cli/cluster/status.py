@@ -13,7 +13,7 @@ from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
@@ -34,6 +34,8 @@ class _Status:
     partitions: Mapping[TopicPartition, PartitionInfo]
     topic_count: int
     eligible: Mapping[TopicPartition, tuple[int, ...]]
+    # Partitions that have fewer in sync than acks=all needs, which is refused therefore.
+    refusing: list[TopicPartition]
     # Live brokers, as far as who was asked knows, that cannot be connected to from here.
     unreachable: set[int]
     warnings: list[str]
@@ -45,8 +47,7 @@ class _Status:
     @property
     def broker_ids(self) -> list[int]:
         """All brokers that live or have replicas."""
-        replicas = {broker for info in self.partitions.values() for broker in info.replicas}
-        return sorted(self.live | replicas)
+        return _known(self.cluster, self.partitions)
 
     def leaderless(self) -> list[TopicPartition]:
         return [key for key, info in self.partitions.items() if info.leader not in self.live]
@@ -62,6 +63,11 @@ class _Status:
             sum(broker in info.replicas for info in infos),
             sum(broker in info.isr for info in infos),
         )
+
+
+def _known(cluster: ClusterDescription, partitions: Mapping[TopicPartition, PartitionInfo]) -> list[int]:
+    replicas = {broker for info in partitions.values() for broker in info.replicas}
+    return sorted(replicas.union(node.node_id for node in cluster.brokers))
 
 
 @click.command(
@@ -93,6 +99,17 @@ def status(
             f"broker {broker} cannot be connected to: it has just ended, or the registry is away and so nobody misses "
             "it, or its advertised address is not for this host; what it leads and has in sync is as it was last known"
         )
+    if found.cluster.controller_id < 0:
+        warn(
+            "no controller is known: either none is elected yet, or the registry does not answer the broker that was "
+            "asked; then all this is as it was last known, topics and leaders cannot change, and of producers only "
+            "acks=all is served"
+        )
+    if found.refusing:
+        warn(
+            f"acks=all is refused where fewer replicas are in sync than min.insync.replicas: {_some(found.refusing)}; "
+            "start the brokers that are away"
+        )
     for warning in found.warnings:
         warn(f"acknowledged records may be lost with a broker: {warning}")
 
@@ -111,8 +128,15 @@ def _look(admin: Admin) -> _Status:
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
     settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
     unreachable = _unreachable(cluster)
-    warnings = [*_of_brokers(admin, cluster, unreachable), *_of_topics(partitions, settings)]
-    return _Status(cluster, partitions, len(topics), eligible, unreachable, warnings)
+    known = len(_known(cluster, partitions))
+    warnings = [*_of_brokers(admin, cluster, unreachable, known), *_of_topics(partitions, settings)]
+    refusing = [
+        key
+        for key, info in partitions.items()
+        if (entry := settings.get(key.topic, {}).get("min.insync.replicas")) is not None
+        and len(info.isr) < info.needed_in_sync(int(entry.value or 1))
+    ]
+    return _Status(cluster, partitions, len(topics), eligible, refusing, unreachable, warnings)
 
 
 def _unreachable(cluster: ClusterDescription) -> set[int]:
@@ -122,8 +146,9 @@ def _unreachable(cluster: ClusterDescription) -> set[int]:
         return {node.node_id for node, connects in zip(cluster.brokers, found, strict=True) if not connects}
 
 
-def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int]) -> Iterable[str]:
-    """Yield what is wrong with the cluster's size, and with the settings that new topics get."""
+def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int], known: int) -> Iterable[str]:
+    """Yield what is wrong with the cluster's size, and with the settings that new topics get; ``known`` counts its
+    brokers, whether they live or not."""
     from spark_kafkalite.broker.settings.cluster_defaults import weaknesses
 
     for node in cluster.brokers:
@@ -134,7 +159,7 @@ def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int]
         except KafkaliteError:
             continue  # it has just gone; another one will do
         values = {name: _value(entry) for name, entry in entries.items()}
-        yield from weaknesses(values, len(cluster.brokers))
+        yield from weaknesses(values, known)
         return
 
 
@@ -184,7 +209,8 @@ def _print(found: _Status) -> None:
         f"Topics: {found.topic_count}, partitions: {len(found.partitions)}, under-replicated: {len(lacking)}, "
         f"without a live leader: {len(leaderless)}"
     )
-    shown = list(dict.fromkeys([*leaderless, *lacking]))
+    # Internal topics are many partitions, and nobody's first question.
+    shown = sorted(dict.fromkeys([*leaderless, *lacking]), key=lambda key: key.topic in INTERNAL_TOPICS)
     for key in shown[:_SHOWN]:
         info = found.partitions[key]
         leader = info.leader if info.leader in found.live else "none"
@@ -205,8 +231,8 @@ def _listed(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
 
-def _some(topics: Iterable[str]) -> str:
-    names = sorted(topics)
+def _some(found: Iterable[object]) -> str:
+    names = sorted(map(str, found))
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
@@ -235,6 +261,7 @@ def _as_json(found: _Status) -> dict[str, Any]:
         "topics": found.topic_count,
         "partitions": len(found.partitions),
         "underReplicated": [_partition(found, key) for key in found.under_replicated()],
+        "refusingAcksAll": [_partition(found, key) for key in found.refusing],
         "leaderless": [_partition(found, key) for key in found.leaderless()],
         "warnings": found.warnings,
     }

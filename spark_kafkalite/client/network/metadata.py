@@ -49,6 +49,10 @@ class PartitionInfo:
     offline_replicas: tuple[int, ...]
     error_code: int = 0
 
+    def needed_in_sync(self, min_insync_replicas: int) -> int:
+        """Return how many replicas must be in sync for acks=all; of a partition that has fewer, all."""
+        return min(min_insync_replicas, len(self.replicas))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
 pytestmark = pytest.mark.slow
@@ -291,7 +294,8 @@ def test_status_and_elections_while_a_broker_is_away(cluster: KafkaliteCluster, 
     found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
     assert [broker["live"] for broker in found["brokers"]] == [number != preferred for number in (1, 2, 3)]
     assert topic in {each["topic"] for each in found["underReplicated"]}
-    assert "the cluster has 2 live brokers, and 3 are needed" in found["warnings"]
+    # What is acknowledged by two of three is in two logs.
+    assert (found["refusingAcksAll"], [each for each in found["warnings"] if "are needed" in each]) == ([], [])
     described = kafkalite("topics", "describe", "--topic", topic, "--under-replicated-partitions", *at).stdout
     assert re.search(rf"Topic: {topic}\tPartition: 0\tLeader: \d\tReplicas: \d,\d,\d\tIsr: \d,\d\tElr: \t", described)
     # Whoever does not live is not elected.
@@ -326,6 +330,51 @@ def test_status_tells_of_a_dead_broker_that_nobody_misses(
     assert [(broker["live"], broker["answers"]) for broker in found["brokers"]] == [
         (True, number != 1) for number in (1, 2, 3)
     ]
+
+
+def test_what_needs_the_registry_says_that_it_does_not_answer(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic, late = new_topic(), f"late-{uuid.uuid4().hex}"
+    at = ("--bootstrap-server", cluster.bootstrap)
+    with Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=8_000) as admin:
+        admin.list_topics()
+        cluster.registry.pause()
+        try:
+            with pytest.raises(RequestTimedOut, match="the registry has not answered within"):
+                admin.create_topics([NewTopic(late, 1)], timeout_ms=8_000)
+            shown = kafkalite("cluster", "status", *at)
+        finally:
+            cluster.registry.resume()
+        wait_until(lambda: late in admin.list_topics(), "what was asked of the registry is not done")
+    assert shown.stdout.splitlines()[0].endswith("controller none")
+    assert "warning: no controller is known" in shown.stderr
+    cluster.wait_in_sync(topic)
+
+
+def test_who_is_missed_where_acks_all_is_refused(cluster: KafkaliteCluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic()
+    few = f"few-{uuid.uuid4().hex}"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(few, 1, replication_factor=1)
+    last = cluster.leader_of(few)
+    others = [number for number in cluster.brokers if number != last]
+    at = ("--bootstrap-server", cluster.bootstrap)
+    for number in others:
+        cluster.kill(number)
+    try:
+        wait_until(lambda: cluster.in_sync(topic) == {last}, "dead brokers stay in sync")
+        found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
+        under = kafkalite("topics", "describe", "--under-min-isr-partitions", *at).stdout
+        at_min = kafkalite("topics", "describe", "--at-min-isr-partitions", *at).stdout
+    finally:
+        for number in others:
+            cluster.restart(number)
+        cluster.wait_in_sync(topic)
+    refusing = {each["topic"] for each in found["refusingAcksAll"]}
+    assert (topic in refusing, few in refusing) == (True, False)
+    assert (f"Topic: {topic}" in under, f"Topic: {few}" in under) == (True, False)
+    assert (f"Topic: {topic}" in at_min, f"Topic: {few}" in at_min) == (False, True)
 
 
 def test_an_unclean_election_shows_what_each_replica_has_and_asks(

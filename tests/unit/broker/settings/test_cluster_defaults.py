@@ -103,12 +103,12 @@ def test_descriptions_show_what_is_in_force() -> None:
     ("given", "brokers", "expected"),
     [
         ({}, 3, []),
-        ({}, 1, ["the cluster has 1 live broker, and 3 are needed"]),
+        ({}, 1, ["the cluster has 1 broker, and 3 are needed"]),
         ({"min.insync.replicas": 1}, 3, ["min.insync.replicas=1 is less than 2"]),
         (
             {"default.replication.factor": 2},
             2,
-            ["the cluster has 2 live brokers, and 3 are needed", "default.replication.factor=2 is less than 3"],
+            ["the cluster has 2 brokers, and 3 are needed", "default.replication.factor=2 is less than 3"],
         ),
         (
             {"unclean.leader.election.enable": "true", "high.watermark.requires.min.insync": "false"},
