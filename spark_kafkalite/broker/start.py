@@ -59,7 +59,7 @@ from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.shards import Shards
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
 from spark_kafkalite.log.files.fs import Fs
@@ -174,7 +174,12 @@ class BrokerStart:
             check_secret_file(self.config)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
-        await self._get_secret(ground, storage, registry)
+        try:
+            await self._get_secret(ground, storage, registry)
+        except KafkaliteError:
+            # Who corrects what is wrong shall find new directories free.
+            storage.logs.directories.withdraw_claim()
+            raise
         proven = await self._load_logs(ground, storage)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)

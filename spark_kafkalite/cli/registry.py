@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 import threading
@@ -86,7 +88,10 @@ def command(
         try:
             bound = server.start(listener.host, listener.port)
         except OSError as error:
-            raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}") from error
+            hint = "; stop what does, or name another --port" if error.errno == errno.EADDRINUSE else ""
+            # asyncio's own text names the address once more.
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise RegistryError(f"cannot listen on {listener.address(port)}: {reason}{hint}") from error
         # A tree of a hundred thousand nodes is as many objects that live as long as this process.
         collector = Collector(server.loop)
         collector.start()

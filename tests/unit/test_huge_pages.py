@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.huge_pages import use_huge_pages
+
 _MANY = 500_000
 
 _HUGE_MB = """
@@ -111,6 +114,13 @@ def test_otherwise_all_is_as_it_was(prelude: str, environment: dict[str, str]) -
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[always]" not in setting.read_text(encoding="ascii"):
         assert with_mb == before_mb
+
+
+@pytest.mark.parametrize("value", ["off", "false", "2", "00"])
+def test_what_is_neither_yes_nor_no_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKALITE_HUGE_PAGES", value)
+    with pytest.raises(ConfigError, match=rf"KAFKALITE_HUGE_PAGES='{value}' in the environment: 0 .* or 1"):
+        use_huge_pages()
 
 
 def test_a_broker_begins_with_huge_pages() -> None:

@@ -52,9 +52,7 @@ def weaknesses(values: Mapping[str, Any], broker_count: int) -> list[str]:
     found = []
     if broker_count < REPLICAS:
         # Which explains the defaults, too.
-        found.append(
-            f"the cluster has {broker_count} broker{'s' * (broker_count != 1)}, and {REPLICAS} are needed"
-        )
+        found.append(f"the cluster has {broker_count} broker{'s' * (broker_count != 1)}, and {REPLICAS} are needed")
     for name, least in _OF_THREE.items():
         if values[name] < least and (broker_count >= REPLICAS or values[name] != 1):
             found.append(f"{name}={values[name]} is less than {least}")

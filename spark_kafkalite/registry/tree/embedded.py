@@ -421,8 +421,8 @@ def take_lock(directory: Path) -> int:
             holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or holder
         os.close(lock_fd)
         raise RegistryError(
-            f"the registry directory {directory} is in use by another process (pid {holder}); stop that broker or give "
-            "this one its own registry.dir"
+            f"the registry directory {directory} is in use by another process (pid {holder}): stop that broker or "
+            "registry, or give this one a directory of its own (registry.dir of a broker, --data of a registry)"
         ) from None
     # For the message of a second process only: the lock itself is the kernel's and goes with this process.
     with contextlib.suppress(OSError):
