@@ -33,6 +33,7 @@ from spark_kafkalite.errors import (
     BrokerUnreachable,
     DuplicateSequenceNumber,
     KafkaliteError,
+    LeaderNotAvailable,
     MessageTooLarge,
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
@@ -45,6 +46,7 @@ from spark_kafkalite.wire.rights import refusal
 _LOG = logging.getLogger("spark_kafkalite.client")
 
 _ATTEMPTS_IN_SILENCE: Final = 5
+_LEADERLESS_IN_SILENCE_S: Final = 10.0
 _LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
 _TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
 
@@ -61,6 +63,9 @@ class Outcomes:
         self._settled: list[ProducerBatch] = []
         self._telling = False
         self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
+        # Since when partitions with batches have had no leader, and whether that was warned of.
+        self._leaderless: dict[tuple[str, int], float] = {}
+        self._told_of_leaderless = False
         self._next_expiry_s = 0.0
         # Why batches wait, for those that expire.
         self.last_problem: KafkaliteError | None = None
@@ -78,6 +83,9 @@ class Outcomes:
     ) -> None:
         """Deal with the answer to a request that held these batches."""
         for queue, batch in batches:
+            if self._leaderless:
+                self._leaderless.pop((batch.topic, batch.partition), None)
+                self._told_of_leaderless &= bool(self._leaderless)
             outcome = answer.get((batch.topic, batch.partition))
             if outcome is None:
                 self.retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
@@ -116,6 +124,22 @@ class Outcomes:
             self._refusing.add(name)
             _LOG.warning(
                 "producer: %s; retrying within delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms
+            )
+
+    def wait_for_leader(self, queue: PartitionQueue, now_s: float) -> None:
+        """Note that a partition's batches wait for a leader. Warn when some do for longer than leaders move, once until
+        all of them have one."""
+        name = f"{queue.topic}-{queue.partition}"
+        self.last_problem = LeaderNotAvailable(f"{name} has no live leader")
+        since_s = self._leaderless.setdefault((queue.topic, queue.partition), now_s)
+        if now_s - since_s >= _LEADERLESS_IN_SILENCE_S and not self._told_of_leaderless:
+            self._told_of_leaderless = True
+            others = len(self._leaderless) - 1
+            _LOG.warning(
+                "producer: %s%s no live leader; waiting within delivery.timeout.ms=%d for a broker that may lead",
+                name,
+                f" and {others} other partition{'s' * (others != 1)} have" if others else " has",
+                self._config.delivery_timeout_ms,
             )
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError) -> None:

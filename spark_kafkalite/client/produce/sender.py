@@ -43,7 +43,6 @@ from spark_kafkalite.errors import (
     ClosedError,
     FrameError,
     KafkaliteError,
-    LeaderNotAvailable,
     TopicAuthorizationFailed,
 )
 from spark_kafkalite.records.compression import CODECS
@@ -257,7 +256,7 @@ class Sender(threading.Thread):
             return next_s if again_s is None else min(again_s, next_s or again_s)
         for node, queues in by_leader.items():
             if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
-                self._without_leader(queues)
+                self._without_leader(queues, now_s)
                 continue
             pipeline = self._links.pipeline(node)
             if pipeline is None:
@@ -272,7 +271,7 @@ class Sender(threading.Thread):
                 return now_s
         return next_s
 
-    def _without_leader(self, queues: list[PartitionQueue]) -> None:
+    def _without_leader(self, queues: list[PartitionQueue], now_s: float) -> None:
         """Look for the leaders of partitions, whose batches wait, unless the broker does not tell us of the topic."""
         topics = self._cluster.snapshot.topics
         for queue in queues:
@@ -280,7 +279,7 @@ class Sender(threading.Thread):
             if topic is not None and topic.error_code == TopicAuthorizationFailed.code:
                 self._outcomes.fail([queue], topic_error(queue.topic, topic.error_code))
             else:
-                self._outcomes.last_problem = LeaderNotAvailable(f"{queue.topic}-{queue.partition} has no live leader")
+                self._outcomes.wait_for_leader(queue, now_s)
         self._cluster.request_refresh()
 
     def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:

@@ -162,6 +162,37 @@ def test_retries_are_counted() -> None:
     assert isinstance(rig.errors[value], NotLeaderOrFollower)
 
 
+def test_a_wait_for_leaders_is_warned_of_once_until_all_have_one(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    for partition in range(3):
+        rig.add(partition)
+    sent = rig.send()
+    queues = [each.queue for each in sent]
+
+    def wait(seconds: int) -> list[str]:
+        """As long as there are no leaders they are looked for time and again."""
+        caplog.clear()
+        for _ in range(seconds * 10):
+            for queue in queues:
+                rig.outcomes.wait_for_leader(queue, rig.now_s)
+            rig.now_s += 0.1
+        return [record.getMessage() for record in caplog.records]
+
+    assert wait(9) == []
+    (warning,) = wait(30)
+    assert warning.startswith(
+        "producer: t-0 and 2 other partitions have no live leader; waiting within delivery.timeou"
+    )
+    # Whatever the answer is: there was a leader.
+    rig.answer(sent[:2], 0, NOT_LEADER)
+    del queues[:2]
+    assert wait(30) == []
+    rig.answer(sent[2:], 0)
+    assert wait(9) == []
+    (warning,) = wait(9)
+    assert warning.startswith("producer: t-2 has no live leader; ")
+
+
 def test_a_batch_that_is_too_late_fails_and_nothing_overtakes_it() -> None:
     rig = Rig(delivery_timeout_ms=1_000, request_timeout_ms=500)
     (late,) = rig.add()
