@@ -75,7 +75,7 @@ Examples:
     "--acks",
     "--request-required-acks",
     type=click.Choice(("0", "1", "all", "-1")),
-    help="Which replicas must have a record before it is acknowledged.",
+    help="Which replicas must have a record before it is acknowledged (all).",
 )
 @click.option("--sync", is_flag=True, help="Wait for each record before the next is sent.")
 @click.option(
