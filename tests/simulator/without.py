@@ -13,10 +13,10 @@ from typing import Any, Final
 from unittest import mock
 
 from spark_kafkalite.broker.replication import isr_changes, isr_nodes
+from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
@@ -124,13 +124,13 @@ def _who_restarts_stays() -> Iterator[Patch]:
 
 
 def _logs_are_known_by_name() -> Iterator[Patch]:
-    def open_log(original: Any, replicas: Any, topic_partition: Any, topic_id: bytes, state: Any) -> Any:
-        log = replicas._logs.get(topic_partition)
+    def open_log(original: Any, hosted: Any, topic_partition: Any, topic_id: bytes, *rest: Any) -> Any:
+        log = hosted._logs.get(topic_partition)
         if log is not None:
             log.topic_id = topic_id
-        return original(replicas, topic_partition, topic_id, state)
+        return original(hosted, topic_partition, topic_id, *rest)
 
-    yield _wrapped(Replicas, "_open_log", open_log)
+    yield _wrapped(HostedLogs, "open", open_log)
 
 
 def _members_are_brokers() -> Iterator[Patch]:
