@@ -317,31 +317,38 @@ class Slices:
 
 
 class NextTurn:
-    """The turn of one who may come too late in a pass: asked for once, and not had any more if he was served before."""
+    """The turn of one who may come too late in a pass: he stands in the queue once at most, and has no turn any more if
+    he was served before it has come."""
 
-    __slots__ = ("_is_awaited", "_slices")
+    __slots__ = ("_callback", "_is_queued", "_slices")
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        self._is_awaited = False
+        # What is called when the turn comes, None when he was served meanwhile and does not wait again.
+        self._callback: Callable[[], None] | None = None
+        self._is_queued = False
 
     def is_now(self, otherwise: Callable[[], None]) -> bool:
         """Return whether this pass has time left. If it has none, ``otherwise`` is called in turn."""
         if self._slices.is_spent:
             self.ask(otherwise)
             return False
-        self._is_awaited = False
+        self._callback = None
         return True
 
     def ask(self, callback: Callable[[], None]) -> None:
-        """Call back when the turn comes, unless one is awaited already, or :meth:`is_now` says so before."""
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._slices.call_in_turn(lambda: self._come(callback))
+        """Call back when the turn comes, unless :meth:`is_now` says so before."""
+        self._callback = callback
+        if not self._is_queued:
+            # Not once more for each time: who is served before his turn has come, again and again, would fill the
+            # queue, and everybody else in it would wait.
+            self._is_queued = True
+            self._slices.call_in_turn(self._come)
 
-    def _come(self, callback: Callable[[], None]) -> None:
-        if self._is_awaited:
-            self._is_awaited = False
+    def _come(self) -> None:
+        self._is_queued = False
+        callback, self._callback = self._callback, None
+        if callback is not None:
             callback()
 
 

@@ -319,6 +319,25 @@ def test_who_comes_too_late_has_one_turn_and_none_if_he_was_served_before(passes
     assert not come
 
 
+def test_who_asks_and_is_served_before_his_turn_time_and_again_does_not_fill_the_queue(passes: Passes) -> None:
+    slices = Slices(passes)  # type: ignore[arg-type]
+    turns = [NextTurn(slices) for _ in range(10)]
+
+    def serve() -> None:
+        """Each comes too late once, and in time when it comes again."""
+        for turn in turns:
+            turn.ask(lambda: None)
+            assert turn.is_now(lambda: None)
+
+    for _ in range(100):
+        passes.run(serve)
+    ended: list[object] = []
+    slices.start(passes.work(SLICE_S * 1.5), lambda *outcome: ended.append(outcome))
+    for _ in range(2 * len(turns)):
+        passes.run(lambda: None)
+    assert ended == [(None, None)]
+
+
 # Large containers -----------------------------------------------------------------------------------------------------
 
 # More than are moved between two yields.
