@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_kafkalite.broker.descriptors import Descriptors
@@ -56,10 +56,11 @@ _quiet = QuietLog(logger)
 # How long a metadata request waits for the topic that it caused; afterwards the client asks again anyway.
 _AUTO_CREATE_WAIT_S = 2.0
 _CREATE_VERSION = 7
-# How long the registry has at the least, since clients may ask for an answer at once.
+# How long the controller has to begin with a change where clients ask for an answer at once; else this share of their
+# time, so that they hear that it has not begun.
 _REGISTRY_S = 5.0
+_REGISTRY_SHARE = 0.9
 
-T = TypeVar("T")
 Asked = TypeVar("Asked", TopicSpec, Extension)
 
 
@@ -142,8 +143,9 @@ class TopicAdmin:
     ) -> dict[str, TopicAssignment | KafkaError]:
         results: dict[str, TopicAssignment | KafkaError] = {}
         try:
-            asked = self._controller.create_topics(accepted, validate_only=validate_only)
-            results |= await _in_time(asked, timeout_s)
+            results |= await self._controller.create_topics(
+                accepted, timeout_s=_until_written(timeout_s), validate_only=validate_only
+            )
         except KafkaError as error:
             return results | {topic.name: error for topic in accepted}
         except RegistryError as error:
@@ -304,8 +306,9 @@ class TopicAdmin:
         self, accepted: Sequence[Extension], timeout_s: float, validate_only: bool
     ) -> dict[str, KafkaError | None]:
         try:
-            asked = self._controller.extend_topics(accepted, validate_only=validate_only)
-            extended = await _in_time(asked, timeout_s)
+            extended = await self._controller.extend_topics(
+                accepted, timeout_s=_until_written(timeout_s), validate_only=validate_only
+            )
         except KafkaError as error:
             return dict.fromkeys((extension.name for extension in accepted), error)
         except RegistryError as error:
@@ -338,7 +341,9 @@ class TopicAdmin:
         Raises NotController (41), RequestTimedOut (7).
         """
         try:
-            return await _in_time(self._controller.elect_leaders(partitions, unclean=unclean), timeout_s)
+            return await self._controller.elect_leaders(
+                partitions, timeout_s=_until_written(timeout_s), unclean=unclean
+            )
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed, and elections may have been held: {error}") from error
 
@@ -346,7 +351,7 @@ class TopicAdmin:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""
         ids = {name: topic.topic_id for name in names if (topic := self._view.state.topics.get(name)) is not None}
         try:
-            results = await _in_time(self._controller.delete_topics(names), timeout_s)
+            results = await self._controller.delete_topics(names, timeout_s=_until_written(timeout_s))
         except KafkaError as error:
             return dict.fromkeys(names, error)
         except RegistryError as error:
@@ -398,25 +403,6 @@ def _is_refused(answer: CreateTopicsResponse) -> bool:
     return any(each.error_code == NotController.code for each in answer.topics)
 
 
-async def _in_time(change: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Return what a change in the registry comes to. Raises RequestTimedOut (7) when the registry has not answered in
-    time, as while it is away; the change goes on, since nobody knows how far it has come."""
-    timeout_s = max(timeout_s, _REGISTRY_S)
-    task = asyncio.ensure_future(change)
-    task.add_done_callback(_look_at_error)
-    try:
-        await asyncio.wait((task,), timeout=timeout_s)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if task.done():
-        return task.result()
-    raise RequestTimedOut(
-        f"the registry has not answered within {timeout_s:g} s; what was asked may be done all the same, when it does"
-    )
-
-
-def _look_at_error(task: asyncio.Task[Any]) -> None:
-    """Whoever asked has been told that the outcome is unknown, or gets the error itself."""
-    if not task.cancelled():
-        task.exception()
+def _until_written(timeout_s: float) -> float:
+    """Return for how long a change may wait for its turn and for the registry before anything of it is written."""
+    return timeout_s * _REGISTRY_SHARE if timeout_s >= 1.0 else _REGISTRY_S

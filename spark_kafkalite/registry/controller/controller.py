@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -33,6 +33,7 @@ from spark_kafkalite.errors import (
     KafkaError,
     NotController,
     RegistryError,
+    RequestTimedOut,
 )
 from spark_kafkalite.model import (
     BrokerId,
@@ -336,15 +337,14 @@ class Controller:
             self._wanted.set()
 
     async def elect_leaders(
-        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool = False
+        self, partitions: Sequence[TopicPartition] | None, *, timeout_s: float | None = None, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have the first replica of each partition lead, or, ``unclean``, a live one although it may lack records.
 
         Of all partitions, if None is given, those are left out that need no election. Gives each one's error, None for
-        success, when this broker's view shows the outcome. Raises NotController (41), RegistryError.
+        success, when this broker's view shows the outcome. Raises as :meth:`_turn`.
         """
-        async with self._working:
-            state = await self._current_state()
+        async with self._turn(timeout_s) as state:
             results = await self._elections.run_asked(partitions, state, self._current_state, unclean=unclean)
         await self._watcher.caught_up()
         return results
@@ -352,29 +352,56 @@ class Controller:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Sequence[TopicSpec], *, validate_only: bool = False
+        self, topics: Sequence[TopicSpec], *, timeout_s: float | None = None, validate_only: bool = False
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Create topics with their leaders elected; give each one's assignment, or the error that it met.
 
-        Brokers see them a moment later (``ClusterView.wait_for``). Raises NotController (41).
+        Brokers see them a moment later (``ClusterView.wait_for``). Raises as :meth:`_turn`.
         """
-        async with self._working:
-            return await self._topics.create(topics, await self._current_state(), validate_only=validate_only)
+        async with self._turn(timeout_s) as state:
+            return await self._topics.create(topics, state, validate_only=validate_only)
 
     async def extend_topics(
-        self, extensions: Sequence[Extension], *, validate_only: bool = False
+        self, extensions: Sequence[Extension], *, timeout_s: float | None = None, validate_only: bool = False
     ) -> dict[str, TopicAssignment | KafkaError]:
         """Give topics more partitions, with leaders elected; return each one's assignment, or the error that it met.
 
-        Raises NotController (41).
+        Raises as :meth:`_turn`.
         """
-        async with self._working:
-            return await self._topics.extend(extensions, await self._current_state(), validate_only=validate_only)
+        async with self._turn(timeout_s) as state:
+            return await self._topics.extend(extensions, state, validate_only=validate_only)
 
-    async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
-        """Remove topics from the registry; brokers remove the data when they see it. Raises NotController (41)."""
-        async with self._working:
-            return await self._topics.delete(names, await self._current_state())
+    async def delete_topics(
+        self, names: Sequence[str], *, timeout_s: float | None = None
+    ) -> dict[str, KafkaError | None]:
+        """Remove topics from the registry; brokers remove the data when they see it. Raises as :meth:`_turn`."""
+        async with self._turn(timeout_s) as state:
+            return await self._topics.delete(names, state)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, timeout_s: float | None) -> AsyncIterator[ClusterState]:
+        """Have one change at a time, each of what all before it have made.
+
+        Raises NotController (41), RegistryError; RequestTimedOut (7) when the turn has not come, or the registry not
+        answered, after ``timeout_s``, as while it is away: then nothing is written, now or later.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._working.acquire()
+                try:
+                    state = await self._current_state()
+                except BaseException:
+                    self._working.release()
+                    raise
+        except TimeoutError as error:
+            raise RequestTimedOut(
+                f"the registry has not answered within {timeout_s:g} s, or others' changes took as long; nothing of "
+                "what was asked has been done"
+            ) from error
+        try:
+            yield state
+        finally:
+            self._working.release()
 
     async def _current_state(self) -> ClusterState:
         """Return what all writes up to now have made. Raises NotController (41), RegistryError.

@@ -39,7 +39,9 @@ def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
     view, peers = ClusterView(), FrozenPeers()
 
     class Controller:
-        async def create_topics(self, topics: list[TopicSpec], validate_only: bool) -> dict[str, TopicAssignment]:
+        async def create_topics(
+            self, topics: list[TopicSpec], *, timeout_s: float, validate_only: bool
+        ) -> dict[str, TopicAssignment]:
             state = PartitionState((BrokerId(2),), leader=BrokerId(2), leader_epoch=0)
             live = {number: live_broker(number) for number in ((1, 2) if is_registered else (1,))}
             new = ClusterState("id", live, MappingProxyType({"new": TopicState(TOPIC_ID, {0: state}, {})}))

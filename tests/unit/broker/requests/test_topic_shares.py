@@ -50,11 +50,15 @@ class Admin:
             connections=lambda: 0,
         )
 
-    async def create_topics(self, topics: list[TopicSpec], validate_only: bool) -> dict[str, TopicAssignment]:
+    async def create_topics(
+        self, topics: list[TopicSpec], *, timeout_s: float, validate_only: bool
+    ) -> dict[str, TopicAssignment]:
         self.planned += topics
         return {topic.name: TopicAssignment(b"n" * 16, {}) for topic in topics}
 
-    async def extend_topics(self, topics: list[Extension], validate_only: bool) -> dict[str, TopicAssignment]:
+    async def extend_topics(
+        self, topics: list[Extension], *, timeout_s: float, validate_only: bool
+    ) -> dict[str, TopicAssignment]:
         self.planned += topics
         return {topic.name: TopicAssignment(b"n" * 16, {}) for topic in topics}
 
@@ -125,11 +129,11 @@ def test_what_is_being_made_is_counted_until_the_registry_names_it() -> None:
         go_on = asyncio.Event()
         create = admin.create_topics
 
-        async def slow(topics: list[TopicSpec], validate_only: bool) -> dict[str, TopicAssignment]:
+        async def slow(topics: list[TopicSpec], **settings: Any) -> dict[str, TopicAssignment]:
             if topics:
                 under_way.set()
                 await go_on.wait()
-            return await create(topics, validate_only)
+            return await create(topics, **settings)
 
         admin.create_topics = slow  # type: ignore[method-assign]
         first = asyncio.ensure_future(admin.create(TopicSpec("first", 60, 3)))

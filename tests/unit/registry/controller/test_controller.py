@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from spark_kafkalite.errors import (
     InvalidTopic,
     KafkaError,
     NotController,
+    RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -201,6 +203,35 @@ def test_a_connection_that_stays_broken_for_a_session_is_told_of(
             assert 3 <= breaks.count < 15
             monkeypatch.undo()
             assert "t" not in (await member.watcher.caught_up()).topics
+
+    run(work())
+
+
+def test_what_the_registry_does_not_answer_in_time_is_not_done_later_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (member,)):
+            answers, caught_up = asyncio.Event(), ClusterWatcher.caught_up
+
+            async def late(watcher: ClusterWatcher, *arguments: Any) -> ClusterState:
+                await answers.wait()
+                return await caught_up(watcher, *arguments)
+
+            monkeypatch.setattr(ClusterWatcher, "caught_up", late)
+            asked = member.controller
+            outcomes = await asyncio.gather(
+                asked.create_topics([TopicSpec("a", 1)], timeout_s=0.05),
+                asked.create_topics([TopicSpec("b", 1)], timeout_s=0.05),
+                asked.delete_topics(["a"], timeout_s=0.05),
+                asked.elect_leaders(None, timeout_s=0.05),
+                return_exceptions=True,
+            )
+            assert {type(outcome) for outcome in outcomes} == {RequestTimedOut}
+            assert all("nothing of what was asked has been done" in str(outcome) for outcome in outcomes)
+            answers.set()
+            await asked.create_topics([TopicSpec("c", 1)], timeout_s=TIMEOUT_S)
+            assert set((await member.watcher.caught_up(TIMEOUT_S)).topics) == {"c"}
 
     run(work())
 
