@@ -63,7 +63,7 @@ class Outcomes:
         self._settled: list[ProducerBatch] = []
         self._telling = False
         self._refusing: set[tuple[str, int]] = set()  # Partitions that were warned of.
-        # Since when partitions with batches have had no leader, and whether that was warned of.
+        # Since when partitions with batches that are due have had no leader, and whether that was warned of.
         self._leaderless: dict[tuple[str, int], float] = {}
         self._told_of_leaderless = False
         self._next_expiry_s = 0.0
@@ -83,9 +83,6 @@ class Outcomes:
     ) -> None:
         """Deal with the answer to a request that held these batches."""
         for queue, batch in batches:
-            if self._leaderless:
-                self._leaderless.pop((batch.topic, batch.partition), None)
-                self._told_of_leaderless &= bool(self._leaderless)
             outcome = answer.get((batch.topic, batch.partition))
             if outcome is None:
                 self.retry(queue, batch, BrokerUnreachable("the broker's answer leaves the partition out"), now_s)
@@ -126,18 +123,28 @@ class Outcomes:
                 "producer: %s; retrying within delivery.timeout.ms=%d", error, self._config.delivery_timeout_ms
             )
 
-    def wait_for_leader(self, queue: PartitionQueue, now_s: float) -> None:
-        """Note that a partition's batches wait for a leader. Warn when some do for longer than leaders move, once until
-        all of them have one."""
-        name = f"{queue.topic}-{queue.partition}"
-        self.last_problem = LeaderNotAvailable(f"{name} has no live leader")
-        since_s = self._leaderless.setdefault((queue.topic, queue.partition), now_s)
-        if now_s - since_s >= _LEADERLESS_IN_SILENCE_S and not self._told_of_leaderless:
+    def wait_for_leaders(self, queues: Sequence[PartitionQueue], now_s: float) -> None:
+        """Note which partitions have batches that are due, and no leader: these, and no others any more.
+
+        Warn when some have had none for longer than leaders move, once until all have one.
+        """
+        before = self._leaderless
+        if not queues:
+            if before:
+                self._leaderless, self._told_of_leaderless = {}, False
+            return
+        names = [(queue.topic, queue.partition) for queue in queues]
+        self._leaderless = {name: before.get(name, now_s) for name in names}
+        late = [name for name, since_s in self._leaderless.items() if now_s - since_s >= _LEADERLESS_IN_SILENCE_S]
+        topic, partition = late[0] if late else names[0]
+        self.last_problem = LeaderNotAvailable(f"{topic}-{partition} has no live leader")
+        if late and not self._told_of_leaderless:
             self._told_of_leaderless = True
-            others = len(self._leaderless) - 1
+            others = len(names) - 1
             _LOG.warning(
-                "producer: %s%s no live leader; waiting within delivery.timeout.ms=%d for a broker that may lead",
-                name,
+                "producer: %s-%d%s no live leader; waiting within delivery.timeout.ms=%d for a broker that may lead",
+                topic,
+                partition,
                 f" and {others} other partition{'s' * (others != 1)} have" if others else " has",
                 self._config.delivery_timeout_ms,
             )

@@ -30,7 +30,7 @@ from spark_kafkalite.client.network.metadata import topic_error
 from spark_kafkalite.client.network.pipeline import InFlight, Pipeline
 from spark_kafkalite.client.network.retry import REFUSED_FOR_GOOD, is_retriable
 from spark_kafkalite.client.network.sockets import Buffer
-from spark_kafkalite.client.produce.accumulator import NO_LEADER, Accumulator, PartitionQueue
+from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQueue
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.produce.producer_ids import ProducerIds
@@ -250,13 +250,15 @@ class Sender(threading.Thread):
         with accumulator.lock:
             by_leader, next_s = accumulator.due(now_s)
         if not by_leader:
+            self._without_leader([], now_s)
             return next_s
         if self._config.idempotent and accumulator.producer_id < 0:
             again_s = self._producer_ids.ask(now_s)
             return next_s if again_s is None else min(again_s, next_s or again_s)
+        nodes = self._cluster.snapshot.nodes
+        self._without_leader([queue for node in by_leader if node not in nodes for queue in by_leader[node]], now_s)
         for node, queues in by_leader.items():
-            if node == NO_LEADER or node not in self._cluster.snapshot.nodes:
-                self._without_leader(queues, now_s)
+            if node not in nodes:
                 continue
             pipeline = self._links.pipeline(node)
             if pipeline is None:
@@ -272,15 +274,19 @@ class Sender(threading.Thread):
         return next_s
 
     def _without_leader(self, queues: list[PartitionQueue], now_s: float) -> None:
-        """Look for the leaders of partitions, whose batches wait, unless the broker does not tell us of the topic."""
+        """Look for the leaders of all partitions that lack one, whose batches wait, unless the broker does not tell us
+        of the topic."""
         topics = self._cluster.snapshot.topics
+        waiting = []
         for queue in queues:
             topic = topics.get(queue.topic)
             if topic is not None and topic.error_code == TopicAuthorizationFailed.code:
                 self._outcomes.fail([queue], topic_error(queue.topic, topic.error_code))
             else:
-                self._outcomes.wait_for_leader(queue, now_s)
-        self._cluster.request_refresh()
+                waiting.append(queue)
+        self._outcomes.wait_for_leaders(waiting, now_s)
+        if queues:
+            self._cluster.request_refresh()
 
     def _send_to(self, node: int, pipeline: Pipeline, queues: list[PartitionQueue], now_s: float) -> None:
         config, accumulator = self._config, self._accumulator
