@@ -55,7 +55,8 @@ class LogDirectories:
         }
         self._locks: list[Lock] = []
         # Those that said no broker id before claim().
-        self._claimed_anew: list[LogDirectory] = []
+        # With what claim() wrote into its file that was not said there before.
+        self._claimed_anew: list[tuple[LogDirectory, set[str]]] = []
 
     def __iter__(self) -> Iterator[LogDirectory]:
         return iter(self._by_path.values())
@@ -174,12 +175,13 @@ class LogDirectories:
         self.check_any_online()
 
     def withdraw_claim(self) -> None:
-        """Have the directories that were given this broker's id by claim() say none: the id has been another's."""
-        for directory in self._claimed_anew:
+        """Have the directories that were given this broker's id by claim(), or its cluster's, say none: the id has been
+        another's, or the cluster does not let this broker in."""
+        for directory, written in self._claimed_anew:
             path = f"{directory.path}/{META_FILE}"
             with contextlib.suppress(CheckpointError, OSError):
                 meta = read_meta(self._fs, path) or {}
-                write_meta(self._fs, path, {name: value for name, value in meta.items() if name != "broker.id"})
+                write_meta(self._fs, path, {name: value for name, value in meta.items() if name not in written})
 
     def _claim_one(self, directory: LogDirectory, properties: Mapping[str, str]) -> None:
         """Have a directory's ``meta.properties`` say this besides what it says, if nothing is against it."""
@@ -188,7 +190,8 @@ class LogDirectories:
             meta = read_meta(self._fs, path) or {}
             if "broker.id" in properties:
                 if "broker.id" not in meta:
-                    self._claimed_anew.append(directory)
+                    written = {name for name in ("broker.id", "cluster.id") if name not in meta}
+                    self._claimed_anew.append((directory, written))
                 self._check_owner(directory, meta, int(properties["broker.id"]), properties["cluster.id"])
             wanted = {**meta, **properties}
             if wanted != meta:
