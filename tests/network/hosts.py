@@ -37,7 +37,7 @@ def problem() -> str | None:
         return "ip is not installed (make setup-debian)"
     name = f"kafkalite-{os.getpid()}-try"
     try:
-        tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+        tried = _run_ip("netns", "add", name)
     finally:
         _remove_namespace(name)
     return f"network namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode != 0 else None
@@ -163,7 +163,7 @@ def remove_orphans() -> None:
 
 
 def _remove_namespace(name: str) -> None:
-    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    _run_ip("netns", "del", name)
 
 
 def _enter(namespace: int) -> None:
@@ -174,6 +174,19 @@ def _enter(namespace: int) -> None:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    done = _run_ip(*arguments)
     if done.returncode != 0:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _run_ip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ip to its end, whatever interrupts this process: ``subprocess.run`` would kill it, and what it has half done,
+    or half removed, would be left behind."""
+    command = ["ip", *arguments]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = running.communicate()
+    except BaseException:
+        running.wait()
+        raise
+    return subprocess.CompletedProcess(command, running.returncode, out, err)
