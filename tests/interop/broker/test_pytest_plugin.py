@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processor
+
 TESTS = """
     import json
     import os
@@ -79,7 +81,7 @@ def test_the_fixture_in_a_parallel_run(tmp_path: Path) -> None:
     # Well under a second; the bound leaves room for a machine that is busy with two of them at once, and more.
     start_s = sorted(seconds for _, _, seconds in seen)
     print(f"ready after {start_s[0]:.2f} to {start_s[-1]:.2f} s")
-    assert start_s[len(start_s) // 2] < 1.5
+    assert start_s[len(start_s) // 2] < 1.5 * processor.slowness()
 
 
 def _is_broker(pid: int) -> bool:
