@@ -329,7 +329,10 @@ class NextTurn:
         self._is_queued = False
 
     def is_now(self, otherwise: Callable[[], None]) -> bool:
-        """Return whether this pass has time left. If it has none, ``otherwise`` is called in turn."""
+        """Return whether this pass has time left. If it has none, ``otherwise`` is called in turn.
+
+        It is given each time, and held only while it waits: else a connection would be part of a cycle for its life.
+        """
         if self._slices.is_spent:
             self.ask(otherwise)
             return False

@@ -250,7 +250,7 @@ class Sender(threading.Thread):
         with accumulator.lock:
             by_leader, next_s = accumulator.due(now_s)
         if not by_leader:
-            self._without_leader([], now_s)
+            self._outcomes.wait_for_leaders([], now_s)
             return next_s
         if self._config.idempotent and accumulator.producer_id < 0:
             again_s = self._producer_ids.ask(now_s)

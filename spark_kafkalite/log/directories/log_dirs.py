@@ -54,8 +54,7 @@ class LogDirectories:
             path: LogDirectory(fs, path, min_free_bytes=min_free_bytes, reserve_bytes=reserve_bytes) for path in paths
         }
         self._locks: list[Lock] = []
-        # Those that said no broker id before claim().
-        # With what claim() wrote into its file that was not said there before.
+        # Those that said no broker id before claim(), and which ids were written there by it.
         self._claimed_anew: list[tuple[LogDirectory, set[str]]] = []
 
     def __iter__(self) -> Iterator[LogDirectory]:

@@ -167,7 +167,7 @@ def test_a_broker_with_another_secret_does_not_start(tmp_path: Path) -> None:
         with RawClient(brokers[0].bootstrap) as client:
             assert named(client).keys() == {1}
         assert "is refused as a broker" in brokers[0].stderr_path.read_text()
-        # Its new directory is free for whoever it turns out to be.
+        # Its new directory can be used under another broker.id.
         stranger.overrides |= {"broker.id": 3, **secret_file(tmp_path, 1)}
         with stranger:
             pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.registry.znodes import NO_LEADER
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -16,7 +17,6 @@ from spark_kafkalite.wire.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-_NONE = -1
 _BROKERS = 1
 _CONTROLLERS = 2
 _MISMATCHED_ENDPOINT_TYPE = 114
@@ -46,7 +46,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterR
             continue
         host, port = address
         brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
-    controller_id = cluster.controller_id if context.lease.holds(context.clock.monotonic_s()) else _NONE
+    controller_id = cluster.controller_id if context.lease.holds(context.clock.monotonic_s()) else NO_LEADER
     return DescribeClusterResponse(
         endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=controller_id, brokers=brokers
     )
