@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import threading
@@ -89,9 +88,7 @@ def command(
             bound = server.start(listener.host, listener.port)
         except OSError as error:
             hint = "; stop what does, or name another --port" if error.errno == errno.EADDRINUSE else ""
-            # asyncio's own text names the address once more.
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise RegistryError(f"cannot listen on {listener.address(port)}: {reason}{hint}") from error
+            raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}{hint}") from error
         # A tree of a hundred thousand nodes is as many objects that live as long as this process.
         collector = Collector(server.loop)
         collector.start()

@@ -6,7 +6,6 @@ serves it to other processes.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future
 
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -52,9 +51,7 @@ class OwnRegistry:
             port = server.start(listener.host, listener.port)
         except OSError as error:
             where = self._config["registry.listener"]
-            # asyncio's own text names the address once more.
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise ConfigError(f"cannot listen on registry.listener={where}: {reason}") from error
+            raise ConfigError(f"cannot listen on registry.listener={where}: {error.strerror}") from error
         self._close_server = server.close
         return listener.address(port)
 

@@ -23,6 +23,7 @@ With ``digest`` (``user:password``) every connection must authenticate as that u
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 import os
@@ -125,7 +126,13 @@ class TreeServer:
             daemon=True,
         )
         self._thread.start()
-        return started.result(_START_TIMEOUT_S)
+        try:
+            return started.result(_START_TIMEOUT_S)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                # asyncio's own text names the address, which callers do, too.
+                raise OSError(error.errno, os.strerror(error.errno)) from error
+            raise
 
     def close(self) -> None:
         """Stop listening and close all connections; their sessions go on until the registry is closed. Idempotent."""
