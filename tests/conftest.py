@@ -15,13 +15,15 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing import zookeeper as zookeeper_part
+from tests.seeds import SEED, SOAK
 
 if TYPE_CHECKING:
     from spark_kafkalite.testing.secure_kafka import SecureKafka
     from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 
-# A shared machine may take its time over any single example; pytest-timeout bounds the whole.
-settings.register_profile("kafkalite", deadline=None)
+# A shared machine may take its time over any single example; pytest-timeout bounds the whole. Without the database a
+# run does not depend on the runs before it.
+settings.register_profile("kafkalite", deadline=None, database=None)
 settings.load_profile("kafkalite")
 
 # A shell without job control ignores SIGINT in what it starts in the background, and every child would inherit that:
@@ -30,13 +32,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 # asyncio reads it whenever a loop is made in this process; child processes of tests do not inherit it.
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 # Spark starts `python3` from the PATH otherwise, which is not this environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Order and chance follow the run's one seed, unless a command names another for the order."""
+    if getattr(config.option, "randomly_seed", None) == "default":
+        config.option.randomly_seed = SEED
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_report_header() -> str:
+    return f"KAFKALITE_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
