@@ -1,8 +1,8 @@
 """The seed of a test run: every test that draws by chance draws from it.
 
-``make check`` and ``make test`` use the seed below, so that a run repeats the last one. ``KAFKALITE_SEED`` overrides it.
-The soak (``KAFKALITE_SOAK``) draws a new one. A seed that finds a fault becomes a case of its own next to the test that
-found it.
+``make check`` and ``make test`` use the seed below, so that a run repeats the last one. ``KAFKALITE_SEED`` overrides
+it. The soak (``KAFKALITE_SOAK``) draws a new one. A seed that finds a fault becomes a case of its own next to the test
+that found it.
 """
 
 from __future__ import annotations
