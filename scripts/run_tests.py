@@ -1,221 +1,247 @@
-"""Runs the test suites in order, each in its own pytest, and sums them up as one.
+"""Runs the tests: pools of pytest processes that share the files of one run, and a summary of it all.
 
-Suites are separate runs because they differ in what they need: several processes or one, the newest PySpark or 4.2.0.
-The last lines are the ten slowest tests of all suites, one line per suite, and pytest's own kind of summary. The exit
-code is 0 only when every suite ran something and nothing failed: a suite that collects no test counts as failed, and so
-does a folder of tests that no suite names.
+``make check`` runs the suite ``check``, ``make test`` all suites of TEST in one pool. A suite that is named runs in a
+pool of its own, one after the other: so does the soak. The last lines are what the files cost next to
+``tests/costs.json``, the ten slowest tests, a line for each suite, and pytest's own kind of summary. The exit code is 0
+only if every suite ran something and nothing failed.
 
-    python scripts/run_tests.py [--list] [--environment DIRECTORY] [SUITE ...] [-- PYTEST_ARGUMENT ...]
+    python scripts/run_tests.py [OPTION ...] [SUITE ...] [-- PYTEST_ARGUMENT ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.pool.costs import COSTS_FILE, Cost, comparison, read_costs, write_costs  # noqa: E402
+from tests.pool.parts import Parts  # noqa: E402
+from tests.pool.runner import FileResult, Kind, Pool  # noqa: E402
+from tests.seeds import SEED  # noqa: E402
+
 OUTCOMES = ("failed", "error", "passed", "skipped")
+# Tests wait about as long as they compute.
+POOL_SIZE = 6
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Test folders, or files, that run in one pytest. ``workers`` 1 means one process; more share the folders' files,
-    those with tests marked slow first. What ``without`` names in them is left to another suite."""
+    """Test folders, or files. ``workers`` is how many processes run them at a time."""
 
     name: str
     folders: tuple[str, ...]
     without: tuple[str, ...] = ()
-    workers: int = 1
+    workers: int = 2
     environment: str = ".venv"
     select: str = ""
-    # Part of another one, or of ``make soak`` alone.
-    only_by_name: bool = False
+    arguments: tuple[str, ...] = ()
+    # Another suite runs the same files.
+    is_second_run: bool = False
+
+    def kind(self) -> Kind:
+        found = sorted(
+            {
+                str(path.relative_to(ROOT))
+                for folder in self.folders
+                for path in ([ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("test_*.py"))
+            }
+        )
+        files = [name for name in found if not name.startswith(self.without)]
+        prefix = f"{self.name}:" if self.is_second_run else ""
+        return Kind(self.name, tuple(files), interpreter(self), self.select, self.workers, self.arguments, prefix)
 
 
-# They hold times of the clock against bounds, or need both cores themselves: no other test may run beside them. What
-# holds times of the processor may have company.
-ALONE = (
-    "tests/interop/broker/test_cold_reader.py",
-    "tests/interop/broker/test_pytest_plugin.py",
-    "tests/interop/broker/test_visibility.py",
-    "tests/interop/groups/test_protocol.py",
-    "tests/interop/hostile/test_crowds.py",
-    "tests/interop/hostile/test_limits.py",
-    "tests/interop/hostile/test_mutated_requests.py",
-    "tests/interop/hostile/test_records.py",
-    "tests/interop/registry/test_outage.py",
-    "tests/interop/streams/test_stream_storm.py",
-)
-# Clusters of several brokers: two side by side wait more than they compute.
+UNIT = ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day")
 CLUSTER = "tests/interop/cluster"
-# In the order in which a failure is cheapest to see. More workers than cores where tests wait as long as they compute.
-SUITES = (
-    Suite("unit", ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day"), workers=2, select="not kafka"),
-    Suite("simulator", ("tests/simulator",)),
-    Suite("golden", ("tests/golden",), workers=3, select="kafka"),
-    Suite("contract", ("tests/contract",), workers=3),
-    Suite("crash", ("tests/crash",), workers=2),
-    Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(*ALONE, CLUSTER), workers=4),
-    Suite("clusters", ("tests/chaos", CLUSTER), workers=2),
-    Suite("cluster", (CLUSTER,), only_by_name=True),
-    Suite("chaos", ("tests/chaos",), only_by_name=True),
-    # An hour of both cores; its pure parts are tested with the units.
-    Suite("cluster-day", ("tests/cluster_day/test_day.py",), only_by_name=True),
-    Suite("alone", ALONE),
-    Suite("spark", ("tests/spark", "tests/jobs"), workers=2),
+SPARK = ("tests/spark", "tests/jobs")
+PACKAGING = "tests/packaging"
+# What the soak does more of with Spark.
+APPLICATIONS = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "job_audit",
+        "job_compaction",
+        "job_errors",
+        "job_hdfs",
+        "job_kills",
+        "job_lease",
+        "kills",
+        "memory",
+        "mirror",
+        "programs",
+        "recipes",
+        "replay_runs",
+    )
+)
+# All of them run in one pool. The first has what the others do not name.
+TEST = (
+    Suite("pool", ("tests",), without=(*(f"{folder}/" for folder in (*SPARK, PACKAGING)),), workers=POOL_SIZE),
+    Suite("spark", SPARK, workers=2),
     # What depends on the version of Spark.
     Suite(
         "spark42",
         ("tests/spark",),
-        workers=2,
         environment=".venv-spark42",
         select="not hdfs and not kafka and not any_spark",
+        workers=1,
+        is_second_run=True,
     ),
-    # What the soak does more of with Spark.
-    Suite(
-        "applications",
-        (
-            "tests/spark/test_job_audit.py",
-            "tests/spark/test_job_compaction.py",
-            "tests/spark/test_job_errors.py",
-            "tests/spark/test_job_hdfs.py",
-            "tests/spark/test_job_kills.py",
-            "tests/spark/test_job_lease.py",
-            "tests/spark/test_kills.py",
-            "tests/spark/test_memory.py",
-            "tests/spark/test_mirror.py",
-            "tests/spark/test_programs.py",
-            "tests/spark/test_recipes.py",
-            "tests/spark/test_replay_runs.py",
-        ),
-        only_by_name=True,
-    ),
-    Suite("applications42", ("tests/spark/test_programs.py",), environment=".venv-spark42", only_by_name=True),
-    # Spark's own connector on Apache Kafka; on our broker it is in spark42, which starts no other one.
-    Suite(
-        "jvm",
-        ("tests/spark/test_jvm_connector.py",),
-        environment=".venv-spark42",
-        select="kafka",
-        only_by_name=True,
-    ),
-    Suite("packaging", ("tests/packaging",)),
+    Suite("packaging", (PACKAGING,), workers=1),
+)
+SUITES = (
+    *TEST,
+    Suite("check", (*UNIT, "tests/simulator"), select="not kafka"),
+    Suite("unit", UNIT, select="not kafka"),
+    Suite("simulator", ("tests/simulator",), workers=1),
+    Suite("contract", ("tests/contract",)),
+    Suite("crash", ("tests/crash",)),
+    Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(f"{CLUSTER}/",)),
+    Suite("cluster", (CLUSTER,)),
+    Suite("chaos", ("tests/chaos",)),
+    # An hour of both cores.
+    Suite("cluster-day", ("tests/cluster_day/test_day.py",), workers=1),
+    Suite("applications", APPLICATIONS, workers=1),
+    Suite("applications42", ("tests/spark/test_programs.py",), workers=1, environment=".venv-spark42"),
+    # Spark's own connector on Apache Kafka.
+    Suite("jvm", ("tests/spark/test_jvm_connector.py",), workers=1, environment=".venv-spark42", select="kafka"),
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """How one suite ended. ``slowest`` holds (seconds, test)."""
+@dataclass
+class Outcome:
+    """What the files of one suite came to."""
 
     suite: Suite
-    exit_code: int
-    seconds: float
-    counts: dict[str, int]
-    slowest: list[tuple[float, str]]
+    counts: Counter[str] = field(default_factory=Counter)
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def failed(self) -> bool:
-        return self.exit_code != 0
+        return bool(self.counts["failed"] or self.counts["error"]) or not sum(self.counts.values())
 
 
-def run(suite: Suite, extra: list[str]) -> Result:
-    """Run one suite with its output shown as it comes."""
-    with tempfile.TemporaryDirectory(prefix="kafkalite-tests-") as scratch:
-        report = Path(scratch) / "report.xml"
-        command = [
-            interpreter(suite),
-            "-m",
-            "pytest",
-            *suite.folders,
-            f"--junit-xml={report}",
-            "--durations=0",
-        ]
-        command += ["--durations-min=5.0", *(f"--ignore={path}" for path in suite.without)]
-        if suite.workers > 1:
-            command += ["-n", str(suite.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
-        if suite.select:
-            command += ["-m", suite.select]
-        print(f"\n### {suite.name}: {' '.join(suite.folders)} ({suite.environment})", flush=True)
-        started = time.monotonic()
-        exit_code = subprocess.run([*command, *extra], cwd=ROOT, check=False).returncode
-        seconds = time.monotonic() - started
-        counts, slowest = read_report(report)
-    return Result(suite, exit_code, seconds, counts, slowest)
+class Run:
+    """One call of this program: its results, and how it shows them."""
+
+    def __init__(self, suites: Sequence[Suite], environment: str | None, arguments: Sequence[str]) -> None:
+        if environment is not None:
+            suites = [replace(suite, environment=environment) for suite in suites]
+        self._suites = [replace(suite, arguments=(*suite.arguments, *arguments)) for suite in suites]
+        self._outcomes = {suite.name: Outcome(suite) for suite in suites}
+        self._times: list[tuple[float, str]] = []
+        self._failures: list[str] = []
+        self._known = read_costs()
+        self.costs: dict[str, Cost] = {}
+        self._began_s = time.monotonic()
+
+    def run(self, *, together: bool) -> None:
+        """Run the suites, in one pool or one after the other."""
+        for suites in [self._suites] if together else [[suite] for suite in self._suites]:
+            size = max(suite.workers for suite in suites)
+            with Parts():
+                Pool([suite.kind() for suite in suites], size, self._known, self._show).run()
+
+    def _show(self, result: FileResult) -> None:
+        name = result.kind.prefix + result.file
+        outcome = self._outcomes[result.kind.name]
+        outcome.counts += result.counts
+        outcome.cost += result.cost
+        self.costs[name] = result.cost
+        self._times += result.times
+        for test, text in result.failures:
+            self._failures.append(test)
+            print(f"\n{f' {test} ':_^100}\n{text}\n", flush=True)
+        at_s = time.monotonic() - self._began_s
+        print(f"{at_s:6.0f}s {result.cost.cpu_s:6.1f} CPU s  {name}  {_counted(result.counts)}", flush=True)
+
+    def summary(self, other_failures: Sequence[str]) -> int:
+        """Print what came of it and return the exit code."""
+        for title, lines in (
+            ("CPU and waiting seconds, next to tests/costs.json", comparison(self.costs, self._known)),
+            ("slowest 10 tests", [f"{seconds:8.2f}s {test}" for seconds, test in sorted(self._times)[:-11:-1]]),
+            ("suites", [self._line(outcome) for outcome in self._outcomes.values()]),
+            ("failures", [f"FAILED {test}" for test in (*self._failures, *other_failures)]),
+        ):
+            if lines:
+                print(f"\n{f' {title} ':=^100}")
+                print("\n".join(lines))
+        print(f"KAFKALITE_SEED={SEED}")
+        totals = sum((outcome.counts for outcome in self._outcomes.values()), Counter[str]())
+        words = [f"{totals[outcome]} {outcome}" for outcome in OUTCOMES if totals[outcome]] or ["no tests ran"]
+        print(f" {', '.join(words)} in {time.monotonic() - self._began_s:.2f}s ".center(100, "="), flush=True)
+        return 1 if other_failures or any(outcome.failed for outcome in self._outcomes.values()) else 0
+
+    def _line(self, outcome: Outcome) -> str:
+        verdict = "FAILED" if outcome.failed else "ok"
+        counts = _counted(outcome.counts) or "no tests"
+        return f"{outcome.suite.name:<12} {verdict:<8} {counts}; {outcome.cost.cpu_s:.0f} CPU s"
+
+
+class Lint:
+    """``make lint``, next to the tests. Its output is shown at the end."""
+
+    def __init__(self) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            ["make", "--no-print-directory", "lint"], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT
+        )
+
+    def failures(self) -> list[str]:
+        """Wait for its end, print its output, and return what failed."""
+        code = self._process.wait()
+        self._output.seek(0)
+        print(f"\n{' lint ':=^100}\n{self._output.read().decode(errors='replace')}", flush=True)
+        return ["make lint"] if code else []
 
 
 def interpreter(suite: Suite) -> str:
     return str(ROOT / suite.environment / "bin" / "python")
 
 
-def read_report(path: Path) -> tuple[dict[str, int], list[tuple[float, str]]]:
-    """Return the outcomes' counts and every test with its time from a JUnit report; nothing when pytest wrote none."""
-    counts = dict.fromkeys(OUTCOMES, 0)
-    times: list[tuple[float, str]] = []
-    if not path.exists():
-        return counts, times
-    for case in ElementTree.parse(path).iter("testcase"):
-        kinds = {child.tag for child in case}
-        outcome = next(
-            (name for tag, name in (("failure", "failed"), ("error", "error"), ("skipped", "skipped")) if tag in kinds),
-            "passed",
-        )
-        counts[outcome] += 1
-        times.append((float(case.get("time", "0")), f"{case.get('classname')}::{case.get('name')}"))
-    return counts, times
-
-
-def folders_without_suite() -> list[str]:
-    """Return the folders with tests that no suite would run."""
-    named = {folder for suite in SUITES for folder in suite.folders}
-    found = {"/".join(path.relative_to(ROOT).parts[:2]) for path in (ROOT / "tests").rglob("test_*.py")}
-    return sorted(found - named)
-
-
-def summary(results: list[Result]) -> str:
-    """Return the last line: counts and time of all suites in pytest's words."""
-    totals = {outcome: sum(result.counts[outcome] for result in results) for outcome in OUTCOMES}
-    words = [f"{count} {outcome}" for outcome, count in totals.items() if count] or ["no tests ran"]
-    return f" {', '.join(words)} in {sum(result.seconds for result in results):.2f}s ".center(100, "=")
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
 
 
 def main(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     own, extra = arguments[:split], arguments[split + 1 :]
     parser = argparse.ArgumentParser(description="Run the test suites and sum them up.")
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="suites to run; all when none is named")
+    parser.add_argument(
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help="suites to run, one after the other; without: those of make test, in one pool",
+    )
     parser.add_argument("--list", action="store_true", help="print the suites' names and end")
+    parser.add_argument("--lint", action="store_true", help="run make lint next to the tests")
     parser.add_argument("--environment", metavar="DIRECTORY", help="virtual environment for all suites, not their own")
+    parser.add_argument("--write-costs", action="store_true", help=f"write what the files cost to {COSTS_FILE.name}")
     options = parser.parse_args(own)
     by_name = {suite.name: suite for suite in SUITES}
-    if options.environment:
-        by_name = {name: replace(suite, environment=options.environment) for name, suite in by_name.items()}
     if unknown := [name for name in options.suites if name not in by_name]:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(by_name)}")
     if options.list:
         print("\n".join(f"{suite.name}: {' '.join(suite.folders)}" for suite in SUITES))
         return 0
-    if stray := folders_without_suite():
-        print(f"tests that no suite runs: {', '.join(stray)}; name them in {Path(__file__).name}", file=sys.stderr)
-        return 1
-    default = [suite.name for suite in SUITES if not suite.only_by_name]
-    results = [run(by_name[name], extra) for name in options.suites or default]
-    slowest = sorted((entry for result in results for entry in result.slowest), reverse=True)[:10]
-    print(f"\n{' slowest 10 tests ':=^100}")
-    for seconds, test in slowest:
-        print(f"{seconds:8.2f}s {test}")
-    print(f"{' suites ':=^100}")
-    for result in results:
-        verdict = f"FAILED (pytest exit code {result.exit_code})" if result.failed else "ok"
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in result.counts.items() if count)
-        print(f"{result.suite.name:<12} {result.seconds:7.1f}s  {verdict:<8} {counts}")
-    print(summary(results), flush=True)
-    return 1 if any(result.failed for result in results) else 0
+    print(f"KAFKALITE_SEED={SEED}", flush=True)
+    os.environ["KAFKALITE_SEED"] = str(SEED)
+    lint = Lint() if options.lint else None
+    run = Run([by_name[name] for name in options.suites] or TEST, options.environment, extra)
+    run.run(together=not options.suites)
+    code = run.summary(lint.failures() if lint is not None else [])
+    if options.write_costs and code == 0:
+        write_costs({**read_costs(), **run.costs} if options.suites else run.costs)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all tests share: the rule about skips in CI, the environment, the big outside parts (started once per run)."""
+"""What all tests share: the seed, the rule about skips in CI, the environment, process starts, the outside parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing import zookeeper as zookeeper_part
+from tests.pool import forking, parts
 from tests.seeds import SEED, SOAK
 
 if TYPE_CHECKING:
+    from spark_kafkalite.testing.apache_kafka import ApacheKafka
+    from spark_kafkalite.testing.hdfs import MiniHdfs
     from spark_kafkalite.testing.secure_kafka import SecureKafka
     from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+    from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole. Without the database a
 # run does not depend on the runs before it.
@@ -38,6 +42,10 @@ os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 # Spark starts `python3` from the PATH otherwise, which is not this environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# The soak starts every process as a user does.
+if not SOAK:
+    forking.install()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,58 +100,78 @@ def fetch_or_skip(jar_set: jars.JarSet) -> None:
 
 
 @pytest.fixture(scope="session")
-def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache_kafka_part.ApacheKafka]:
+def outside_parts() -> Iterator[None]:
+    """What has Apache Kafka and the others started once in a run: the runner, or else this process."""
+    if parts.is_owned_elsewhere():
+        yield
+        return
+    with parts.Parts():
+        yield
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(outside_parts: None) -> ApacheKafka:
     """Apache Kafka, one node for the whole run: use topics of your own. Mark the test ``kafka``."""
-    if (reason := apache_kafka_part.available()) is not None:
-        pytest.skip(reason)
-    fetch_or_skip(jars.APACHE_KAFKA)
-    # Tests write records of long ago, which retention would take.
-    overrides = {"log.initial.task.delay.ms": "86400000"}
-    with apache_kafka_part.ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), overrides=overrides) as running:
+    _need_apache_kafka()
+    node: ApacheKafka = parts.shared("apache_kafka")
+    return node
+
+
+@pytest.fixture(scope="session")
+def identity_provider(outside_parts: None) -> Iterator[TokenEndpoint]:
+    """Gives tokens for ALICE, which ``secure_kafka`` takes; of this process alone."""
+    with parts.own_identity_provider() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def identity_provider() -> Iterator[TokenEndpoint]:
-    """Gives tokens for ALICE, which ``secure_kafka`` takes."""
-    # It loads what signs tokens, which few tests need.
-    from spark_kafkalite.testing.secure_kafka import ALICE
-    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
-
-    with TokenEndpoint(subject=ALICE.name) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint) -> Iterator[SecureKafka]:
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint) -> SecureKafka:
     """Apache Kafka with secured listeners, one node for the whole run: use topics of your own. Mark the test ``kafka``.
 
-    Do not give BOB rights that other tests expect him not to have.
+    Do not give BOB rights that other tests expect him not to have. The files of its certificates are this process's.
     """
-    if (reason := apache_kafka_part.available()) is not None:
-        pytest.skip(reason)
-    fetch_or_skip(jars.APACHE_KAFKA)
-    # It loads what makes certificates, which few tests need.
-    from spark_kafkalite.testing.secure_kafka import SecureKafka
-
-    with SecureKafka(tmp_path_factory.mktemp("secure-kafka"), identity_provider) as running:
-        yield running
+    _need_apache_kafka()
+    node: SecureKafka = parts.shared("secure_kafka")
+    node.directory = tmp_path_factory.mktemp("secure-kafka")
+    node.authority = node.authority.copy_to(node.directory / "certificates")
+    node.tokens = identity_provider
+    return node
 
 
 @pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs_part.MiniHdfs]:
+def java_tools(outside_parts: None) -> parts.SharedJavaTools:
+    """Apache Kafka's tools in one JVM. Mark the test ``kafka``."""
+    _need_apache_kafka()
+    return parts.SharedJavaTools()
+
+
+@pytest.fixture(scope="session")
+def hdfs(outside_parts: None) -> MiniHdfs:
     """HDFS, one for the whole run: use a directory of your own. Mark the test ``hdfs``."""
     if (reason := hdfs_part.available()) is not None:
         pytest.skip(reason)
     fetch_or_skip(jars.HDFS_MINI_CLUSTER)
-    with hdfs_part.MiniHdfs(tmp_path_factory.mktemp("hdfs")) as running:
-        yield running
+    cluster: MiniHdfs = parts.shared("hdfs")
+    return cluster
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_part.ZooKeeperServer]:
-    """One ZooKeeper for the whole run, not to be killed: use a chroot of your own. Mark the test ``zookeeper``."""
+def zookeeper(outside_parts: None) -> ZooKeeperServer:
+    """One ZooKeeper for the whole run: use a chroot of your own. Mark the test ``zookeeper``."""
     if (reason := zookeeper_part.available()) is not None:
         pytest.skip(reason)
-    with zookeeper_part.ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
+    server: ZooKeeperServer = parts.shared("zookeeper")
+    return server
+
+
+@pytest.fixture
+def real_starts() -> Iterator[None]:
+    """The brokers, registries and commands of a test are processes of their own from the first instruction on."""
+    with forking.real_starts():
+        yield
+
+
+def _need_apache_kafka() -> None:
+    if (reason := apache_kafka_part.available()) is not None:
+        pytest.skip(reason)
+    fetch_or_skip(jars.APACHE_KAFKA)

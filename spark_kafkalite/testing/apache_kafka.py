@@ -269,6 +269,10 @@ class ApacheKafka:
             **self._overrides,
         }
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process has the addresses and the tools, and does not own the node's process."""
+        return {**self.__dict__, "_process": None}
+
     def _running(self) -> ChildProcess:
         if self._process is None:
             raise ChildFailed("Apache Kafka is not running: call start() first")

@@ -10,7 +10,7 @@ import datetime
 import itertools
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trustme
 from cryptography import x509
@@ -38,6 +38,20 @@ class Authority:
         self.name = name
         self._directory = directory
         self._authority = trustme.CA(organization_name=name)
+
+    def copy_to(self, directory: Path) -> Authority:
+        """Return the same authority, with its files in another directory: two processes must not share one."""
+        copy = Authority(directory, self.name)
+        copy._authority = self._authority
+        return copy
+
+    def __getstate__(self) -> dict[str, object]:
+        ca = self._authority
+        return {**self.__dict__, "_authority": (ca.cert_pem.bytes(), ca.private_key_pem.bytes())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._authority = trustme.CA.from_pem(*state["_authority"])
 
     @property
     def pem(self) -> str:

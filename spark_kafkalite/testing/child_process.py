@@ -4,7 +4,7 @@ A child is started in a session of its own with stdout and stderr going to files
 its last lines can be shown in an error. It ends when its owner says so, when the interpreter exits (``atexit``), and
 when the interpreter is killed: util-linux's ``setpriv --pdeathsig`` has the kernel send SIGKILL then. That signal
 belongs to the *thread* that started the child, so all children are started by one thread that lives as long as the
-interpreter.
+interpreter. :func:`set_starter` puts another way to start processes in its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 _POLL_INTERVAL_S: Final = 0.005
 # Linux gives connections the ports from 32768 on unless told otherwise; well-known servers lie below 20000.
@@ -31,6 +31,35 @@ _FIRST_FREE_PORT: Final = 20_000
 _USUAL_FIRST_GIVEN_PORT: Final = 32_768
 _SETPRIV: Final = shutil.which("setpriv")
 
+
+
+class StartedProcess(Protocol):
+    """What is used of :class:`subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+
+
+class Starter(Protocol):
+    """Starts a command with these files as its stdin, stdout and stderr, in a session of its own.
+
+    It returns None for a command that it does not start. ``environment`` and ``directory`` are this process's own when
+    None. The process must end with this one.
+    """
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        files: tuple[Path, Path, Path],
+        environment: Mapping[str, str] | None,
+        directory: Path | None,
+    ) -> StartedProcess | None: ...
+
+
+_starter: Starter | None = None
 _live: set[ChildProcess] = set()
 _spawn_requests: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
 _spawn_requests = queue.SimpleQueue()
@@ -53,36 +82,20 @@ class ChildProcess:
         *,
         environment: Mapping[str, str] | None = None,
         working_directory: Path | None = None,
+        stdin_path: Path | None = None,
     ) -> None:
         """Start ``command``; its output goes to ``NAME.out`` and ``NAME.err`` in ``directory``.
 
-        ``environment`` and ``working_directory`` are this process's own when None.
+        ``environment`` and ``working_directory`` are this process's own when None. It reads ``stdin_path``, or nothing.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.stdout_path = directory / f"{name}.out"
         self.stderr_path = directory / f"{name}.err"
-        # The shell's question closes the gap in which this process dies before setpriv has asked for the signal.
-        dies_with_us = (
-            [_SETPRIV, "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" -eq "$0" ] && exec "$@"', str(os.getpid())]
-            if _SETPRIV
-            else []
-        )
-
-        def start() -> subprocess.Popen[bytes]:
-            with self.stdout_path.open("wb") as out, self.stderr_path.open("wb") as err:
-                return subprocess.Popen(
-                    [*dies_with_us, *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    env=dict(environment) if environment is not None else None,
-                    cwd=working_directory,
-                    start_new_session=True,
-                )
-
+        files = (stdin_path or Path(os.devnull), self.stdout_path, self.stderr_path)
+        started = _starter(command, files, environment, working_directory) if _starter is not None else None
         self._group_killed = False
-        self._process = _start_in_spawner(start)
+        self._process = started or _start_in_spawner(command, files, environment, working_directory)
         _live.add(self)
 
     @property
@@ -169,7 +182,23 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _start_in_spawner(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def set_starter(starter: Starter | None) -> None:
+    """Ask ``starter`` first, whenever a child is started in this process; None ends that."""
+    global _starter
+    _starter = starter
+
+
+def dying_with_this_process(command: Sequence[str]) -> list[str]:
+    """Return the command with which a process of this one's spawner thread ends when this process does."""
+    if _SETPRIV is None:
+        return list(command)
+    # The shell's question closes the gap in which this process dies before setpriv has asked for the signal.
+    ask = '[ "$PPID" -eq "$0" ] && exec "$@"'
+    return [_SETPRIV, "--pdeathsig", "KILL", "sh", "-c", ask, str(os.getpid()), *command]
+
+
+def start_in_spawner(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Call ``start`` in the thread that lives as long as the interpreter, and return the process."""
     global _spawner
     with _spawner_lock:
         if _spawner is None or not _spawner.is_alive():  # not alive: this process was forked from the one that had it
@@ -178,6 +207,27 @@ def _start_in_spawner(start: Callable[[], subprocess.Popen[bytes]]) -> subproces
     started: Future[subprocess.Popen[bytes]] = Future()
     _spawn_requests.put((start, started))
     return started.result()
+
+
+def _start_in_spawner(
+    command: Sequence[str],
+    files: tuple[Path, Path, Path],
+    environment: Mapping[str, str] | None,
+    directory: Path | None,
+) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
+        with files[0].open("rb") as given, files[1].open("wb") as out, files[2].open("wb") as err:
+            return subprocess.Popen(
+                dying_with_this_process(command),
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                env=dict(environment) if environment is not None else None,
+                cwd=directory,
+                start_new_session=True,
+            )
+
+    return start_in_spawner(start)
 
 
 def _spawn_forever() -> None:

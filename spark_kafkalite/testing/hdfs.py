@@ -99,6 +99,10 @@ class MiniHdfs:
         finally:
             process.kill()
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process has the address, and does not own the cluster's process."""
+        return {**self.__dict__, "_process": None}
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -113,6 +113,9 @@ class SecureKafka(ApacheKafka):
             format_arguments=scram,
         )
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "tokens": None}
+
     def client_settings(
         self, listener: SecuredListener, mechanism: str | None = None, user: User = ALICE
     ) -> dict[str, str]:

@@ -46,6 +46,19 @@ class TokenRequest:
     content_type: str
 
 
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """The name that tokens bear, and the private key (PEM) that signs them."""
+
+    name: str
+    key_pem: bytes
+
+    def key(self) -> object:
+        from cryptography.hazmat.primitives import serialization
+
+        return serialization.load_pem_private_key(self.key_pem, None)
+
+
 class TokenEndpoint:
     """The identity provider; to be used in a ``with`` statement, or started and stopped.
 
@@ -63,8 +76,11 @@ class TokenEndpoint:
         audience: str = "kafka",
         lifetime_s: float = 3600.0,
         host: str = "127.0.0.1",
+        issued_as: Issuer | None = None,
     ) -> None:
         """``signed`` says whether tokens are signed by RS256 or not at all; the latter needs no ``cryptography``.
+
+        With ``issued_as`` its tokens are those of another endpoint, whose keys verify them.
 
         With ``tls_context``, a server's, it speaks HTTPS. ``subject`` is the principal in tokens, by default the
         client's id. Tokens live for ``lifetime_s``, which may be changed at any time.
@@ -79,10 +95,13 @@ class TokenEndpoint:
         self._stopped = threading.Event()
         self._serial = 0
         self._changed = threading.Condition()
-        self._key: Any = _new_key() if signed else None
+        self._key: Any = None
+        if signed:
+            self._key = _new_key() if issued_as is None else issued_as.key()
         self._server = _Server((host, 0), self, tls_context)
         scheme = "http" if tls_context is None else "https"
         self.base_url = f"{scheme}://{host}:{self._server.server_address[1]}"
+        self._issuer = self.base_url if issued_as is None else issued_as.name
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
@@ -98,7 +117,14 @@ class TokenEndpoint:
     @property
     def issuer(self) -> str:
         """What tokens name as their issuer."""
-        return self.base_url
+        return self._issuer
+
+    def as_issuer(self) -> Issuer:
+        """Return what another endpoint, in another process say, needs to give this one's tokens."""
+        from cryptography.hazmat.primitives import serialization
+
+        form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        return Issuer(self.issuer, self._key.private_bytes(serialization.Encoding.PEM, form, plain))
 
     @property
     def request_count(self) -> int:

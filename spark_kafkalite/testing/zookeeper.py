@@ -175,6 +175,10 @@ class ZooKeeperServer:
             f"{line}\n" for line in self._ensemble
         )
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy in another process has the address, and does not own the server's process."""
+        return {**self.__dict__, "_process": None}
+
     def _running(self) -> ChildProcess:
         if self._process is None:
             raise ChildFailed("ZooKeeper is not running: call start() first")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.conftest import fetch_or_skip
-from tests.interop.support.java_tools import JavaTools
+from tests.pool.names import own_numbers
 
-_topic_numbers = itertools.count(1)
+_topic_numbers = own_numbers()
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +41,3 @@ def topic(admin: Admin) -> str:
     name = f"topic-{next(_topic_numbers)}"
     admin.create_topic(name, 4, 1)
     return name
-
-
-@pytest.fixture(scope="session")
-def java_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTools]:
-    """Apache Kafka's tools in one JVM. Mark the test ``kafka``."""
-    if (reason := apache_kafka_part.available()) is not None:
-        pytest.skip(reason)
-    fetch_or_skip(jars.APACHE_KAFKA)
-    with JavaTools(tmp_path_factory.mktemp("java-tools")) as running:
-        yield running

@@ -1,0 +1,132 @@
+"""A pytest plug-in: runs test files that the pool's runner hands out, one after the other, in one session.
+
+Each file is collected when its turn comes, by one process only: to collect all 13,000 tests takes 40 CPU seconds. What
+session fixtures start lives on from file to file. The runner (``pool.runner``) starts the process with
+``-p tests.pool.worker`` and its address in KAFKALITE_TEST_POOL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.pool.costs import Cost, tree_cpu_s
+
+POOL_VARIABLE: Final = "KAFKALITE_TEST_POOL"
+
+
+class Worker:
+    """The plug-in. It tells the runner how each file went, and gets the next one."""
+
+    def __init__(self, runner: Connection) -> None:
+        self._runner = runner
+        self._counts: Counter[str] = Counter()
+        self._failures: list[tuple[str, str]] = []
+        self._times: list[tuple[float, str]] = []
+        self._root: pytest.Collector | None = None
+        self._nodes: dict[Path, pytest.Collector] = {}
+        self._began_s, self._used_s = time.monotonic(), tree_cpu_s(os.getpid())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        session.items = []
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        file = self._next_file()
+        items = self._collected(session, file)
+        while file is not None:
+            following, next_items = None, list[pytest.Item]()
+            if not items:
+                self._report(file)
+                following = self._next_file()
+                next_items = self._collected(session, following)
+            for number, item in enumerate(items):
+                if number + 1 < len(items):
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=items[number + 1])
+                    continue
+                # The next file's first test says which fixtures live on.
+                following = self._next_file()
+                next_items = self._collected(session, following)
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_items[0] if next_items else None)
+                self._report(file)
+            file, items = following, next_items
+        session.testscollected = 1
+        return True
+
+    def _next_file(self) -> str | None:
+        self._runner.send(("next", None))
+        file: str | None = self._runner.recv()
+        return file
+
+    def _collected(self, session: pytest.Session, file: str | None) -> list[pytest.Item]:
+        """Return the tests of a file, in their order, without those that are not selected."""
+        if file is None:
+            return []
+        module = self._node(session, session.config.rootpath / file)
+        # None: a conftest leaves it out.
+        items = [] if module is None else list(session.genitems(module))
+        session.items = items
+        session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+        return items
+
+    def _node(self, session: pytest.Session, path: Path) -> pytest.Collector | None:
+        """Return the collector of a file or folder. A folder keeps its node: its fixtures belong to it."""
+        if path == session.config.rootpath:
+            if self._root is None:
+                self._root = session.ihook.pytest_collect_directory(path=path, parent=session)
+            return self._root
+        if path not in self._nodes:
+            parent = self._node(session, path.parent)
+            assert parent is not None
+            # The hook also loads the folder's conftest.
+            report = parent.ihook.pytest_make_collect_report(collector=parent)
+            if not report.passed:
+                raise pytest.UsageError(f"{parent.nodeid}: {report.longreprtext}")
+            self._nodes |= {each.path: each for each in report.result if isinstance(each, pytest.Collector)}
+        return self._nodes.get(path)
+
+    def _report(self, file: str) -> None:
+        """Say how the file went and what it cost, its collection included."""
+        now_s, used_s = time.monotonic(), tree_cpu_s(os.getpid())
+        cpu_s = used_s - self._used_s
+        cost = Cost(cpu_s, max(0.0, now_s - self._began_s - cpu_s))
+        self._runner.send(("done", (file, dict(self._counts), self._failures, self._times, cost)))
+        self._counts, self._failures, self._times = Counter(), [], []
+        self._began_s, self._used_s = now_s, used_s
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self._times.append((report.duration, report.nodeid))
+        if report.failed:
+            self._fail("failed" if report.when == "call" else "error", report.nodeid, _text(report))
+        elif report.skipped:
+            self._counts["skipped"] += 1
+        elif report.when == "call":
+            self._counts["passed"] += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._fail("error", report.nodeid, _text(report))
+        elif report.skipped:
+            self._counts["skipped"] += 1
+
+    def _fail(self, outcome: str, test: str, text: str) -> None:
+        self._counts[outcome] += 1
+        self._failures.append((test, text))
+
+
+def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
+    sections = [f"--- {title} ---\n{content}" for title, content in report.sections]
+    return "\n".join([report.longreprtext, *sections])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Worker(Client(os.environ[POOL_VARIABLE])), "kafkalite-pool-worker")
