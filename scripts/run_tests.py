@@ -149,7 +149,7 @@ class Run:
         for suites in [self._suites] if together else [[suite] for suite in self._suites]:
             size = max(suite.workers for suite in suites)
             with Parts():
-                Pool([suite.kind() for suite in suites], size, self._known, self._show).run()
+                Pool([suite.kind() for suite in suites], size, self._known, self._show, ROOT).run()
 
     def _show(self, result: FileResult) -> None:
         name = result.kind.prefix + result.file

@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Order and chance follow the run's one seed, unless a command names another for the order."""
     if getattr(config.option, "randomly_seed", None) == "default":
         config.option.randomly_seed = SEED
-    if config.option.hypothesis_seed is None:
+    if getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = str(SEED)
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
+from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 def kafkalite(*arguments: str, given: bytes = b"") -> str:
-    command = [sys.executable, "-m", "spark_kafkalite.cli", *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
-    return done.stdout.decode()
+    done = run_command(*arguments, input=given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_commands_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.model_broker import ModelBroker
+from tests.pool.forking import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -40,13 +41,10 @@ def topic() -> str:
 
 
 def kafkalite(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_kafkalite.cli", *arguments], input=given, capture_output=True, timeout=TIMEOUT_S
-    )
-    out, err = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in err, err
-    assert "\x1b" not in out + err, "no colours and bars in a pipe"
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    done = run_command(*arguments, input=given)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr, "no colours and bars in a pipe"
+    return done
 
 
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.cli import main
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.pool.forking import run_command
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,7 @@ class Command:
         self._bootstrap = broker.bootstrap
 
     def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "spark_kafkalite.cli", *arguments, "--bootstrap-server", self._bootstrap]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = run_command(*arguments, "--bootstrap-server", self._bootstrap)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done

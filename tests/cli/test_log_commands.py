@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.pool.forking import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def kafkalite(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "spark_kafkalite.cli", *arguments, "--bootstrap-server", broker.bootstrap]
-    done = subprocess.run(command, capture_output=True, timeout=30, text=True)
+    done = run_command(*arguments, "--bootstrap-server", broker.bootstrap)
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr

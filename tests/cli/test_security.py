@@ -18,6 +18,7 @@ from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, A
 from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests import canary
 from tests.paths import PROJECT
+from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -38,15 +39,11 @@ class Done:
 
 
 def kafkalite(*arguments: str, given: bytes = b"", **environment: str) -> Done:
-    command = [sys.executable, "-m", "spark_kafkalite.cli", *arguments]
     began = time.monotonic()
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment or None) as process:
-        out, err = process.communicate(given, timeout=60)
-    seconds = time.monotonic() - began
-    done = Done(process.returncode, out.decode(), err.decode(), seconds)
+    ended = run_command(*arguments, input=given, environment=environment or None)
+    done = Done(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - began)
     assert "Traceback" not in done.err, done.err
-    assert [leak for text in (out, err) for leak in canary.leaks(text)] == []
+    assert [leak for text in (done.out, done.err) for leak in canary.leaks(text.encode())] == []
     return done
 
 

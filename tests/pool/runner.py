@@ -63,12 +63,14 @@ class Pool:
         size: int,
         known: Mapping[str, Cost],
         on_result: Callable[[FileResult], None],
+        root: Path = PROJECT,
     ) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self._queues = {kind.name: longest_first(kind.files, known, kind.prefix) for kind in kinds}
         self._running: Counter[str] = Counter()
         self._size = size
         self._on_result = on_result
+        self._root = root
         self._lock = threading.Lock()
         self._workers_started = 0
         self._directory = tempfile.TemporaryDirectory(prefix="kafkalite-pool-")
@@ -123,7 +125,7 @@ class Pool:
         begun: list[str] = []
         with Listener(address) as listener, log.open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=self._root, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
             threading.Thread(target=_connect_at_the_end, args=(process, address), daemon=True).start()
             asked = False

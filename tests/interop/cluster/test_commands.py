@@ -21,6 +21,7 @@ from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.pool.forking import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +29,10 @@ COMMAND = [sys.executable, "-m", "spark_kafkalite.cli"]
 
 
 def kafkalite(*arguments: str, code: int = 0, given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*COMMAND, *arguments], input=given, capture_output=True, timeout=60)
-    out, err = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in err, err
-    assert done.returncode == code, out + err
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    done = run_command(*arguments, input=given)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 @dataclass

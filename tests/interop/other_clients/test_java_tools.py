@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_tools import JavaTools
+from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -128,10 +128,7 @@ def test_settings_altered_by_kafkas_tool(broker: BrokerProcess, tool: Tool) -> N
             "DEFAULT_CONFIG:log.retention.ms=604800000}"
         ) in shown
         # Ours says the same.
-        command = [sys.executable, "-m", "spark_kafkalite.cli", "configs", "--describe", *of_topic]
-        ours = subprocess.run(
-            [*command, "--bootstrap-server", broker.bootstrap], check=True, capture_output=True, text=True, timeout=30
-        )
+        ours = run_command("configs", "--describe", *of_topic, "--bootstrap-server", broker.bootstrap)
         assert ours.stdout == shown
         by_default = ("--entity-type", "brokers", "--entity-default")
         tool(configs, "--alter", *by_default, "--add-config", "log.flush.interval.ms=5000")

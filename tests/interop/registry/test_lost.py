@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -90,8 +90,7 @@ def broker(data: Path) -> Iterator[BrokerProcess]:
 
 
 def rebuild(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "rebuild", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run_command("registry", "rebuild", *map(str, arguments))
 
 
 def remove(*found: str) -> Callable[[Path], None]:
