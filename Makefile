@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars build lint format check test test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,14 +85,20 @@ format: setup ## Let ruff rewrite what it can
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-check: lint ## lint, types, layers, unit tests and the simulator, in about two minutes
-	@$(PY) scripts/run_tests.py unit simulator
+check: setup ## lint, types, layers, unit tests and the simulator's main tests: at most two minutes
+	@$(PY) scripts/run_tests.py --lint check
 
-test: lint setup-spark42 setup-pandas setup-jars ## check, then everything else; slowest ten and a summary at the end
+# What a machine needs for them is installed first; the clock of the fifteen minutes starts after it.
+setup-test: setup setup-spark42 setup-pandas setup-jars
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif
-	@$(PY) scripts/run_tests.py
+
+test: setup-test ## All tests and lint in one pool: at most fifteen minutes on two quiet cores
+	@$(PY) scripts/run_tests.py --lint
+
+costs: setup-test ## The same on a quiet machine; writes what each file costs to tests/costs.json
+	@$(PY) scripts/run_tests.py --lint --write-costs
 
 # Each has an environment of its own; its kernel lies beside the others' in the source tree, under a name of its own.
 test-pythons: setup ## Unit, twin, golden and contract tests on the other interpreters that this machine has

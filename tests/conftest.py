@@ -62,14 +62,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Leave out what is for the soak, and put files with slow tests first: workers take files in this order, and none
-    ends with a long one alone.
-    """
+    """Leave out what is for the soak."""
     if not SOAK and (left_out := [item for item in items if item.get_closest_marker("soak")]):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
 
 
 def fail_if_skipped_in_ci(report: Any) -> Any:

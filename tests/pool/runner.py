@@ -8,6 +8,7 @@ run them. A process that dies fails the file that it ran, and another one takes 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import tempfile
@@ -72,7 +73,7 @@ class Pool:
         self._on_result = on_result
         self._root = root
         self._lock = threading.Lock()
-        self._workers_started = 0
+        self._numbers = itertools.count(1)
         self._directory = tempfile.TemporaryDirectory(prefix="kafkalite-pool-")
 
     def run(self) -> None:
@@ -105,12 +106,11 @@ class Pool:
                 return None
             kind = min(open_kinds, key=lambda each: self._running[each.name] / each.workers)
             self._running[kind.name] += 1
-            self._workers_started += 1
             return kind
 
     def _run_worker(self, kind: Kind) -> None:
         """Run one process until it has nothing left to do, or dies."""
-        number = self._workers_started
+        number = next(self._numbers)
         address = str(Path(self._directory.name) / f"worker-{number}")
         log = Path(self._directory.name) / f"worker-{number}.log"
         environment = {

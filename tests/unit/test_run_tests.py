@@ -57,67 +57,17 @@ def write(root: Path, name: str, content: str) -> None:
     (root / name).write_text(content)
 
 
-def last_line(capfd: pytest.CaptureFixture[str]) -> str:
-    return capfd.readouterr().out.strip().splitlines()[-1].strip("= ")
+def closing_line(output: str) -> str:
+    """Return the last line without the time."""
+    return output.strip().splitlines()[-1].strip("= ").rpartition(" in ")[0]
 
 
-def test_all_suites_are_summed_up_in_the_last_line(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runner.main([]) == 0
-    assert last_line(capfd).startswith("2 passed in ")
-
-
-def test_another_environment_can_be_named_for_all_suites(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[str] = []
-
-    def interpreter(suite: Any) -> str:
-        used.append(suite.environment)
-        return sys.executable
-
-    monkeypatch.setattr(runner, "interpreter", interpreter)
-    assert runner.main(["--environment", ".venv-other", "one", "two"]) == 0
-    assert used == [".venv-other"] * 2
-
-
-def test_one_suite_can_be_named(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runner.main(["two"]) == 0
-    assert last_line(capfd).startswith("1 passed in ")
-
-
-def test_a_failure_in_the_first_suite_fails_the_run_and_the_others_run(
-    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_run_without_failures(
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, "tests/one/test_more.py", FAILS)
-    assert runner.main([]) == 1
-    assert last_line(capfd).startswith("1 failed, 2 passed in ")
-
-
-def test_a_suite_without_tests_fails_the_run(runner: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "tests/one/test_one.py").write_text("")
-    assert runner.main([]) == 1
-
-
-def test_a_process_that_dies_fails_its_file_and_another_one_runs_the_rest(
-    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, "tests/one/test_more.py", DIES)
-    assert runner.main([]) == 1
-    said = capfd.readouterr().out
-    assert said.strip().splitlines()[-1].strip("= ").startswith("1 error, 2 passed in ")
-    assert "FAILED tests/one/test_more.py" in said
-    assert "ended with exit code 3" in said
-
-
-def test_a_process_that_cannot_begin_fails_the_run(
-    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tests" / "conftest.py").write_text("raise SystemExit(5)\n")
-    assert runner.main(["one"]) == 1
-    assert "ended with exit code" in capfd.readouterr().out
-
-
-def test_fixtures_of_a_session_live_from_file_to_file(
-    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    """All suites are summed up, one that runs the same files again too. A session's fixtures live from file to file."""
+    again = replace(runner.TEST[0], name="again", is_second_run=True)
+    monkeypatch.setattr(runner, "TEST", (*runner.TEST, again))
     with (tmp_path / "tests" / "conftest.py").open("a") as conftest:
         conftest.write(
             "\nimport itertools\n_counts = itertools.count(1)\n"
@@ -125,31 +75,58 @@ def test_fixtures_of_a_session_live_from_file_to_file(
         )
     for name in ("a", "b", "c"):
         write(tmp_path, f"tests/two/test_{name}.py", "def test_started(started): assert started == 1\n")
-    assert runner.main(["two"]) == 0
-    assert last_line(capfd).startswith("4 passed in ")
+    write(tmp_path, "tests/two/test_skipped.py", SKIPS)
+    assert runner.main([]) == 0
+    said = capfd.readouterr().out
+    assert closing_line(said) == "6 passed, 1 skipped"
+    assert "again:tests/one/test_one.py" in said
 
 
-def test_a_file_that_cannot_be_imported_fails_the_run(
+def test_every_kind_of_failure_fails_the_run(
     runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, "tests/one/test_more.py", "import no_such_module\n")
-    assert runner.main(["one"]) == 1
-    assert "no_such_module" in capfd.readouterr().out
+    """The process that dies fails its file, and another one runs what is left."""
+    write(tmp_path, "tests/one/test_dies.py", DIES)
+    write(tmp_path, "tests/one/test_fails.py", FAILS)
+    write(tmp_path, "tests/one/test_import.py", "import no_such_module\n")
+    assert runner.main(["one", "two"]) == 1
+    said = capfd.readouterr().out
+    assert closing_line(said) == "1 failed, 2 error, 2 passed"
+    assert "FAILED tests/one/test_dies.py" in said
+    assert "ended with exit code 3" in said
+    assert "No module named 'no_such_module'" in said
 
 
-def test_arguments_after_two_dashes_go_to_pytest(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runner.main(["one", "--", "-k", "nothing_of_the_kind"]) == 1
-    assert "no tests" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(("content", "in_ci"), [(SKIPS, 1), (SKIPS_AS_A_WHOLE, 1), (EXPECTED_TO_FAIL, 0)])
-def test_a_skip_is_a_failure_in_ci_and_nowhere_else(
-    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, in_ci: int
+def test_a_process_that_cannot_begin_fails_the_run(
+    runner: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, "tests/one/test_more.py", content)
-    assert runner.main(["one"]) == 0
+    (tmp_path / "tests" / "conftest.py").write_text("raise SystemExit(5)\n")
+    assert runner.main(["two"]) == 1
+    assert "ended with exit code" in capfd.readouterr().out
+
+
+def test_a_suite_without_tests_fails_the_run(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["two", "--", "-k", "nothing_of_the_kind"]) == 1
+    assert closing_line(capfd.readouterr().out) == "no tests ran"
+
+
+def test_a_skip_is_a_failure_in_ci(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "tests/two/test_skipped.py", SKIPS)
+    write(tmp_path, "tests/two/test_as_a_whole.py", SKIPS_AS_A_WHOLE)
+    write(tmp_path, "tests/two/test_expected.py", EXPECTED_TO_FAIL)
     monkeypatch.setenv("CI", "true")
-    assert runner.main(["one"]) == in_ci
+    assert runner.main(["two"]) == 1
+    # What is expected to fail is not wanting in anything.
+    assert closing_line(capfd.readouterr().out) == "1 failed, 1 error, 1 passed, 1 skipped"
+
+
+def test_another_environment_can_be_named_for_all_suites(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(runner, "interpreter", lambda suite: used.append(suite.environment) or sys.executable)
+    assert runner.main(["--environment", ".venv-other", "two"]) == 0
+    assert used == [".venv-other"]
 
 
 def test_make_test_runs_every_file_in_one_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +134,3 @@ def test_make_test_runs_every_file_in_one_suite(monkeypatch: pytest.MonkeyPatch)
     kinds = [suite.kind() for suite in module.TEST if not suite.is_second_run]
     run = sorted(file for kind in kinds for file in kind.files)
     assert run == sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py"))
-
-
-def test_a_second_run_of_a_file_has_a_cost_of_its_own(
-    runner: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    again = replace(runner.TEST[0], name="again", is_second_run=True)
-    monkeypatch.setattr(runner, "TEST", (runner.TEST[0], again))
-    assert runner.main([]) == 0
-    said = capfd.readouterr().out
-    assert "again:tests/one/test_one.py" in said
-    assert said.strip().splitlines()[-1].strip("= ").startswith("2 passed in ")
