@@ -7,6 +7,9 @@ and not their number. Work that one slice completes is completed at once, withou
 small. So as not to let many small ones add up, all that is done in one pass shares less than two slices' time: once it
 is used up, what comes later in that pass waits for its turn.
 
+:class:`Slices` owns the clock by which slices and passes end. Whatever shares its passes reads that clock
+(:attr:`Slices.now`) and no other, so that a test or a simulation sets the time of a whole broker in one place.
+
 Between two yields nothing else runs on the loop; after a yield everything may have changed. So work yields only where
 it can go on from what it then finds, and relies on nothing that it looked up before.
 """
@@ -36,6 +39,8 @@ _ELEMENTS_AT_ONCE = 256
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 Work = Generator["asyncio.Future[Any] | None", None, T]
+# A clock for slices: seconds that never go back, since any time.
+Now = Callable[[], float]
 
 
 class _Waiting(Generic[T]):
@@ -56,15 +61,18 @@ class NotFinished(Exception):
         self.future = future
 
 
-def run_slice(work: Work[T], slice_s: float = SLICE_S) -> T:
-    """Run ``work`` for one slice and return its result. Raises NotFinished, and whatever the work raises."""
-    until_s = perf_counter() + slice_s
+def run_slice(work: Work[T], now: Now, slice_s: float = SLICE_S) -> T:
+    """Run ``work`` for one slice and return its result. Raises NotFinished, and what the work raises.
+
+    The work takes at least one step, whatever the clock shows.
+    """
+    until_s = now() + slice_s
     try:
         while True:
             future = next(work)
             if future is not None:
                 break
-            if perf_counter() >= until_s:
+            if now() >= until_s:
                 break
     except StopIteration as end:
         result: T = end.value
@@ -151,10 +159,13 @@ class Slices:
         "_told_beyond_s",
         "_used_s",
         "is_spent",
+        "now",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, now: Now = perf_counter) -> None:
+        """``now`` is the clock of all that shares the passes of this loop."""
         self._loop = loop
+        self.now = now
         is_counted = hasattr(loop, "pass_count")
         self._counter: CountsPasses = cast("CountsPasses", loop) if is_counted else _Uncounted()
         # From when on the next pass has to be told of.
@@ -172,8 +183,11 @@ class Slices:
     # The pass of the loop -------------------------------------------------------------------------------------------
 
     def note(self, since_s: float) -> None:
-        """Count what was done since then (``time.perf_counter``) for this pass; time is counted once, however often."""
-        now_s = perf_counter()
+        """Count what was done since then (by :attr:`now`) for this pass.
+
+        Time is counted once, however often it is noted.
+        """
+        now_s = self.now()
         if since_s < self._noted_until_s:
             since_s = self._noted_until_s
         self._noted_until_s = now_s
@@ -219,9 +233,9 @@ class Slices:
             raise NotFinished
         if self._pass != self._counter.pass_count:
             self._begin_pass()
-        since_s = perf_counter()
+        since_s = self.now()
         try:
-            return run_slice(work, min(SLICE_S, PASS_S - self._used_s))
+            return run_slice(work, self.now, min(SLICE_S, PASS_S - self._used_s))
         finally:
             self.note(since_s)
 
@@ -290,7 +304,7 @@ class Slices:
             self._forgets.cancel()
             self._forget()
         waiting = self._ready.popleft()
-        since_s = perf_counter()
+        since_s = self.now()
         try:
             if not waiting.dropped:
                 self._run_slice_of(waiting)
@@ -301,7 +315,7 @@ class Slices:
     def _run_slice_of(self, waiting: _Waiting[Any]) -> None:
         # It may be dropped by what it does itself: it closes the connection for which it is done, say.
         try:
-            result = run_slice(waiting.work)
+            result = run_slice(waiting.work, self.now)
         except NotFinished as unfinished:
             if waiting.dropped:
                 waiting.work.close()
@@ -362,13 +376,13 @@ class Turn:
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        self._until_s = perf_counter() + SLICE_S
+        self._until_s = slices.now() + SLICE_S
 
     async def pause(self) -> None:
         """Let others have their turn if this one has lasted a slice."""
-        if perf_counter() >= self._until_s:
+        if self._slices.now() >= self._until_s:
             await self._slices.next_turn()
-            self._until_s = perf_counter() + SLICE_S
+            self._until_s = self._slices.now() + SLICE_S
 
 
 def _nothing() -> Work[None]:

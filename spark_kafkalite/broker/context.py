@@ -69,7 +69,7 @@ class BrokerContext:
     listeners: dict[str, Listener]
     inner_wire: InnerWire
     peers: Peers
-    gate: Gate = field(default_factory=Gate)
+    gate: Gate
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
     @property

@@ -37,6 +37,7 @@ from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
@@ -132,6 +133,7 @@ class BrokerStart:
     # What is not there where time and network are simulated.
     make_io = IoThreads
     make_peers = Peers
+    make_slices = Slices
     read_boot_id = staticmethod(boot_id)
 
     def __init__(
@@ -195,7 +197,7 @@ class BrokerStart:
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
-        config, slices = self.config, Slices(loop)
+        config, slices = self.config, self.make_slices(loop)
         settings, view = DynamicConfig(config), ClusterView()
         inner_wire = InnerWire(
             config.broker_id,
@@ -428,6 +430,7 @@ class BrokerStart:
             listeners,
             ground.inner_wire,
             ground.peers,
+            Gate(ground.slices.now),
         )
 
     def _start_replication(

@@ -30,7 +30,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
@@ -97,6 +96,7 @@ class Connection:
         "_incoming",
         "_muted_until_s",
         "_next_turn",
+        "_now",
         "_outbox",
         "_owner",
         "_pending",
@@ -130,6 +130,8 @@ class Connection:
         self._turn_s = 0.0
         self._turn_ends_s = math.inf
         self._next_turn = NextTurn(owner.slices)
+        # The clock by which turns end; the loop's is another.
+        self._now = owner.slices.now
         self.closed = False
         # When bytes last came, and when they last came or went.
         self.received_s = self.last_activity_s = owner.loop.time()
@@ -145,7 +147,7 @@ class Connection:
         """Serve the client for a slice."""
         if self.closed:
             return
-        self._turn_ends_s = perf_counter() + SLICE_S
+        self._turn_ends_s = self._now() + SLICE_S
         try:
             if self._frames.stashed_bytes:
                 self._maybe_resume()
@@ -159,7 +161,7 @@ class Connection:
     def _take_turn(self) -> None:
         """Read, and serve what was read."""
         slices = self._owner.slices
-        self._turn_s = perf_counter()
+        self._turn_s = self._now()
         try:
             if self._channel.needs_handshake and not self._shake_hands():
                 return
@@ -266,7 +268,7 @@ class Connection:
                 continue
             if served:
                 slices.note(self._turn_s)
-                if slices.is_spent or perf_counter() >= self._turn_ends_s:
+                if slices.is_spent or self._now() >= self._turn_ends_s:
                     frames.put_back(frame)
                     self._stash()
                     self._schedule_flush()
@@ -313,19 +315,22 @@ class Connection:
         )
 
     def _maybe_resume(self) -> None:
-        """Serve what is stashed and read on when nothing speaks against it any more."""
+        """Serve what is stashed, and read on when nothing prevents it any more."""
         frames = self._frames
+        served = False
         while frames.stashed_bytes and not self._serving:
             if self._is_congested():
                 return
-            if perf_counter() >= self._turn_ends_s:
+            # Not before a request is served: with a slow clock, a turn would be over before it has done anything.
+            if served and self._now() >= self._turn_ends_s:
                 self._next_turn.ask(self._turn_has_come)
                 return
             if not self._next_turn.is_now(self._turn_has_come):
                 return
-            self._turn_s = perf_counter()
+            self._turn_s = self._now()
             self.last_activity_s = self.now_s()
             self._serve_received()
+            served = True
         if not self._readiness.reading and not self.closed and not frames.stashed_bytes and not self._is_congested():
             self._readiness.set_reading(True)
 

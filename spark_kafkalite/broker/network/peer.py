@@ -22,7 +22,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.broker.network.channel import Buffer, PlainChannel
@@ -367,7 +366,7 @@ class PeerConnection:
 
     def _take_turn(self, work: Callable[[], None]) -> None:
         """Read, or give answers; then send what has been asked meanwhile."""
-        since_s = perf_counter()
+        since_s = self._slices.now()
         self._in_turn = True
         try:
             work()

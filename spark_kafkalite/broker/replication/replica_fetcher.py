@@ -375,7 +375,7 @@ class LeaderFetcher:
         self._is_working = True
         try:
             # The connection's turn counts the time.
-            run_slice(work)
+            run_slice(work, self._slices.now)
         except NotFinished as unfinished:
             connection.hold()
             self._slices.go_on(work, unfinished.future, lambda _, error: self._worked(connection, error))

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from time import perf_counter
 from typing import TypeVar
 
-from spark_kafkalite.slices import PASS_S, Work
+from spark_kafkalite.slices import PASS_S, Now, Work
 
 T = TypeVar("T")
 
@@ -24,9 +23,11 @@ AT_ONCE = 4
 class Gate:
     """Lets a number of works in at a time."""
 
-    __slots__ = ("_inside", "_limit", "_waiting")
+    __slots__ = ("_inside", "_limit", "_now", "_waiting")
 
-    def __init__(self, limit: int = AT_ONCE) -> None:
+    def __init__(self, now: Now, limit: int = AT_ONCE) -> None:
+        """``now`` is the clock of the slices in which the works are done (``Slices.now``)."""
+        self._now = now
         self._limit = limit
         self._inside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -69,9 +70,10 @@ class Gate:
 
     def when_long(self, work: Work[T]) -> Work[T]:
         """Do the work for a pass's time, and what is left of it inside."""
-        until_s = perf_counter() + PASS_S
+        now = self._now
+        until_s = now() + PASS_S
         try:
-            while perf_counter() < until_s:
+            while now() < until_s:
                 yield next(work)
         except StopIteration as end:
             result: T = end.value
