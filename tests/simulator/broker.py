@@ -20,6 +20,7 @@ from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
+from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.connection import ServedConnection
 from tests.simulator.network import Network, Wire
@@ -214,6 +215,9 @@ class _Start(BrokerStart):
 
     def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
         return _Threads(self.owner.owner.world, loop)
+
+    def make_slices(self, loop: Any) -> Slices:  # type: ignore[override]
+        return Slices(loop, self.owner.owner.world.turn_s)
 
     def make_peers(self, loop: Any, *_: Any) -> Any:  # type: ignore[override]
         owner = self.owner.owner

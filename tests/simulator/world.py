@@ -14,13 +14,11 @@ import asyncio
 import heapq
 import os
 import random
-import time
 from asyncio import events
 from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
-from spark_kafkalite import slices
 from spark_kafkalite.broker.requests import page_cache
 
 START_S: Final = 1_000.0
@@ -151,8 +149,6 @@ class World:
         # After each pass of a process.
         self.after_each: list[Callable[[], None]] = []
         self._steps = 0
-        # Work in slices ends its turn by the processor's time, which differs from run to run.
-        slices.perf_counter = self._turn_s
         self._urandom, os.urandom = os.urandom, self.random.randbytes
         self._system_random, random._urandom = random._urandom, self.random.randbytes  # type: ignore[attr-defined]
         self._random_state = random.getstate()
@@ -160,7 +156,8 @@ class World:
         # Files in memory are in memory.
         self._is_cached, page_cache._is_cached = page_cache._is_cached, lambda _: True
 
-    def _turn_s(self) -> float:
+    def turn_s(self) -> float:
+        """The clock by which work in slices ends its turns: the processor's time differs from run to run."""
         self._steps += 1
         return self._steps * 1e-6
 
@@ -177,7 +174,6 @@ class World:
 
     def close(self) -> None:
         """End all processes, and take time back from the real ones."""
-        slices.perf_counter = time.perf_counter
         os.urandom = self._urandom
         random._urandom = self._system_random  # type: ignore[attr-defined]
         random.setstate(self._random_state)

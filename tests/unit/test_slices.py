@@ -1,14 +1,12 @@
-"""Work in slices: one slice in a pass of the loop, in turn, and errors to whoever waits."""
+"""Work in slices: one slice in a pass of the loop, in turn; errors reach the caller that waits."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator
 
 import pytest
 
-from spark_kafkalite import slices as slices_module
 from spark_kafkalite.slices import (
     PASS_S,
     SLICE_S,
@@ -22,14 +20,19 @@ from spark_kafkalite.slices import (
     run_slice,
     run_whole,
 )
+from tests.unit.slice_clock import SliceClock
 
 
-def counting(steps: int, seen: list[int] | None = None, step_s: float = 0.0) -> Generator[None, None, int]:
+@pytest.fixture
+def clock() -> SliceClock:
+    return SliceClock()
+
+
+def counting(steps: int, seen: list[int] | None = None, clock: SliceClock | None = None) -> Generator[None, None, int]:
+    """Count the steps. With a clock, each step takes a slice."""
     for step in range(steps):
-        if step_s:
-            until_s = time.perf_counter() + step_s
-            while time.perf_counter() < until_s:
-                pass
+        if clock is not None:
+            clock.take(SLICE_S)
         if seen is not None:
             seen.append(step)
         yield
@@ -41,25 +44,35 @@ def failing() -> Generator[None, None, int]:
     raise ValueError("the work failed")
 
 
-def test_short_work_is_done_at_once() -> None:
-    assert run_slice(counting(3)) == 3
+def test_short_work_is_done_at_once(clock: SliceClock) -> None:
+    assert run_slice(counting(3), clock) == 3
 
 
-def test_long_work_is_interrupted_where_it_yields() -> None:
+def test_long_work_is_interrupted_where_it_yields(clock: SliceClock) -> None:
     seen: list[int] = []
-    work = counting(10, seen, SLICE_S)
+    work = counting(10, seen, clock)
     with pytest.raises(NotFinished):
-        run_slice(work)
+        run_slice(work, clock)
     assert seen == [0]
-    assert run_slice(work, 60) == 10
+    assert run_slice(work, clock, 60) == 10
 
 
-def test_one_slice_in_a_pass_however_much_work_waits() -> None:
+def test_work_takes_a_step_in_each_slice_even_if_the_slice_is_over_at_once() -> None:
+    clock, seen = SliceClock(reading_s=10 * SLICE_S), list[int]()
+    work = counting(3, seen)
+    for step in range(3):
+        with pytest.raises(NotFinished):
+            run_slice(work, clock)
+        assert seen == list(range(step + 1))
+    assert run_slice(work, clock) == 3
+
+
+def test_one_slice_in_a_pass_however_much_work_waits(clock: SliceClock) -> None:
     async def main() -> list[int]:
-        slices = Slices(asyncio.get_running_loop())
+        slices = Slices(asyncio.get_running_loop(), clock)
         done = []
         seen: list[list[int]] = [[] for _ in range(5)]
-        works = [asyncio.ensure_future(slices.run(counting(4, one, SLICE_S))) for one in seen]
+        works = [asyncio.ensure_future(slices.run(counting(4, one, clock))) for one in seen]
         await asyncio.sleep(0)
         while not all(work.done() for work in works):
             before = sum(map(len, seen))
@@ -71,55 +84,55 @@ def test_one_slice_in_a_pass_however_much_work_waits() -> None:
     assert max(asyncio.run(main())) == 1
 
 
-def test_what_the_work_raises_reaches_who_waits_at_once_or_later() -> None:
+def test_what_the_work_raises_reaches_who_waits_at_once_or_later(clock: SliceClock) -> None:
     async def main() -> None:
-        slices = Slices(asyncio.get_running_loop())
+        slices = Slices(asyncio.get_running_loop(), clock)
         with pytest.raises(ValueError, match="the work failed"):
             await slices.run(failing())
 
         def late() -> Generator[None, None, int]:
-            yield from counting(3, None, SLICE_S)
+            yield from counting(3, None, clock)
             return (yield from failing())
 
         with pytest.raises(ValueError, match="the work failed"):
             await slices.run(late())
-        assert await slices.run(counting(3, None, SLICE_S)) == 3
+        assert await slices.run(counting(3, None, clock)) == 3
 
     asyncio.run(main())
 
 
-def test_cancelled_work_ends() -> None:
+def test_cancelled_work_ends(clock: SliceClock) -> None:
     async def main() -> list[int]:
-        slices = Slices(asyncio.get_running_loop())
+        slices = Slices(asyncio.get_running_loop(), clock)
         seen: list[int] = []
-        task = asyncio.ensure_future(slices.run(counting(1000, seen, SLICE_S)))
+        task = asyncio.ensure_future(slices.run(counting(1000, seen, clock)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         before = list(seen)
-        assert await slices.run(counting(2, None, SLICE_S)) == 2
+        assert await slices.run(counting(2, None, clock)) == 2
         assert seen == before
         return seen
 
     assert len(asyncio.run(main())) < 5
 
 
-def test_work_started_by_work_has_its_turn() -> None:
+def test_work_started_by_work_has_its_turn(clock: SliceClock) -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
-        slices = Slices(loop)
+        slices = Slices(loop, clock)
         order: list[str] = []
         finished = loop.create_future()
 
         def inner() -> Generator[None, None, None]:
-            yield from counting(2, None, SLICE_S)
+            yield from counting(2, None, clock)
             order.append("inner")
 
         def outer() -> Generator[None, None, None]:
-            yield from counting(1, None, SLICE_S)
+            yield from counting(1, None, clock)
             slices.start(inner(), lambda *_: finished.set_result(None))
-            yield from counting(1, None, SLICE_S)
+            yield from counting(1, None, clock)
             order.append("outer")
 
         slices.start(outer(), lambda *_: order.append("done"))
@@ -129,10 +142,10 @@ def test_work_started_by_work_has_its_turn() -> None:
     assert asyncio.run(main()) == ["outer", "done", "inner"]
 
 
-def test_work_waits_for_a_future_while_others_go_on() -> None:
+def test_work_waits_for_a_future_while_others_go_on(clock: SliceClock) -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
-        slices = Slices(loop)
+        slices = Slices(loop, clock)
         awaited: asyncio.Future[str] = loop.create_future()
         order: list[str] = []
 
@@ -143,7 +156,7 @@ def test_work_waits_for_a_future_while_others_go_on() -> None:
 
         first = asyncio.ensure_future(slices.run(work()))
         await asyncio.sleep(0)
-        assert await slices.run(counting(3, None, SLICE_S)) == 3
+        assert await slices.run(counting(3, None, clock)) == 3
         order.append("second")
         awaited.set_result("done")
         assert await first == "done"
@@ -152,30 +165,30 @@ def test_work_waits_for_a_future_while_others_go_on() -> None:
     assert asyncio.run(main()) == ["second", "first"]
 
 
-def test_dropped_work_tells_nobody() -> None:
+def test_dropped_work_tells_nobody(clock: SliceClock) -> None:
     async def main() -> None:
-        slices = Slices(asyncio.get_running_loop())
+        slices = Slices(asyncio.get_running_loop(), clock)
         told: list[object] = []
-        drop = slices.start(counting(5, None, SLICE_S), lambda *outcome: told.append(outcome))
+        drop = slices.start(counting(5, None, clock), lambda *outcome: told.append(outcome))
         assert drop is not None
         drop()
-        assert await slices.run(counting(3, None, SLICE_S)) == 3
+        assert await slices.run(counting(3, None, clock)) == 3
         assert told == []
 
     asyncio.run(main())
 
 
-class Passes:
-    """A loop's passes, in a time that goes on only where work takes it; takes the place of ``perf_counter``, too."""
+class Passes(SliceClock):
+    """A loop's passes, and their clock."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        super().__init__()
         self._asked: list[asyncio.Handle] = []
         # How much was asked for in the pass before each.
         self.asked_counts: list[int] = []
 
-    def __call__(self) -> float:
-        return self.now_s
+    def slices(self) -> Slices:
+        return Slices(self, self)  # type: ignore[arg-type]
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         self._asked.append(asyncio.Handle(callback, (), self))  # type: ignore[arg-type]
@@ -195,9 +208,6 @@ class Passes:
     def get_debug(self) -> bool:
         return False
 
-    def take(self, seconds: float) -> None:
-        self.now_s += seconds
-
     def work(self, seconds: float) -> Work[None]:
         """Take so long, a millisecond between two yields."""
         for _ in range(round(seconds * 1000)):
@@ -216,14 +226,13 @@ class CountedPasses(Passes):
 
 
 @pytest.fixture(params=[Passes, CountedPasses])
-def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Passes:
+def passes(request: pytest.FixtureRequest) -> Passes:
     passes: Passes = request.param()
-    monkeypatch.setattr(slices_module, "perf_counter", passes)
     return passes
 
 
 def test_what_is_begun_late_in_a_pass_has_what_is_left_of_it(passes: Passes) -> None:
-    slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
     ended: list[object] = []
 
     def begin() -> None:
@@ -237,7 +246,7 @@ def test_what_is_begun_late_in_a_pass_has_what_is_left_of_it(passes: Passes) -> 
 
 
 def test_what_a_pass_has_used_is_not_forgotten_in_the_middle_of_it(passes: Passes) -> None:
-    slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
 
     def serve() -> None:
         """Serve small requests as long as the pass has time."""
@@ -253,7 +262,7 @@ def test_what_a_pass_has_used_is_not_forgotten_in_the_middle_of_it(passes: Passe
 
 
 def test_little_passes_use_up_nothing_of_each_other(passes: Passes) -> None:
-    slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
 
     def serve() -> None:
         assert not slices.is_spent
@@ -271,27 +280,25 @@ def test_little_passes_use_up_nothing_of_each_other(passes: Passes) -> None:
 def test_a_slice_has_nothing_of_what_the_pass_before_has_used() -> None:
     """Where passes are counted."""
     passes = CountedPasses()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(slices_module, "perf_counter", passes)
-        slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
 
-        def use() -> None:
-            since_s = passes.now_s
-            passes.take(PASS_S * 0.9)
-            slices.note(since_s)
+    def use() -> None:
+        since_s = passes.now_s
+        passes.take(PASS_S * 0.9)
+        slices.note(since_s)
 
-        ended: list[object] = []
+    ended: list[object] = []
 
-        def begin() -> None:
-            slices.start(passes.work(0.002), lambda *outcome: ended.append(outcome))
+    def begin() -> None:
+        slices.start(passes.work(0.002), lambda *outcome: ended.append(outcome))
 
-        passes.run(use)
-        passes.run(begin)
-        assert ended == [(None, None)]
+    passes.run(use)
+    passes.run(begin)
+    assert ended == [(None, None)]
 
 
 def test_who_comes_too_late_has_one_turn_and_none_if_he_was_served_before(passes: Passes) -> None:
-    slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
     turn, come = NextTurn(slices), []
 
     def ask(times: int) -> Callable[[], None]:
@@ -320,7 +327,7 @@ def test_who_comes_too_late_has_one_turn_and_none_if_he_was_served_before(passes
 
 
 def test_who_asks_and_is_served_before_his_turn_time_and_again_does_not_fill_the_queue(passes: Passes) -> None:
-    slices = Slices(passes)  # type: ignore[arg-type]
+    slices = passes.slices()
     turns = [NextTurn(slices) for _ in range(10)]
 
     def serve() -> None:

@@ -46,6 +46,7 @@ from spark_kafkalite.testing.memory_fs import MemoryFs
 from spark_kafkalite.testing.partition_states import partition_state
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
+from tests.unit.slice_clock import SliceClock
 
 TOPIC = InternalTopic("__counters", "counter", 4, 2, 1 << 20, "counters.replicas", 5_000, "commit.timeout.ms")
 TP = TopicPartition(TOPIC.name, 0)
@@ -76,7 +77,7 @@ class Stage:
         self.partition.become_leader(partition_state(*isr, replicas=(1, 2), epoch=epoch, version=1))
         replicas: Any = SimpleNamespace(get=lambda key: self.partition)
         unused: Any = None
-        self.host = InternalTopicHost(TOPIC, Slices(loop), self.io, unused, unused, replicas)  # type: ignore[arg-type]
+        self.host = InternalTopicHost(TOPIC, Slices(loop, SliceClock()), self.io, unused, unused, replicas)  # type: ignore[arg-type]
 
     def append(self, epoch: int = 3, size: int = 1) -> asyncio.Future[int]:
         return self.host.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch)
@@ -329,7 +330,8 @@ class Cluster:
         self.outcome: KafkaError | None = None
         self.may_answer = asyncio.Event()
         unused: Any = None
-        self.host = InternalTopicHost(TOPIC, Slices(asyncio.get_running_loop()), unused, self, self, unused)  # type: ignore[arg-type]
+        slices = Slices(asyncio.get_running_loop(), SliceClock())
+        self.host = InternalTopicHost(TOPIC, slices, unused, self, self, unused)  # type: ignore[arg-type]
 
     @property
     def state(self) -> Any:

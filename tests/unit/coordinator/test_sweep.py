@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-import pytest
-
-from spark_kafkalite import slices
 from spark_kafkalite.coordinator import sweep as sweep_module
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.coordinator.sweep import sweep
@@ -15,12 +12,7 @@ from spark_kafkalite.errors import NotEnoughReplicas
 from spark_kafkalite.slices import Slices
 from tests.unit.coordinator.counters import Counters, Entry, counter_host, served
 from tests.unit.coordinator.host_double import until, with_loop
-
-
-@pytest.fixture(autouse=True)
-def one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sweep's slice is over before the sweep waits, however slow the machine: what one pass writes is counted."""
-    monkeypatch.setattr(slices, "perf_counter", lambda: 0.0)
+from tests.unit.slice_clock import SliceClock
 
 
 def zeros(state: Counters) -> Iterator[list[Entry]]:
@@ -30,7 +22,8 @@ def zeros(state: Counters) -> Iterator[list[Entry]]:
 
 
 async def swept(shards: Shards[Counters]) -> int:
-    return await Slices(asyncio.get_running_loop()).run(sweep(shards, zeros))
+    # The clock stands still, so that no slice is over before the sweep waits: what one pass writes is counted.
+    return await Slices(asyncio.get_running_loop(), SliceClock()).run(sweep(shards, zeros))
 
 
 @with_loop
@@ -87,5 +80,5 @@ async def test_a_shard_that_resigns_in_the_middle_is_left() -> None:
                 shards.resign(0)
             yield [(name, None)]
 
-    assert await Slices(asyncio.get_running_loop()).run(sweep(shards, resigning)) == 0
+    assert await Slices(asyncio.get_running_loop(), SliceClock()).run(sweep(shards, resigning)) == 0
     assert looked_at == ["c0", "c1", "c2"] and len(host.batches) == 1

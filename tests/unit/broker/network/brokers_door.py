@@ -28,6 +28,7 @@ from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.unit.slice_clock import SliceClock
 
 SECRET, OTHER_SECRET = "s" * 32, "t" * 32
 HEARTBEAT_VERSION = 4
@@ -38,7 +39,7 @@ class Door:
 
     def __init__(self, *, for_brokers_alone: bool = False, **settings: object) -> None:
         self.loop = asyncio.get_running_loop()
-        self.slices = Slices(self.loop)
+        self.slices = Slices(self.loop, SliceClock())
         config = DynamicConfig(BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **settings}))
         self.inner_wire = InnerWire(1, "PLAINTEXT", is_for_brokers_alone=for_brokers_alone)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
@@ -52,7 +53,11 @@ class Door:
             lambda: 0,
         )
         self.context: Any = SimpleNamespace(
-            loop=self.loop, slices=self.slices, gate=Gate(), inner_wire=self.inner_wire, config=config.current
+            loop=self.loop,
+            slices=self.slices,
+            gate=Gate(self.slices.now),
+            inner_wire=self.inner_wire,
+            config=config.current,
         )
         handlers.load()
         self.apis = {key: SERVED_APIS[key] for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)}

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite import slices as slices_module
-from spark_kafkalite.broker.network import connection as connection_module
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.outbox import FileRange, Response
@@ -24,6 +22,7 @@ from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.slices import PASS_S, Slices, Work
 from tests.unit.broker.network.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
+from tests.unit.slice_clock import SliceClock
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -45,8 +44,16 @@ def defer(connection: Connection) -> Exchange:
 
 
 class FakeOwner:
-    def __init__(self, memory: RequestMemory | None = None, slices: Slices | None = None, **limits: Any) -> None:
-        """``slices``: those of another owner, whose passes are this one's, too."""
+    def __init__(
+        self,
+        memory: RequestMemory | None = None,
+        slices: Slices | None = None,
+        clock: SliceClock | None = None,
+        **limits: Any,
+    ) -> None:
+        """``slices``: those of another owner, which shares its passes with this one. The clock stands still if none is
+        given: what a connection does in one turn does not depend on the host.
+        """
         self.loop: Any = FakeLoop()
         self.at_end_of_pass = self.loop.call_at_end_of_pass
         settings = {
@@ -58,7 +65,7 @@ class FakeOwner:
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000) if memory is None else memory
-        self.slices = Slices(self.loop) if slices is None else slices
+        self.slices = Slices(self.loop, clock or SliceClock()) if slices is None else slices
         self.scratch = memoryview(bytearray(4 + 4096))
         self.room = memoryview(bytearray(4096))
         self.served: list[bytes] = []
@@ -76,8 +83,8 @@ class FakeOwner:
 class Setting:
     channel_class: type[FakeChannel] = FakeChannel
 
-    def __init__(self, slices: Slices | None = None, **limits: Any) -> None:
-        self.owner = FakeOwner(slices=slices, **limits)
+    def __init__(self, slices: Slices | None = None, clock: SliceClock | None = None, **limits: Any) -> None:
+        self.owner = FakeOwner(slices=slices, clock=clock, **limits)
         self.channel = self.channel_class()
         self.connection = Connection(self.owner, self.channel, Session("peer", Listener("P", "h", 1, "h", 1)))
 
@@ -101,13 +108,6 @@ class Setting:
             elif not self.loop.soon and not self.loop.at_end:
                 return
         raise AssertionError("the connection spins")
-
-
-@pytest.fixture(autouse=True)
-def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a connection does in one turn does not depend on the host."""
-    for module in (connection_module, slices_module):
-        monkeypatch.setattr(module, "perf_counter", lambda: 0.0)
 
 
 @pytest.fixture(params=["plain", "records"], autouse=True)
@@ -480,22 +480,18 @@ def test_requests_and_answers_survive_any_schedule(seed: int) -> None:
 
 
 @pytest.mark.parametrize("sent_ahead", [1, 10])
-def test_who_comes_too_late_in_every_pass_has_turns(sent_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 0.0
-    for module in (connection_module, slices_module):
-        monkeypatch.setattr(module, "perf_counter", lambda: now_s)
-    first = Setting()
+def test_who_comes_too_late_in_every_pass_has_turns(sent_ahead: int) -> None:
+    clock = SliceClock()
+    first = Setting(clock=clock)
     second = Setting(slices=first.owner.slices)
 
     def long_work() -> Work[None]:
-        nonlocal now_s
         while True:
-            now_s += 0.001
+            clock.take(0.001)
             yield None
 
     def serve(connection: Connection, body: bytes) -> None:
-        nonlocal now_s
-        now_s += PASS_S / 2
+        clock.take(PASS_S / 2)
         answer(connection, body)
 
     # A large request of somebody else's.
@@ -516,3 +512,11 @@ def test_who_comes_too_late_in_every_pass_has_turns(sent_ahead: int, monkeypatch
         passes += 1
         assert passes < 10 * sent_ahead
     assert len(first.owner.served) >= passes / 4
+
+
+def test_every_turn_serves_a_request_even_if_it_is_over_at_the_first_look_at_the_clock() -> None:
+    setting = Setting(clock=SliceClock(reading_s=PASS_S), max_requests=100)
+    bodies = [b"%d" % number for number in range(20)]
+    setting.receive(framed(*bodies[:10]), framed(*bodies[10:]))
+    assert setting.owner.served == bodies
+    assert bytes(setting.channel.sent) == framed(*(b"re:" + body for body in bodies))

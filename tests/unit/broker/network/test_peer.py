@@ -26,6 +26,7 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeResponse
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECRET, SECRET, door
+from tests.unit.slice_clock import SliceClock
 
 
 def heartbeat(number: int) -> bytes:
@@ -221,9 +222,10 @@ async def speaker(one: Speaker) -> AsyncIterator[Speaker]:
 
 def visit(one: Speaker, timeout_s: float = 10.0) -> tuple[PeerConnection, list[KafkaliteError]]:
     loop, errors = asyncio.get_running_loop(), list[KafkaliteError]()
+    slices = Slices(loop, SliceClock())
     identity = PeerIdentity(7, ClusterSecret((SECRET,)))
     settings = PeerSettings(timeout_s, 64 * 1024)
-    return PeerConnection(loop, Slices(loop), 1, ("127.0.0.1", one.port), identity, settings, errors.append), errors
+    return PeerConnection(loop, slices, 1, ("127.0.0.1", one.port), identity, settings, errors.append), errors
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafkalite import slices as slices_module
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend
 from spark_kafkalite.registry import znodes
@@ -14,23 +13,23 @@ from spark_kafkalite.registry.store import Create, Delete, OutOfRoom, SessionExp
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import TOPIC_ID, LedPartitions
+from tests.unit.slice_clock import SliceClock
 
 LAG_S = 8.0
 Leading = Callable[..., LedPartitions]
 
 
 @pytest.fixture
-def leading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leading]:
+def leading() -> Iterator[Leading]:
     """Broker 1 leads partitions with this ISR, has been registered for a while, and looks after the ISRs.
 
-    How many leaders are looked at in a slice does not depend on the host: what is found in one shares writes.
+    How many leaders it checks in a slice does not depend on the host: what it finds in one shares writes.
     """
-    monkeypatch.setattr(slices_module, "perf_counter", lambda: 0.0)
     all_changes: list[tuple[LedPartitions, IsrChanges]] = []
 
     def make(*isr: int, count: int = 1, **settings: object) -> LedPartitions:
         led = LedPartitions(count, *isr, **{"min_insync_replicas": 2, **settings})
-        slices = Slices(led.loop)
+        slices = Slices(led.loop, SliceClock())
         changes = IsrChanges(led.loop, slices, led.view, led.hosted, 1, led.store, LAG_S)  # type: ignore[arg-type]
         led.harness.services.isr_changes = changes
         changes.start()

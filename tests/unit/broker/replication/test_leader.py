@@ -27,6 +27,7 @@ from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
 from tests.unit.broker.replication.test_partition import LARGE, TP, Harness, Waiter
+from tests.unit.slice_clock import SliceClock
 
 FOLLOWER = 2
 INCARNATION = Incarnation(20)
@@ -257,7 +258,7 @@ def context_of(harness: Harness, partition: Partition) -> Any:
         loop=harness.loop,
         clock=harness.clock,
         purgatory=Purgatory(harness.loop),
-        slices=Slices(harness.loop),
+        slices=Slices(harness.loop, SliceClock()),
         replicas=replicas,
         config={"fetch.max.bytes": 1 << 20},
         lease=RegistryLease(unlimited=True),

@@ -39,6 +39,7 @@ from spark_kafkalite.wire.packed import (
     pack_fetch_response,
     parse_fetch,
 )
+from tests.unit.slice_clock import SliceClock
 
 ID = b"i" * 16
 ME, LEADER = 1, 2
@@ -207,7 +208,7 @@ class World:
         self.leader = LeaderSide(self.loop, [self.log("other", number) for number in range(count)])
         for log in self.leader.logs:
             log.assign_leader_epoch(self.leader.epoch, sync=False)
-        self.slices = Slices(self.loop)
+        self.slices = Slices(self.loop, SliceClock())
         self.fetchers = ReplicaFetchers(
             lambda leader_id: LeaderFetcher(
                 self.loop,

@@ -28,6 +28,7 @@ from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
 from spark_kafkalite.wire.packed import FetchedPartition
+from tests.unit.slice_clock import SliceClock
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 NAMES = ("a", "b", "c")
@@ -53,7 +54,7 @@ class World:
             Purgatory(loop),
             1 << 26,
         )
-        self.replicas = Replicas(loop, self.logs, services, self.view, self.config_of, Slices(loop))
+        self.replicas = Replicas(loop, self.logs, services, self.view, self.config_of, Slices(loop, SliceClock()))
         self.view.add_listener(self.replicas.cluster_changed)
         self.logs.on_offline = self.replicas.directory_failed
         self.zxid = 10

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import inspect
 import struct
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, De
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.unit.broker.network.fake_channels import FakeChannel, FakeLoop
 from tests.unit.broker.network.test_connection import FakeOwner
+from tests.unit.slice_clock import SliceClock
 
 DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
 
@@ -37,7 +37,10 @@ class World:
 
     def __init__(self, oversight: Oversight | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.context: Any = SimpleNamespace(loop=self.loop, slices=Slices(self.loop), gate=Gate())
+        # Each reading of the clock, one a step of work, takes ten microseconds; handlers take more of it.
+        self.clock = SliceClock(reading_s=1e-5)
+        slices = Slices(self.loop, self.clock)
+        self.context: Any = SimpleNamespace(loop=self.loop, slices=slices, gate=Gate(slices.now), clock=self.clock)
         self.apis: dict[int, ServedApi] = {}
         self.dispatcher = Dispatcher(self.context, self.apis, oversight)
 
@@ -56,7 +59,9 @@ class World:
 class Client:
     def __init__(self, world: World, slices: Slices | None) -> None:
         self.world = world
-        self.owner = FakeOwner(slices=slices, max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30)
+        self.owner = FakeOwner(
+            slices=slices, clock=world.clock, max_frame_bytes=1 << 30, max_requests=1000, max_response_bytes=1 << 30
+        )
         self.owner.memory = RequestMemory(1 << 30)
         self.owner.scratch = memoryview(bytearray(4 + (1 << 16)))
         self.owner.room = memoryview(bytearray(1 << 16))
@@ -126,13 +131,10 @@ def echo(_: Any, request: Any, message: DeleteGroupsRequest) -> Work[DeleteGroup
     return answer
 
 
-def busy(seconds: float) -> Iterator[None]:
-    """Work of which each step takes a slice."""
-    loop = asyncio.get_running_loop()
-    for _ in range(round(seconds / SLICE_S)):
-        until = loop.time() + SLICE_S
-        while loop.time() < until:
-            pass
+def busy(context: Any, slices: int) -> Iterator[None]:
+    """Work of so many slices: each step takes one."""
+    for _ in range(slices):
+        context.clock.take(SLICE_S)
         yield None
 
 
@@ -170,8 +172,8 @@ def test_a_large_request_is_decoded_answered_and_encoded_over_many_passes_of_the
 def test_the_requests_behind_long_work_wait_for_it_and_are_answered_in_order() -> None:
     served = []
 
-    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
-        yield from busy(5 * SLICE_S)
+    def slow(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(context, 5)
         served.append(request.correlation_id)
         return DeleteGroupsResponse()
 
@@ -197,8 +199,8 @@ def test_the_requests_behind_long_work_wait_for_it_and_are_answered_in_order() -
 def test_a_request_that_comes_in_pieces_behind_long_work_waits_too() -> None:
     order = []
 
-    def slow(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
-        yield from busy(3 * SLICE_S)
+    def slow(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(context, 3)
         order.append("slow done")
         return DeleteGroupsResponse()
 
@@ -220,7 +222,7 @@ def test_a_request_that_comes_in_pieces_behind_long_work_waits_too() -> None:
 def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
     inside, most = 0, 0
 
-    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+    def counted(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
@@ -228,7 +230,7 @@ def test_only_a_few_large_requests_are_worked_on_at_a_time() -> None:
             # However long the others take to be decoded; who may not come in would while this goes on.
             while most < AT_ONCE:
                 yield None
-            yield from busy(2 * SLICE_S)
+            yield from busy(context, 2)
         finally:
             inside -= 1
         return DeleteGroupsResponse()
@@ -269,12 +271,12 @@ def test_a_coroutine_that_gets_a_large_request_answers_in_its_place() -> None:
 
 
 def test_raw_work_keeps_its_frame_and_gives_it_back() -> None:
-    def raw(_: Any, request: Any, frame: memoryview, position: int) -> Work[bytes]:
-        return later(request, request.keep(frame))
+    def raw(context: Any, request: Any, frame: memoryview, position: int) -> Work[bytes]:
+        return later(context, request, request.keep(frame))
 
-    def later(request: Any, frame: memoryview) -> Work[bytes]:
+    def later(context: Any, request: Any, frame: memoryview) -> Work[bytes]:
         before = bytes(frame)
-        yield from busy(3 * SLICE_S)
+        yield from busy(context, 3)
         assert bytes(frame) == before
         return codec.encode_response(HeartbeatResponse(), 2, request.correlation_id)
 
@@ -346,8 +348,8 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection_with_the_reas
 
 
 def test_a_bug_in_late_work_closes_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def buggy(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
-        yield from busy(3 * SLICE_S)
+    def buggy(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield from busy(context, 3)
         raise RuntimeError("a bug")
 
     async def scenario(world: World) -> None:
@@ -366,10 +368,10 @@ def test_a_bug_in_late_work_closes_its_connection_and_no_other(caplog: pytest.Lo
 def test_unfinished_work_ends_with_the_dispatcher() -> None:
     steps = []
 
-    def endless(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+    def endless(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
         while True:
             steps.append(1)
-            yield from busy(SLICE_S)
+            yield from busy(context, 1)
 
     async def scenario(world: World) -> None:
         world.serve(DELETE_GROUPS, endless)
@@ -421,18 +423,12 @@ def test_small_requests_are_those_that_take_milliseconds() -> None:
 # What many small ones add up to -------------------------------------------------------------------------------------
 
 
-def takes(seconds: float) -> None:
-    until_s = time.perf_counter() + seconds
-    while time.perf_counter() < until_s:
-        pass
-
-
 def test_requests_that_one_client_has_sent_ahead_share_the_time_of_each_pass() -> None:
     served = []
 
-    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+    def handler(context: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
         served.append(exchange.correlation_id)
-        takes(PASS_S / 4)
+        context.clock.take(PASS_S / 4)
         return HeartbeatResponse()
 
     async def scenario(world: World) -> None:
@@ -454,10 +450,10 @@ def test_requests_that_one_client_has_sent_ahead_share_the_time_of_each_pass() -
 def test_all_clients_share_the_time_of_each_pass_and_all_are_served() -> None:
     served = 0
 
-    def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
+    def handler(context: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
         nonlocal served
         served += 1
-        takes(PASS_S / 4)
+        context.clock.take(PASS_S / 4)
         return HeartbeatResponse()
 
     async def scenario(world: World) -> None:
@@ -484,14 +480,14 @@ def test_all_clients_share_the_time_of_each_pass_and_all_are_served() -> None:
 def test_small_requests_whose_work_is_long_go_through_the_gate() -> None:
     inside, most = 0, 0
 
-    def counted(_: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
+    def counted(context: Any, request: Any, message: Any) -> Work[DeleteGroupsResponse]:
         nonlocal inside, most
-        yield from busy(2 * SLICE_S)
+        yield from busy(context, 2)
         inside += 1
         most = max(most, inside)
         while most < AT_ONCE:
             yield None
-        yield from busy(2 * SLICE_S)
+        yield from busy(context, 2)
         inside -= 1
         return DeleteGroupsResponse()
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.gate import AT_ONCE
-from spark_kafkalite.slices import SLICE_S, Work
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -34,12 +34,12 @@ LIST_GROUPS = 16
 def test_a_mix_of_requests_is_answered_in_order_whoever_leaves_in_between(seed: int) -> None:
     chosen = random.Random(seed)
 
-    def worked(_: Any, exchange: Exchange, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
+    def worked(context: Any, exchange: Exchange, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
         for _ in range(chosen.choice([0, 3, 50])):
             yield None
         if chosen.random() < 0.1:
-            yield from busy(2 * SLICE_S)
-        return (yield from echo(_, exchange, message))
+            yield from busy(context, 2)
+        return (yield from echo(context, exchange, message))
 
     async def waited(_: Any, exchange: Exchange, message: ListGroupsRequest) -> ListGroupsResponse:
         for _ in range(chosen.randint(0, 20)):
@@ -77,10 +77,10 @@ def test_the_work_of_a_client_that_leaves_ends_and_its_place_is_taken(ahead: int
     """Its work is inside the gate, or waits before it."""
     steps: list[int] = []
 
-    def endless(_: Any, exchange: Exchange, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
+    def endless(context: Any, exchange: Exchange, message: DeleteGroupsRequest) -> Work[DeleteGroupsResponse]:
         while True:
             steps.append(exchange.correlation_id)
-            yield from busy(SLICE_S)
+            yield from busy(context, 1)
 
     async def scenario(world: World) -> None:
         world.serve(DELETE_GROUPS, endless)

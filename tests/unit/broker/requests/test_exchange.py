@@ -14,7 +14,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
 from spark_kafkalite.broker.requests.handlers import api_versions
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
-from spark_kafkalite.slices import SLICE_S, Work
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
@@ -280,8 +280,8 @@ def test_the_times_of_an_exchange_are_in_order_until_its_last_byte_has_left() ->
     run(scenario, oversight)
 
 
-def slow(_: Any, exchange: Exchange, message: Any) -> Work[DeleteGroupsResponse]:
-    yield from busy(3 * SLICE_S)
+def slow(context: Any, exchange: Exchange, message: Any) -> Work[DeleteGroupsResponse]:
+    yield from busy(context, 3)
     return DeleteGroupsResponse()
 
 

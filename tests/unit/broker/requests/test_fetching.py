@@ -39,6 +39,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.unit.broker.replication.test_partition import Harness
+from tests.unit.slice_clock import SliceClock
 
 TOPIC, TOPIC_ID = "t", b"i" * 16
 ME, FOLLOWER, INCARNATION = 1, 2, 20
@@ -129,13 +130,13 @@ class Bed:
         self.context: Any = SimpleNamespace(
             loop=harness.loop,
             purgatory=Purgatory(harness.loop),
-            slices=Slices(harness.loop),
+            slices=Slices(harness.loop, SliceClock()),
             io=harness.io,
             replicas=SimpleNamespace(get=self._get),
             config=self.config,
             fetch_sessions=FetchSessions(),
             clock=harness.clock,
-            gate=Gate(),
+            gate=Gate(SliceClock()),
             lease=RegistryLease(unlimited=True),
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )

@@ -20,6 +20,7 @@ from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroup
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests import processor
 from tests.unit.coordinator.host_double import HostDouble
+from tests.unit.slice_clock import SliceClock
 from tests.unit.turns import Turns, run_collected
 
 MEMBERS = 5_000
@@ -49,7 +50,7 @@ def rebalance() -> dict[str, float]:
     async def scenario() -> None:
         limits = GroupLimits(initial_rebalance_delay_ms=200, max_bytes=1 << 30)
         shards = Shards(HostDouble(), partial(GroupsState, limits), SYSTEM_CLOCK)
-        slices = Slices(asyncio.get_running_loop())
+        slices = Slices(asyncio.get_running_loop(), SliceClock())
         context: Any = SimpleNamespace(
             groups=GroupCoordinator(shards, SYSTEM_CLOCK, 1 << 30), work=lambda _, work: slices.run(work)
         )

@@ -33,6 +33,7 @@ from tests.unit.broker.network.fake_channels import FakeChannel
 from tests.unit.broker.network.test_connection import FakeOwner
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_leader import Answers
+from tests.unit.slice_clock import SliceClock
 
 PARTITIONS = 150
 VERSION = 9
@@ -119,14 +120,15 @@ class Served:
     def __init__(self, led: LedPartitions, monkeypatch: pytest.MonkeyPatch) -> None:
         self.led = led
         self.missing: set[int] = set()
-        self.gate = Gate()
+        slices = Slices(led.loop, SliceClock())
+        self.gate = Gate(slices.now)
         context: Any = SimpleNamespace(
             loop=led.loop,
             clock=led.clock,
             lease=RegistryLease(unlimited=True),
             replicas=SimpleNamespace(get=self._partition, find=led.hosted.find),
             view=led.view,
-            slices=Slices(led.loop),
+            slices=slices,
             gate=self.gate,
             purgatory=led.harness.services.purgatory,
         )
@@ -137,7 +139,7 @@ class Served:
         self.channel = FakeChannel()
         self.connection = Connection(self.owner, self.channel, Session("peer", Listener("P", "h", 1, "h", 1)))
 
-        def run_slice(work: Work[Any], _: float = 0.0) -> Any:
+        def run_slice(work: Work[Any], *_: object) -> Any:
             try:
                 for _step in range(20):
                     next(work)

@@ -18,6 +18,7 @@ from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop
 from spark_kafkalite.testing.partition_states import live_broker
+from tests.unit.slice_clock import SliceClock
 
 TOPIC_ID = b"n" * 16
 
@@ -65,7 +66,7 @@ def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
         membership,
         view,
         Hosted(),  # type: ignore[arg-type]
-        Slices(loop),
+        Slices(loop, SliceClock()),
         anything,
         peers,  # type: ignore[arg-type]
         connections=lambda: 0,

@@ -19,6 +19,7 @@ from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices
+from tests.unit.slice_clock import SliceClock
 
 ME = 1
 ROOM = 64
@@ -44,7 +45,7 @@ class Admin:
             membership,
             view,
             unused,
-            Slices(asyncio.get_running_loop()),
+            Slices(asyncio.get_running_loop(), SliceClock()),
             _Room(),
             unused,
             connections=lambda: 0,

@@ -20,6 +20,7 @@ from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
 from spark_kafkalite.testing.partition_states import partition_state
+from tests.unit.slice_clock import SliceClock
 
 SETTINGS = {"log.retention.check.interval.ms": 10_000, "log.initial.task.delay.ms": 1_000}
 TP = TopicPartition("t", 0)
@@ -53,7 +54,7 @@ class World:
             clock,
             self.logs,
             self.partitions.values(),  # type: ignore[arg-type]
-            Slices(loop),
+            Slices(loop, SliceClock()),
         )
 
     def partition(self, key: TopicPartition = TP, **settings: object) -> Partition:

@@ -16,6 +16,7 @@ from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.unit.coordinator.groups.group_world import join_request
 from tests.unit.coordinator.groups.test_groups_state import group_shards, records
 from tests.unit.coordinator.host_double import HostDouble, until
+from tests.unit.slice_clock import SliceClock
 
 HOUR_MS = 3_600_000
 
@@ -25,7 +26,8 @@ async def prepared(log: HostDouble, clock: ManualClock) -> tuple[OffsetExpiry, G
     shards.lead(0, 1)
     while shards.is_loading:
         await asyncio.sleep(0)
-    return OffsetExpiry(shards, Slices(asyncio.get_running_loop()), clock, lambda: HOUR_MS), shards.shard_of("g")
+    slices = Slices(asyncio.get_running_loop(), SliceClock())
+    return OffsetExpiry(shards, slices, clock, lambda: HOUR_MS), shards.shard_of("g")
 
 
 async def commit(shard: GroupShard, clock: ManualClock, group: str, topic: str = "t") -> None:
@@ -192,7 +194,7 @@ def test_looks_go_on_by_themselves_and_a_failed_one_ends_nothing(caplog: pytest.
                 raise RuntimeError("a bug")
             return HOUR_MS
 
-        expiry = OffsetExpiry(shards, Slices(asyncio.get_running_loop()), clock, retention_ms)
+        expiry = OffsetExpiry(shards, Slices(asyncio.get_running_loop(), SliceClock()), clock, retention_ms)
         await commit(shard, clock, "old")
         expiry.start(0.001)
         async with asyncio.timeout(10):

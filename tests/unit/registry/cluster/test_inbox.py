@@ -4,7 +4,9 @@ import asyncio
 import threading
 
 from spark_kafkalite.registry.cluster.inbox import Inbox
-from spark_kafkalite.slices import Slices, Work
+from spark_kafkalite.slices import SLICE_S, Slices, Work
+from tests.patience import PATIENCE_S
+from tests.unit.slice_clock import SliceClock
 
 
 def nothing() -> Work[None]:
@@ -15,7 +17,7 @@ def nothing() -> Work[None]:
 def test_everything_is_taken_in_order_whatever_is_long_and_whoever_puts_it() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        inbox = Inbox(loop, Slices(loop), nothing)
+        inbox = Inbox(loop, Slices(loop, SliceClock()), nothing)
         taken: list[int] = []
         complete = asyncio.Event()
 
@@ -35,7 +37,7 @@ def test_everything_is_taken_in_order_whatever_is_long_and_whoever_puts_it() -> 
 
         thread = threading.Thread(target=lambda: [inbox.put(take, number) for number in range(1, 4201)])
         thread.start()
-        await asyncio.wait_for(complete.wait(), 20)
+        await asyncio.wait_for(complete.wait(), PATIENCE_S)
         thread.join()
         assert taken == list(range(1, 4201))
 
@@ -45,7 +47,7 @@ def test_everything_is_taken_in_order_whatever_is_long_and_whoever_puts_it() -> 
 def test_a_call_that_fails_does_not_stop_those_behind_it() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        inbox = Inbox(loop, Slices(loop), nothing)
+        inbox = Inbox(loop, Slices(loop, SliceClock()), nothing)
         complete = asyncio.Event()
 
         def fail() -> None:
@@ -53,7 +55,7 @@ def test_a_call_that_fails_does_not_stop_those_behind_it() -> None:
 
         inbox.put(fail)
         inbox.put(complete.set)
-        await asyncio.wait_for(complete.wait(), 20)
+        await asyncio.wait_for(complete.wait(), PATIENCE_S)
 
     asyncio.run(work())
 
@@ -61,7 +63,8 @@ def test_a_call_that_fails_does_not_stop_those_behind_it() -> None:
 def test_others_have_their_turn_between_thousands_of_calls() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        inbox = Inbox(loop, Slices(loop), nothing)
+        clock = SliceClock()
+        inbox = Inbox(loop, Slices(loop, clock), nothing)
         complete = asyncio.Event()
         turns = 0
 
@@ -71,18 +74,13 @@ def test_others_have_their_turn_between_thousands_of_calls() -> None:
             if not complete.is_set():
                 loop.call_soon(count)
 
-        def take_a_fifth_of_a_slice() -> None:
-            until_s = loop.time() + 0.002
-            while loop.time() < until_s:
-                pass
-
         loop.call_soon(count)
         for _ in range(100):
-            inbox.put(take_a_fifth_of_a_slice)
+            inbox.put(clock.take, SLICE_S / 2)
         inbox.put(complete.set)
-        await asyncio.wait_for(complete.wait(), 20)
-        # 200 ms in slices of 10.
-        assert turns >= 15
+        await asyncio.wait_for(complete.wait(), PATIENCE_S)
+        # Two calls take a slice.
+        assert turns >= 50
 
     asyncio.run(work())
 
@@ -90,7 +88,7 @@ def test_others_have_their_turn_between_thousands_of_calls() -> None:
 def test_nothing_is_taken_after_the_end() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        inbox = Inbox(loop, Slices(loop), nothing)
+        inbox = Inbox(loop, Slices(loop, SliceClock()), nothing)
         taken: list[int] = []
         inbox.put(taken.append, 1)
         inbox.close()

@@ -33,6 +33,7 @@ from spark_kafkalite.testing.fake_registry import (
     expire_before,
     lose_answer,
 )
+from tests.unit.slice_clock import SliceClock
 
 TIMEOUT_S = 10
 ME = BrokerRegistration(BrokerId(1), "h", 9001, incarnation=Incarnation(77))
@@ -57,7 +58,7 @@ class Member:
                 view=self.view,
                 broker_id=BrokerId(1),
                 clock=SYSTEM_CLOCK,
-                slices=Slices(asyncio.get_running_loop()),
+                slices=Slices(asyncio.get_running_loop(), SliceClock()),
                 unclean_election=lambda _: False,
                 min_insync=lambda _: 1,
                 on_answer=on_answer,
@@ -672,7 +673,7 @@ def test_a_session_that_was_lost_before_anybody_listened_is_noticed(tmp_path: Pa
                 ClusterView(),
                 BrokerId(1),
                 SYSTEM_CLOCK,
-                Slices(asyncio.get_running_loop()),
+                Slices(asyncio.get_running_loop(), SliceClock()),
                 lambda _: False,
                 lambda _: 1,
             )

@@ -246,7 +246,7 @@ def test_what_has_been_written_is_in_the_snapshot_wherever_slices_end(
     print(f"seed {seed}")
     chance = random.Random(seed)
 
-    def run_slice(work: slices.Work[Any], _: float = 0.0) -> Any:
+    def run_slice(work: slices.Work[Any], *_: object) -> Any:
         future = None
         try:
             for _ in range(chance.randrange(1, 40)):
