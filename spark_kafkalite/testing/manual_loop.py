@@ -1,7 +1,8 @@
 """An event loop whose time is a :class:`ManualClock`'s, and threads that work when a test says so.
 
 Nothing waits for real time: when everything on the loop waits, the clock jumps to the next timer. So an hour of checks
-takes a moment, in the same order each time. It can wait for nothing from outside, and says so.
+takes a moment, in the same order each time. It waits for nothing from outside, and raises RuntimeError instead, unless
+the loop was made with a function that waits.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ T = TypeVar("T")
 class _JumpingSelector(selectors.DefaultSelector):
     """Does not wait: lets the clock jump instead."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, before_jump: Callable[[], None] | None) -> None:
         super().__init__()
         self._clock = clock
+        self._before_jump = before_jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
+        if self._before_jump is not None:
+            self._before_jump()
+            ready = super().select(0)
+            if ready:
+                return ready
         if timeout is None:
             raise RuntimeError("the loop would wait for ever: nothing is due, now or later")
         # Not before the timer: rounded to the clock's whole milliseconds, that would be another turn.
@@ -39,8 +46,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 class ManualLoop(asyncio.SelectorEventLoop):
     """See the module's text."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(_JumpingSelector(clock))
+    def __init__(self, clock: ManualClock, before_jump: Callable[[], None] | None = None) -> None:
+        """``before_jump`` is called before time goes on. It returns once nothing is under way in other threads, and
+        what they had for the loop has been handed over with ``call_soon_threadsafe``.
+        """
+        super().__init__(_JumpingSelector(clock, before_jump))
         self._manual_clock = clock
 
     def time(self) -> float:

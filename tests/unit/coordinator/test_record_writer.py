@@ -27,6 +27,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.seeds import SEED
 from tests.unit.coordinator.counters import Counters, counter_host, served
 from tests.unit.coordinator.host_double import until, with_loop
 
@@ -362,7 +363,7 @@ def test_everybody_is_told_once_whatever_comes_after_the_end(late: KafkaError | 
 
 @with_loop
 async def test_random_histories_end_as_a_load_finds_them() -> None:
-    seed = random.randrange(1 << 30)
+    seed = SEED
     print("seed", seed)
     chance = random.Random(seed)
     host = counter_host(timeout_ms=60_000)

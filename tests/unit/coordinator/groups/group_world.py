@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from spark_kafkalite.coordinator.groups.members import (
 from spark_kafkalite.coordinator.groups.records import GroupMetadata
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.errors import KafkaError
+from tests.seeds import SEED
 
 RANGE = ("range", b"subscription")
 STICKY = ("sticky", b"subscription with user data")
@@ -248,6 +248,5 @@ class World:
 
 def seed_of(test: str) -> random.Random:
     """A random source whose seed pytest shows when the test fails."""
-    seed = int(os.environ.get("KAFKALITE_GROUP_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-    print(f"{test}: KAFKALITE_GROUP_SEED={seed} repeats it")
-    return random.Random(seed)
+    print(f"{test}: KAFKALITE_SEED={SEED} repeats it")
+    return random.Random(SEED)

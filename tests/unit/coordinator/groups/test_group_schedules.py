@@ -7,7 +7,6 @@ another's, and when the storm is over the group settles with exactly those that 
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -26,9 +25,10 @@ from spark_kafkalite.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from tests.seeds import SOAK
 from tests.unit.coordinator.groups.group_world import World, join_request, seed_of, subscription
 
-ROUNDS = 300 if os.environ.get("KAFKALITE_SOAK") else 12
+ROUNDS = 300 if SOAK else 12
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
 PROTOCOLS = [

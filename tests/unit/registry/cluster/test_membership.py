@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,11 @@ from spark_kafkalite.testing.fake_registry import (
     expire_before,
     lose_answer,
 )
+from tests.patience import wait_until_async
+from tests.unit.registry.virtual_time import follow, run, running_loop
 from tests.unit.slice_clock import SliceClock
 
+# In virtual time.
 TIMEOUT_S = 10
 ME = BrokerRegistration(BrokerId(1), "h", 9001, incarnation=Incarnation(77))
 
@@ -46,6 +49,7 @@ class Member:
         self, registry: FakeRegistry, *, loss_is_final: bool = False, on_answer: OnAnswer | None = None
     ) -> None:
         self.registry = registry
+        follow(registry.registry)
         self.view = ClusterView()
         self.changes: list[ClusterChange] = []
         self.view.add_listener(lambda _, __, change: self.changes.append(change))
@@ -57,7 +61,7 @@ class Member:
                 RegistrySession,
                 view=self.view,
                 broker_id=BrokerId(1),
-                clock=SYSTEM_CLOCK,
+                clock=running_loop().clock,
                 slices=Slices(asyncio.get_running_loop(), SliceClock()),
                 unclean_election=lambda _: False,
                 min_insync=lambda _: 1,
@@ -107,12 +111,16 @@ class Member:
             )
 
         await self.until(led)
-        await eventually(lambda: self.is_controller)
+        await wait_until_async(lambda: self.is_controller, "this broker is the controller", poll_s=0.001)
         return self.view.state
 
     async def leads_in_session(self, number: int) -> ClusterState:
         """Wait until this broker leads everything in a session, the first one being 1, and is the controller there."""
-        await eventually(lambda: len(self.registry.sessions) >= number and self.is_controller)
+        await wait_until_async(
+            lambda: len(self.registry.sessions) >= number and self.is_controller,
+            "it is the controller in that session",
+            poll_s=0.001,
+        )
         return await self.led_again_after(self.me.epoch - 1)
 
     async def reads_nothing(self) -> None:
@@ -121,12 +129,6 @@ class Member:
 
     async def create(self, name: str) -> TopicAssignment | KafkaError:
         return (await self.session.controller.create_topics([TopicSpec(name, 2)]))[name]
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -140,13 +142,6 @@ async def a_member(
         finally:
             await member.membership.close()
         assert bool(member.ends) == ends
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 30)
-
-    asyncio.run(bounded())
 
 
 def test_the_next_session_registers_and_goes_on_leading(tmp_path: Path) -> None:
@@ -225,7 +220,9 @@ def test_without_a_session_the_view_stands_and_the_registry_is_refused(tmp_path:
             waiting = asyncio.ensure_future(member.view.wait_for(lambda new: "later" in new.topics, TIMEOUT_S))
             member.registry.become_unreachable()
             member.registry.expire()
-            await eventually(lambda: member.registrations[-1] is None)
+            await wait_until_async(
+                lambda: member.registrations[-1] is None, "it learns that its registration has ended", poll_s=0.001
+            )
             with pytest.raises(SessionExpired):
                 _ = member.membership.session
             member.membership.check_everything()
@@ -311,7 +308,7 @@ def test_a_session_lost_at_any_step_of_joining_deletes_nothing(tmp_path: Path, p
             epoch = member.me.epoch
             member.registry.arm(path, fault)
             member.registry.expire()
-            await eventually(lambda: not member.registry.armed)
+            await wait_until_async(lambda: not member.registry.armed, "the fault has happened", poll_s=0.001)
             # However many sessions it took.
             await member.led_again_after(epoch)
             state = await member.leads_in_session(2 if fault is lose_answer else 3)
@@ -344,7 +341,11 @@ def test_a_session_may_be_lost_between_the_snapshot_and_the_registration(tmp_pat
             for _ in range(2):
                 old = member.session
                 member.registry.expire()
-                await eventually(lambda old=old: old.watcher._closed and member.membership._session is not None)  # type: ignore[misc]
+                await wait_until_async(
+                    lambda old=old: old.watcher._closed and member.membership._session is not None,
+                    "the next session has replaced the old one",
+                    poll_s=0.001,
+                )  # type: ignore[misc]
             assert member.session is not first
             # Nobody has asked for it yet.
             assert (await member.session.watcher.caught_up()).brokers == {}
@@ -390,7 +391,9 @@ def test_an_emptied_registry_is_not_believed_and_tried_again(tmp_path: Path, cap
             data, _ = await answer(other.get(znodes.CLUSTER_ID))
             await answer(other.delete(znodes.CLUSTER_ID))
             member.registry.expire()
-            await eventually(lambda: len(member.registry.sessions) >= 4)
+            await wait_until_async(
+                lambda: len(member.registry.sessions) >= 4, "it opens one session after another", poll_s=0.001
+            )
             # It has tried again, and has not taken up anything.
             assert member.view.state is state
             # Which is said once, not with every attempt.
@@ -413,7 +416,9 @@ def test_an_older_copy_of_the_registry_is_not_believed_and_tried_again(
             now = member.membership.seen_zxid
             member.membership._seen_zxid = now + 1000
             member.registry.expire()
-            await eventually(lambda: len(member.registry.sessions) >= 4)
+            await wait_until_async(
+                lambda: len(member.registry.sessions) >= 4, "it opens one session after another", poll_s=0.001
+            )
             assert member.view.state is state
             assert caplog.text.count("the registry is older than this broker has seen it") == 1
             # Back is what has come farther.
@@ -431,7 +436,9 @@ def test_what_a_session_has_seen_counts_in_the_next_one(tmp_path: Path) -> None:
             seen = member.session.store.seen_zxid
             member.registry.become_unreachable()
             member.registry.expire()
-            await eventually(lambda: member.registrations[-1] is None)
+            await wait_until_async(
+                lambda: member.registrations[-1] is None, "it learns that its registration has ended", poll_s=0.001
+            )
             assert member.membership.seen_zxid >= seen
             member.registry.become_reachable()
 
@@ -447,7 +454,7 @@ def test_another_clusters_registry_in_a_later_session_ends_the_membership(tmp_pa
             another = znodes.encode_cluster_id(znodes.uuid_text(znodes.new_uuid()))
             await answer(member.registry.connect().set(znodes.CLUSTER_ID, another))
             member.registry.expire()
-            await eventually(lambda: member.ends)
+            await wait_until_async(lambda: member.ends, "the membership ends", poll_s=0.001)
             assert isinstance(member.ends[0], InconsistentClusterId)
             assert member.view.state is state
             assert member.registrations[-1] is None
@@ -501,7 +508,7 @@ def test_an_id_that_another_broker_has_taken_meanwhile_ends_the_membership(
             registry.expire()
             await registration.register_broker(other, BrokerRegistration(BrokerId(1), "other", 9009))
             registry.become_reachable()
-            await eventually(lambda: member.ends)
+            await wait_until_async(lambda: member.ends, "the membership ends", poll_s=0.001)
             assert isinstance(member.ends[0], registration.DuplicateBrokerId)
             assert "broker.id=1 is taken by the broker at other:9009" in str(member.ends[0])
             assert (await answer(other.exists(znodes.broker_path(1)))).ephemeral_owner == other.session_id
@@ -572,11 +579,15 @@ def test_a_membership_is_closed_in_time_whatever_it_waits_for(tmp_path: Path) ->
                 registry.become_unreachable()
                 if lose:
                     registry.expire()
-                    await eventually(lambda told=member.registrations: told[-1] is None)  # type: ignore[misc]
+                    await wait_until_async(
+                        lambda told=member.registrations: told[-1] is None,
+                        "it learns that its registration has ended",
+                        poll_s=0.001,
+                    )  # type: ignore[misc]
                     opening = None
                 else:
                     opening = asyncio.ensure_future(member.membership.open(None))
-                    await eventually(lambda: registry.is_waited_for)
+                    await wait_until_async(lambda: registry.is_waited_for, "it waits for a session", poll_s=0.001)
                 async with asyncio.timeout(1):
                     await member.membership.close()
                     await member.membership.close()
@@ -631,7 +642,7 @@ def test_a_loss_that_is_final_is_told_once(tmp_path: Path) -> None:
             member = Member(registry, loss_is_final=True)
             await member.join()
             registry.expire()
-            await eventually(lambda: member.ends)
+            await wait_until_async(lambda: member.ends, "the membership ends", poll_s=0.001)
             (end,) = member.ends
             assert isinstance(end, RegistryError)
             assert "the registry is lost" in str(end)

@@ -17,6 +17,8 @@ from spark_kafkalite.registry.store import Exists, Request, SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
+from tests.patience import PATIENCE_S, wait_until_async
+from tests.unit.registry.virtual_time import follow, run
 
 
 @pytest.fixture
@@ -73,8 +75,13 @@ def test_a_duplicate_id_is_an_error_that_names_the_holder(
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
     holder, second = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=50)
     epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092)))
+
+    async def come_second() -> None:
+        follow(registry)
+        await registration.register_broker(second, a_broker("second", 9093))
+
     with pytest.raises(registration.DuplicateBrokerId, match=r"broker\.id=1 is taken by the broker at first:9092"):
-        asyncio.run(registration.register_broker(second, a_broker("second", 9093)))
+        run(come_second())
     # The holder's node is as it was: nobody deletes another's.
     assert holder.exists("/brokers/ids/1").result().czxid == epoch
     asyncio.run(registration.deregister_broker(second, 1))
@@ -86,13 +93,14 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
     asyncio.run(registration.register_broker(old, a_broker()))
 
     async def come_back() -> int:
+        follow(registry)
         waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
-        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        done, _ = await asyncio.wait([waiting], timeout=5.0)
         assert not done
-        registry.expire(old.session_id)
-        return await asyncio.wait_for(waiting, 10)
+        registry.expire(old.session_id).result()
+        return await waiting
 
-    epoch = asyncio.run(come_back())
+    epoch = run(come_back())
     stat = new.exists("/brokers/ids/1").result()
     assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
 
@@ -113,14 +121,15 @@ def test_the_holder_of_an_id_has_as_long_as_its_own_session_lasts(
     other = replace(a_broker("h2"), incarnation=Incarnation(2))
 
     async def come_back() -> None:
+        follow(registry)
         await registration.register_broker(old, replace(a_broker(), incarnation=Incarnation(1)))
         waiting = asyncio.ensure_future(registration.register_broker(new, other))
         done, _ = await asyncio.wait([waiting], timeout=0.5)
         assert not done
-        registry.expire(old.session_id)
-        await asyncio.wait_for(waiting, 10)
+        registry.expire(old.session_id).result()
+        await waiting
 
-    asyncio.run(come_back())
+    run(come_back())
     assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
 
 
@@ -157,8 +166,7 @@ class SilentStore(EmbeddedStore):
                 self._held.pop(0)()
 
     async def fall_silent_once_it_waits(self) -> None:
-        while not self.watches:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: self.watches, "it watches the holder's node", poll_s=0.001)
         self.is_silent = True
 
 
@@ -170,6 +178,7 @@ def test_time_in_which_the_registry_is_not_heard_does_not_count_against_a_holder
     old, new = EmbeddedStore(registry), SilentStore(registry, session_timeout_ms=1000)
 
     async def come_back() -> None:
+        follow(registry)
         await registration.register_broker(old, a_broker())
         waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
         await new.fall_silent_once_it_waits()
@@ -185,9 +194,9 @@ def test_time_in_which_the_registry_is_not_heard_does_not_count_against_a_holder
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         with pytest.raises(registration.DuplicateBrokerId):
-            await asyncio.wait_for(waiting, 10)
+            await waiting
 
-    asyncio.run(come_back())
+    run(come_back())
 
 
 def test_a_holder_that_has_gone_unheard_is_no_duplicate(
@@ -197,34 +206,41 @@ def test_a_holder_that_has_gone_unheard_is_no_duplicate(
     old, new = EmbeddedStore(registry), SilentStore(registry, session_timeout_ms=500)
 
     async def come_back() -> int:
+        follow(registry)
         await registration.register_broker(old, a_broker())
         waiting = asyncio.ensure_future(registration.register_broker(new, a_broker()))
         await new.fall_silent_once_it_waits()
-        registry.expire(old.session_id)
+        registry.expire(old.session_id).result()
         done, _ = await asyncio.wait([waiting], timeout=1.0)
         assert not done
         new.is_silent = False
         new.listen()
-        return await asyncio.wait_for(waiting, 10)
+        return await waiting
 
-    epoch = asyncio.run(come_back())
+    epoch = run(come_back())
     stat = new.exists("/brokers/ids/1").result()
     assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
 
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
-    async def many(supply: ProducerIdManager, count: int) -> list[int]:
-        return list(await asyncio.gather(*(supply.next_id() for _ in range(count))))
+    """Many are asked for at once where one block ends."""
+    before, at_once = znodes.PRODUCER_ID_BLOCK_SIZE - 50, 100
+
+    async def many(supply: ProducerIdManager) -> list[int]:
+        follow(registry)
+        given = [await supply.next_id() for _ in range(before)]
+        return given + list(await asyncio.gather(*(supply.next_id() for _ in range(at_once))))
 
     store = EmbeddedStore(registry)
-    first = asyncio.run(many(ProducerIdManager(store, BrokerId(1)), 1500))
-    second = asyncio.run(many(ProducerIdManager(store, BrokerId(2)), 1500))
-    assert len(set(first + second)) == 3000
-    assert second[0] == 2000
+    first = run(many(ProducerIdManager(store, BrokerId(1))))
+    second = run(many(ProducerIdManager(store, BrokerId(2))))
+    assert len(set(first + second)) == 2 * (before + at_once)
+    assert second[0] == 2 * znodes.PRODUCER_ID_BLOCK_SIZE
 
 
 def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedRegistry) -> None:
     async def work() -> list[int]:
+        follow(registry)
         store = SilentStore(registry, session_timeout_ms=1000)
         supply = ProducerIdManager(store, BrokerId(1))
         supply.take_ahead()
@@ -233,20 +249,20 @@ def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedReg
         # From a tenth before its end on the next block is there, too.
         await taken_ahead(supply)
         store.is_silent = True
-        given += [await asyncio.wait_for(supply.next_id(), 10) for _ in range(1050)]
+        async with asyncio.timeout(PATIENCE_S):
+            given += [await supply.next_id() for _ in range(1050)]
         supply.close()
         return given
 
     async def taken_ahead(supply: ProducerIdManager) -> None:
-        async with asyncio.timeout(10):
-            while supply._taking_ahead is not None:
-                await asyncio.sleep(0.001)
+        await wait_until_async(lambda: supply._taking_ahead is None, "the next block is taken ahead", poll_s=0.001)
 
-    assert asyncio.run(work()) == list(range(2000))
+    assert run(work()) == list(range(2000))
 
 
 def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: EmbeddedRegistry) -> None:
     async def work() -> list[int]:
+        follow(registry)
         store = EmbeddedStore(registry)
         supply = ProducerIdManager(store, BrokerId(1))
         await asyncio.wrap_future(store.create(znodes.PRODUCER_ID_BLOCK, b"no block"))
@@ -257,7 +273,7 @@ def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: Embedd
         await asyncio.wrap_future(store.delete(znodes.PRODUCER_ID_BLOCK))
         return [await supply.next_id() for _ in range(3)]
 
-    assert asyncio.run(work()) == [0, 1, 2]
+    assert run(work()) == [0, 1, 2]
 
 
 def test_a_new_registry_is_refused_by_who_has_logs(registry: EmbeddedRegistry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.patience import wait_until_async
+from tests.unit.registry.virtual_time import follow, run
 
 
 class SlowStore(EmbeddedStore):
@@ -45,25 +47,18 @@ class Watched:
         )
 
     async def register(self) -> None:
+        follow(self.store.registry)
         await registration.register_broker(self.store, BrokerRegistration(BrokerId(1), "h", 1))
 
     async def has_asked(self) -> None:
-        """Wait until a look is under way that nobody answers."""
-        while not self.store.held:
-            await asyncio.sleep(0.001)
+        """Wait until it has asked, and the answer is held."""
+        await wait_until_async(lambda: self.store.held, "the watch asks", poll_s=0.001)
 
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
     with EmbeddedRegistry(tmp_path) as registry:
         yield Watched(registry)
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
-
-    asyncio.run(bounded())
 
 
 def test_an_answer_proves_the_session_from_the_sending_on(watched: Watched) -> None:
@@ -112,8 +107,7 @@ def test_it_looks_again_and_again_until_the_session_ends(watched: Watched) -> No
     async def work() -> None:
         await watched.register()
         running = asyncio.ensure_future(watched.watch.run())
-        while len(watched.answers) < 5:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: len(watched.answers) >= 5, "the watch asks again", poll_s=0.001)
         # A connection that breaks is no end.
         watched.store.held = []
         await watched.has_asked()
@@ -121,8 +115,7 @@ def test_it_looks_again_and_again_until_the_session_ends(watched: Watched) -> No
         for each in asked:
             each.set_exception(ConnectionLoss("broken"))
         before = len(watched.answers)
-        while len(watched.answers) < before + 2:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: len(watched.answers) >= before + 2, "the watch goes on", poll_s=0.001)
         watched.store.registry.expire(watched.store.session_id).result()
         await running
 
@@ -157,9 +150,9 @@ def test_silence_is_said_once_a_minute(watched: Watched, caplog: pytest.LogCaptu
         with caplog.at_level(logging.WARNING, registration_watch.__name__):
             for minutes in (1, 2):
                 watched.clock.advance(s=61)
-                while len(said()) < minutes:
-                    await asyncio.sleep(0.001)
-                await asyncio.sleep(0.05)  # no more of it by itself: some rounds of a look each
+                await wait_until_async(lambda: len(said()) >= minutes, "the watch logs it", poll_s=0.001)  # noqa: B023
+                # Some rounds later it has not repeated it.
+                await asyncio.sleep(0.5)
                 assert len(said()) == minutes
         assert "for 61 s; what this broker leads is served for acks=all" in said()[0]
         running.cancel()

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,7 +34,10 @@ from spark_kafkalite.registry.store import ConnectionLoss, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
+from tests.patience import wait_until_async
+from tests.unit.registry.virtual_time import follow, run
 
+# In virtual time.
 TIMEOUT_S = 10
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -96,6 +99,7 @@ async def join(registry: EmbeddedRegistry, broker_id: int, last: BrokerRegistrat
 @asynccontextmanager
 async def cluster(directory: Path, size: int) -> AsyncIterator[tuple[EmbeddedRegistry, list[Member]]]:
     registry = EmbeddedRegistry(directory)
+    follow(registry)
     members = [await join(registry, broker_id) for broker_id in range(1, size + 1)]
     await members[0].until(lambda state: len(state.brokers) == size)
     try:
@@ -105,13 +109,6 @@ async def cluster(directory: Path, size: int) -> AsyncIterator[tuple[EmbeddedReg
             await member.controller.close()
             member.watcher.close()
         registry.close()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 30)
-
-    asyncio.run(bounded())
 
 
 def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None:
@@ -129,6 +126,7 @@ def test_the_first_broker_is_the_controller_with_epoch_1(tmp_path: Path) -> None
 def test_brokers_are_in_the_order_of_their_numbers_whichever_came_first(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
+        follow(registry)
         members = []
         for broker_id in (3, 1, 2):
             members.append(await join(registry, broker_id))
@@ -353,8 +351,7 @@ def test_a_controller_whose_epochs_node_was_removed_goes_on(tmp_path: Path, remo
                 await answer(first.store.set("/controller_epoch", b"9"))
             with pytest.raises(NotController):
                 await first.controller._write([])
-            while not first.controller.is_active:
-                await asyncio.sleep(0.01)
+            await wait_until_async(lambda: first.controller.is_active, "the controller has its role", poll_s=0.01)
             assert first.controller.epoch == (0 if removed == "removed" else 9)
             created = await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
             assert not isinstance(created["t"], KafkaError)
@@ -477,6 +474,7 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
 def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
+        follow(registry)
         store = EmbeddedStore(registry)
         await registration.create_base_nodes(store)
         planned = znodes.TopicAssignment(znodes.new_uuid(), {0: (BrokerId(1),), 1: (BrokerId(1),)})

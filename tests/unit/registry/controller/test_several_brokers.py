@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -45,7 +45,10 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from spark_kafkalite.testing.fake_registry import FakeRegistry, FakeStore, Fault, lose_answer
+from tests.seeds import SEED
+from tests.unit.registry.virtual_time import follow, run
 
+# In virtual time.
 TIMEOUT_S = 20
 
 
@@ -115,6 +118,7 @@ class Broker:
 class Cluster:
     def __init__(self, registry: FakeRegistry) -> None:
         self.registry = registry
+        follow(registry.registry)
         self.observer = registry.connect()
         self.min_insync = 1
         self.brokers: list[Broker] = []
@@ -156,13 +160,6 @@ async def a_cluster(directory: Path, *numbers: int) -> AsyncIterator[Cluster]:
         finally:
             for broker in cluster.brokers:
                 await broker.end()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 3 * TIMEOUT_S)
-
-    asyncio.run(bounded())
 
 
 # Who leads ----------------------------------------------------------------------------------------------------------
@@ -490,9 +487,9 @@ def test_an_unclean_election_is_held_for_those_that_have_no_leader(tmp_path: Pat
 # Random histories -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("_", range(6))
-def test_after_any_history_everything_that_can_be_led_is_led(tmp_path: Path, _: int) -> None:
-    seed = random.randrange(1 << 32)
+@pytest.mark.parametrize("number", range(6))
+def test_after_any_history_everything_that_can_be_led_is_led(tmp_path: Path, number: int) -> None:
+    seed = SEED + number
 
     async def work() -> None:
         chosen = random.Random(seed)
