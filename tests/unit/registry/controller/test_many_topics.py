@@ -1,4 +1,4 @@
-"""Thousands of topics and partitions: no turn of the loop is long, and the registry is written some at a time."""
+"""Many topics and partitions: no turn of the loop is long, and the registry is written some at a time."""
 
 import asyncio
 import gc
@@ -25,26 +25,33 @@ from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS,
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
-from tests import processor
 from tests.seeds import SEED
+from tests.unit.registry.virtual_time import RegistryLoop, follow, run
+from tests.unit.slice_clock import SliceClock
 from tests.unit.turns import Turns
 
+# In virtual time.
 TIMEOUT_S = 60
-# Processor time of the loop's thread from one look at its sockets to the next.
-LONGEST_TURN_MS = 100
+# Topics and partitions that are far more than those worked on between two yields.
+TOPICS, PARTITIONS = 300, 800
+# In a turn of the loop.
+MOST_CALLS = 10_000
+# What a step of work takes by the clock of the slices: some hundred steps fit into a slice.
+A_STEP_S = 1e-5
 
 
 class Member:
     """A broker's registration, watcher and controller; what its watcher has published since the last look."""
 
-    def __init__(self, registry: EmbeddedRegistry) -> None:
+    def __init__(self, registry: EmbeddedRegistry, slice_reading_s: float) -> None:
         self.registry = registry
         self.store = EmbeddedStore(registry)
         self.changes: list[ClusterChange] = []
         self.view = ClusterView()
         self.view.add_listener(self._changed)
-        self.watcher = ClusterWatcher(self.store, self.view)
-        self.controller = Controller(self.store, self.watcher, BrokerId(1))
+        loop_slices = slices.Slices(asyncio.get_running_loop(), SliceClock(reading_s=slice_reading_s))
+        self.watcher = ClusterWatcher(self.store, self.view, slices=loop_slices)
+        self.controller = Controller(self.store, self.watcher, BrokerId(1), slices=loop_slices)
 
     @staticmethod
     def next_run() -> BrokerRegistration:
@@ -61,8 +68,10 @@ class Member:
 
 
 @asynccontextmanager
-async def joined(registry: EmbeddedRegistry) -> AsyncIterator[Member]:
-    member = Member(registry)
+async def joined(registry: EmbeddedRegistry, slice_reading_s: float = A_STEP_S) -> AsyncIterator[Member]:
+    """Let a broker join. Each reading of its slices' clock takes so long."""
+    follow(registry)
+    member = Member(registry, slice_reading_s)
     await registration.create_base_nodes(member.store)
     cluster_id = await registration.cluster_id(member.store)
     await member.register()
@@ -76,76 +85,97 @@ async def joined(registry: EmbeddedRegistry) -> AsyncIterator[Member]:
         member.store.close()
 
 
-def run(work: Coroutine[Any, Any, None]) -> Turns:
-    loop = asyncio.new_event_loop()
-    # Debugging costs a multiple, and collections look at all that the test runner holds.
-    loop.set_debug(False)
+def most_calls(work: Coroutine[Any, Any, None]) -> int:
+    """Run in virtual time, without a collector; return the most calls of a turn."""
     gc.disable()
-    turns = Turns(loop)
     try:
-        loop.run_until_complete(asyncio.wait_for(work, TIMEOUT_S))
+        with asyncio.Runner(debug=False, loop_factory=RegistryLoop) as runner, Turns(runner.get_loop()) as turns:
+            runner.run(work)
     finally:
-        loop.close()
         gc.enable()
-    return turns
+    return turns.most_calls
 
 
-def test_fifteen_hundred_topics_come_and_go_without_a_long_turn(tmp_path: Path) -> None:
+def come_and_go(directory: Path, count: int, slice_reading_s: float) -> tuple[int, list[ClusterChange]]:
+    """Create and delete topics. Return the most calls of a turn and what the watcher has published."""
+    changes: list[ClusterChange] = []
+
     async def work() -> None:
-        with EmbeddedRegistry(tmp_path) as registry:
-            async with joined(registry) as member:
-                names = [f"name_{number}" for number in range(1500)]
-                created = await member.controller.create_topics([TopicSpec(name) for name in names])
-                assert all(isinstance(outcome, TopicAssignment) for outcome in created.values())
-                state = await member.caught_up()
-                assert set(state.topics) == set(names)
-                assert all(topic.partitions[0].leader == 1 for topic in state.topics.values())
-                assert {state.topic_name(topic.topic_id) for topic in state.topics.values()} == set(names)
-                deleted = await member.controller.delete_topics(names)
-                assert set(deleted.values()) == {None}
-                assert not (await member.caught_up()).topics
-                # What listeners hear of at once is bounded: a slice of the watcher may add to what is due.
-                assert max(len(change.changed_partitions) for change in member.changes) <= PUBLISH_AT_MOST + 50
-                assert max(len(change.deleted_topics) for change in member.changes) <= PUBLISH_AT_MOST + 50
+        async with joined(registry, slice_reading_s) as member:
+            names = [f"name_{number}" for number in range(count)]
+            created = await member.controller.create_topics([TopicSpec(name) for name in names])
+            assert all(isinstance(outcome, TopicAssignment) for outcome in created.values())
+            state = await member.caught_up()
+            assert set(state.topics) == set(names)
+            assert all(topic.partitions[0].leader == 1 for topic in state.topics.values())
+            assert {state.topic_name(topic.topic_id) for topic in state.topics.values()} == set(names)
+            deleted = await member.controller.delete_topics(names)
+            assert set(deleted.values()) == {None}
+            assert not (await member.caught_up()).topics
+            changes.extend(member.changes)
 
-    assert run(work()).longest_ms < LONGEST_TURN_MS * processor.slowness()
+    with EmbeddedRegistry(directory) as registry:
+        return most_calls(work()), changes
 
 
-def test_three_thousand_partitions_come_grow_and_go_without_a_long_turn(tmp_path: Path) -> None:
+def test_hundreds_of_topics_come_and_go_without_a_long_turn(tmp_path: Path) -> None:
+    calls, _ = come_and_go(tmp_path, TOPICS, slices.SLICE_S)
+    assert calls < MOST_CALLS
+
+
+def test_listeners_hear_of_a_bounded_number_of_changes_at_once(tmp_path: Path) -> None:
+    _, changes = come_and_go(tmp_path, PUBLISH_AT_MOST + 100, A_STEP_S)
+    # A slice of the watcher may add to what is due.
+    assert max(len(change.changed_partitions) for change in changes) <= PUBLISH_AT_MOST + 50
+    assert max(len(change.deleted_topics) for change in changes) <= PUBLISH_AT_MOST + 50
+
+
+def grow_and_go(directory: Path, slice_reading_s: float) -> int:
+    """Create, extend and delete a wide topic. Return the most calls of a turn."""
+
     async def work() -> None:
-        with EmbeddedRegistry(tmp_path) as registry:
-            async with joined(registry) as member:
-                await member.controller.create_topics([TopicSpec("wide", 3000)])
-                await member.controller.extend_topics([Extension("wide", 3500)])
-                topic = (await member.caught_up()).topics["wide"]
-                assert list(topic.partitions) == list(range(3500))
-                assert all(partition.leader == 1 for partition in topic.partitions.values())
-                assert await member.controller.delete_topics(["wide"]) == {"wide": None}
-                assert not (await member.caught_up()).topics
-                assert await asyncio.wrap_future(member.store.children(znodes.DELETED_TOPICS)) == []
+        async with joined(registry, slice_reading_s) as member:
+            await member.controller.create_topics([TopicSpec("wide", PARTITIONS)])
+            await member.controller.extend_topics([Extension("wide", PARTITIONS + 300)])
+            topic = (await member.caught_up()).topics["wide"]
+            assert list(topic.partitions) == list(range(PARTITIONS + 300))
+            assert all(partition.leader == 1 for partition in topic.partitions.values())
+            assert await member.controller.delete_topics(["wide"]) == {"wide": None}
+            assert not (await member.caught_up()).topics
+            assert await asyncio.wrap_future(member.store.children(znodes.DELETED_TOPICS)) == []
 
-    assert run(work()).longest_ms < LONGEST_TURN_MS * processor.slowness()
+    with EmbeddedRegistry(directory) as registry:
+        return most_calls(work())
 
 
-def test_a_restart_elects_the_leaders_of_three_thousand_partitions_in_a_few_transactions(tmp_path: Path) -> None:
+def test_a_topic_of_a_thousand_partitions_comes_grows_and_goes_without_a_long_turn(tmp_path: Path) -> None:
+    assert grow_and_go(tmp_path, slices.SLICE_S) < MOST_CALLS
+
+
+def test_a_turn_is_long_when_no_slice_ends(tmp_path: Path) -> None:
+    """So the tests of turns can fail."""
+    assert grow_and_go(tmp_path, 0.0) > 2 * MOST_CALLS
+
+
+def test_a_restart_elects_the_leaders_of_a_thousand_partitions_in_a_few_transactions(tmp_path: Path) -> None:
     async def before() -> None:
-        with EmbeddedRegistry(tmp_path) as registry:
-            async with joined(registry) as member:
-                await member.controller.create_topics(
-                    [TopicSpec("wide", 2500), *(TopicSpec(f"t{n}") for n in range(500))]
-                )
+        async with joined(registry) as member:
+            await member.controller.create_topics(
+                [TopicSpec("wide", PARTITIONS), *(TopicSpec(f"t{n}") for n in range(200))]
+            )
 
     async def after() -> None:
-        with EmbeddedRegistry(tmp_path) as registry:
-            zxid = registry.last_zxid
-            async with joined(registry) as member:
-                state = await member.caught_up()
-                epochs = [part.leader_epoch for topic in state.topics.values() for part in topic.partitions.values()]
-                assert epochs == [1] * 3000
-                assert registry.last_zxid - zxid < 60
+        zxid = registry.last_zxid
+        async with joined(registry, slices.SLICE_S) as member:
+            state = await member.caught_up()
+            epochs = [part.leader_epoch for topic in state.topics.values() for part in topic.partitions.values()]
+            assert epochs == [1] * (PARTITIONS + 200)
+            assert registry.last_zxid - zxid < 30
 
-    run(before())
-    assert run(after()).longest_ms < LONGEST_TURN_MS * processor.slowness()
+    with EmbeddedRegistry(tmp_path) as registry:
+        run(before())
+    with EmbeddedRegistry(tmp_path) as registry:
+        assert most_calls(after()) < MOST_CALLS
 
 
 def test_an_election_that_was_overtaken_does_not_stop_those_beside_it(tmp_path: Path) -> None:
@@ -212,21 +242,29 @@ def test_a_topic_with_more_or_less_than_it_should_have_is_deleted_too(tmp_path: 
     run(work())
 
 
-@pytest.mark.slow
-def test_a_topic_outgrows_its_node_with_a_text_that_says_so(tmp_path: Path) -> None:
+def test_a_topic_outgrows_its_node_with_a_text_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A node of a tenth of the size.
+    monkeypatch.setattr(topic_writes, "MAX_ASSIGNMENT_BYTES", topic_writes.MAX_ASSIGNMENT_BYTES // 10)
+
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                total = MAX_PARTITIONS
+                total = 500
                 await member.controller.create_topics([TopicSpec("wide", total)])
-                outcome: Any = None
+
+                async def extended(*, validate_only: bool) -> object:
+                    extension = Extension("wide", total)
+                    return (await member.controller.extend_topics([extension], validate_only=validate_only))["wide"]
+
+                outcome: object = None
                 while not isinstance(outcome, Exception):
-                    total += MAX_PARTITIONS
-                    assert total < 200_000
-                    outcome = (
-                        await member.controller.extend_topics([Extension("wide", total)], validate_only=total < 100_000)
-                    )["wide"]
-                assert isinstance(outcome, InvalidPartitions)
+                    total += 500
+                    assert total < 2 * MAX_PARTITIONS
+                    outcome = await extended(validate_only=True)
+                for validate_only in (True, False):
+                    outcome = await extended(validate_only=validate_only)
+                    assert isinstance(outcome, InvalidPartitions)
+                    assert f"topic wide: {total} partitions take" in str(outcome)
 
     run(work())
 
@@ -264,7 +302,7 @@ def test_what_has_been_written_is_in_the_snapshot_wherever_slices_end(
     async def work() -> None:
         with EmbeddedRegistry(tmp_path) as registry:
             async with joined(registry) as member:
-                for number in range(1, 31):
+                for number in range(1, 13):
                     await member.controller.create_topics([TopicSpec(f"t{number}", number)])
                     topics = (await member.caught_up()).topics
                     assert [topics[f"t{each}"].partitions[0].leader for each in range(1, number + 1)] == [1] * number
