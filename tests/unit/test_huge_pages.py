@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.huge_pages import use_huge_pages
+from tests.patience import PATIENCE_S
 
 _MANY = 500_000
 
@@ -71,7 +72,9 @@ print(len(arenas), full_mb, half_mb, huge_mb())
 
 def run(program: str, **environment: str) -> list[int]:
     command = [sys.executable, "-c", _HUGE_MB + program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment}
+    )
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
 

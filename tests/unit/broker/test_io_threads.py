@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from tests.patience import PATIENCE_S
 
 LANES = [Lane.READ, Lane.CHECK, Lane.FILES]
 
@@ -42,7 +43,7 @@ def test_number_of_threads_changes_while_they_work(lane: Lane, before: int, afte
             works = [asyncio.ensure_future(io.run(crowds[count].work, lane)) for _ in range(count + 2)]
             await asyncio.sleep(0)
             for _ in range(count):
-                assert await asyncio.to_thread(crowds[count].working.acquire, timeout=10)
+                assert await asyncio.to_thread(crowds[count].working.acquire, timeout=PATIENCE_S)
             if count == before != after:
                 io.resize(after)
             crowds[count].released.set()

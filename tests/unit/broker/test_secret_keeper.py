@@ -21,6 +21,7 @@ from spark_kafkalite.registry.store import Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.security.cluster_secret import ClusterSecret
+from tests.patience import PATIENCE_S, wait_until_async
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -36,9 +37,8 @@ class Place:
         self.keeper = SecretKeeper(config, self.wire, io, lambda: store)
 
     async def until(self, secret: str) -> None:
-        async with asyncio.timeout(20):
-            while self.wire.secret != ClusterSecret((secret,)):
-                await asyncio.sleep(0.001)
+        expected = ClusterSecret((secret,))
+        await wait_until_async(lambda: self.wire.secret == expected, "the other secret is in force", poll_s=0.001)
 
 
 def run(tmp_path: Path, test: Callable[[Place], Awaitable[None]], **settings: object) -> None:
@@ -48,7 +48,7 @@ def run(tmp_path: Path, test: Callable[[Place], Awaitable[None]], **settings: ob
         store = EmbeddedStore(registry)
         place = Place(tmp_path / "secret", store, io, **settings)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await test(place)
         finally:
             place.keeper.stop()
@@ -86,9 +86,9 @@ def test_the_file_is_read_and_read_again_when_it_is_replaced(tmp_path: Path, cap
         for spoil in (lambda: write(place.path, "short"), place.path.unlink):
             spoil()
             caplog.clear()
-            async with asyncio.timeout(20):
-                while "stays as it was" not in caplog.text:
-                    await asyncio.sleep(0.001)
+            await wait_until_async(
+                lambda: "stays as it was" in caplog.text, "the keeper reports a file without a secret", poll_s=0.001
+            )
             assert place.wire.secret == ClusterSecret((TWO,))
         write(place.path, ONE)
         await place.until(ONE)

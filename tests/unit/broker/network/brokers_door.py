@@ -28,6 +28,7 @@ from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.patience import PATIENCE_S
 from tests.unit.slice_clock import SliceClock
 
 SECRET, OTHER_SECRET = "s" * 32, "t" * 32
@@ -81,14 +82,9 @@ class Door:
         return self.listener.host, self.listener.port
 
     def connect(
-        self, broker_id: int = 7, secret: str = SECRET, *, timeout_s: float = 10.0, port: int | None = None
+        self, broker_id: int = 7, secret: str = SECRET, *, timeout_s: float = PATIENCE_S, port: int | None = None
     ) -> Visitor:
         return Visitor(self, broker_id, secret, timeout_s, self.listener.port if port is None else port)
-
-    async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.001)
 
 
 @contextlib.asynccontextmanager

@@ -20,10 +20,12 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.patience import PATIENCE_S, wait_until_async
 from tests.seeds import SEED
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECRET, SECRET, Door, door
 
 READ_TIMEOUT_S = 30.0
+STRANGERS = 100
 REFUSED, ILLEGAL, UNSUPPORTED = SaslAuthenticationFailed.code, IllegalSaslState.code, 33
 
 
@@ -65,7 +67,7 @@ class Stranger:
         return answer
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
                 return await self.reader.read(1) == b""
             return True
@@ -84,7 +86,7 @@ async def stranger(at: Door) -> Any:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await test()
 
     asyncio.run(bounded())
@@ -226,7 +228,7 @@ def test_garbage_before_the_proof_closes_and_is_survived() -> None:
 
     async def test() -> None:
         async with door(for_brokers_alone=True) as one:
-            for _ in range(100):
+            for _ in range(40):
                 async with stranger(one) as who:
                     if source.random() < 0.5:
                         await who.handshake()
@@ -241,23 +243,23 @@ def test_garbage_before_the_proof_closes_and_is_survived() -> None:
                     with contextlib.suppress(ConnectionError):
                         await who.writer.drain()
                     who.writer.write_eof()
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(PATIENCE_S):
                         with contextlib.suppress(ConnectionError):
                             await who.reader.read()
             assert one.asked == []
             visitor = one.connect()
-            await one.until(lambda: visitor.connection.was_proved)
+            await wait_until_async(lambda: visitor.connection.was_proved, "the broker authenticates", poll_s=0.001)
             visitor.connection.close()
 
     run(test)
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_thousand_who_stop_half_way_cost_nobody_else_and_are_closed_in_time(alone: bool) -> None:
+def test_strangers_that_stop_half_way_cost_nobody_else_and_are_closed_in_time(alone: bool) -> None:
     async def test() -> None:
         async with door(for_brokers_alone=alone) as one:
             halted = []
-            for number in range(1000):
+            for number in range(STRANGERS):
                 reader, writer = await asyncio.open_connection(*one.address)
                 who = Stranger(reader, writer)
                 halted.append(who)
@@ -265,15 +267,17 @@ def test_a_thousand_who_stop_half_way_cost_nobody_else_and_are_closed_in_time(al
                     await who.handshake()
                     if number % 4 == 1:
                         await who.say(ScramClient(MECHANISM, broker_user(number), "x").first())
-            await one.until(lambda: len(one.acceptor) == 1000)
+            await wait_until_async(lambda: len(one.acceptor) == STRANGERS, "all are connected", poll_s=0.001)
             visitor = one.connect()
-            await one.until(lambda: visitor.connection.was_proved)
+            await wait_until_async(lambda: visitor.connection.was_proved, "the broker authenticates", poll_s=0.001)
             for connection in one.acceptor._connections:
                 session = connection.session
                 if session.broker_id is None:
                     assert session.handshake_due_s <= one.loop.time() + READ_TIMEOUT_S
                     session.handshake_due_s -= READ_TIMEOUT_S
-            await one.until(lambda: len(one.acceptor) == 1)
+            await wait_until_async(
+                lambda: len(one.acceptor) == 1, "the strangers' connections are closed", poll_s=0.001
+            )
             for who in halted:
                 assert await who.is_closed()
                 who.writer.close()

@@ -25,6 +25,7 @@ from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeResponse
+from tests.patience import PATIENCE_S, wait_until_async
 from tests.seeds import SEED
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECRET, SECRET, door
 from tests.unit.slice_clock import SliceClock
@@ -41,12 +42,22 @@ def send(connection: PeerConnection, number: int, answers: list[int], timeout_s:
     connection.send(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, heartbeat(number), on_answer, timeout_s=timeout_s)
 
 
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Its time can be put forward."""
+
+    jumped_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.jumped_s
+
+
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await test()
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(bounded())
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -57,10 +68,10 @@ def test_requests_that_are_sent_before_the_proof_are_answered_in_order_after_it(
             for number in range(100):
                 send(visitor.connection, number, answers)
             assert visitor.connection.unanswered == 100 and not visitor.connection.was_proved
-            await one.until(lambda: len(answers) == 100)
+            await wait_until_async(lambda: len(answers) == 100, "all are answered", poll_s=0.001)
             assert answers == list(range(100)) and set(one.asked) == {7}
             send(visitor.connection, 100, answers)
-            await one.until(lambda: answers[-1] == 100)
+            await wait_until_async(lambda: answers[-1] == 100, "the next one is answered", poll_s=0.001)
             assert visitor.errors == [] and visitor.connection.unanswered == 0
             visitor.connection.close()
 
@@ -72,7 +83,7 @@ def test_a_wrong_secret_is_refused_and_nothing_is_served() -> None:
         async with door() as one:
             visitor, answers = one.connect(7, OTHER_SECRET), list[int]()
             send(visitor.connection, 1, answers)
-            await one.until(lambda: visitor.errors)
+            await wait_until_async(lambda: visitor.errors, "the connection ends", poll_s=0.001)
             (error,) = visitor.errors
             assert isinstance(error, SaslAuthenticationFailed)
             assert "refuses broker-7" in str(error) and "inter.broker.secret.file" in str(error)
@@ -87,7 +98,7 @@ def test_a_listener_that_does_not_serve_brokers_is_told() -> None:
         async with door() as one:
             one.inner_wire.listener_name = "INNER"
             visitor = one.connect()
-            await one.until(lambda: visitor.errors)
+            await wait_until_async(lambda: visitor.errors, "the connection ends", poll_s=0.001)
             assert isinstance(visitor.errors[0], IllegalSaslState)
             assert "inter.broker.listener.name" in str(visitor.errors[0])
 
@@ -99,17 +110,21 @@ def test_both_secrets_are_accepted_while_they_change_and_the_old_ones_connection
         async with door() as one:
             old, answers = one.connect(7), list[int]()
             send(old.connection, 1, answers)
-            await one.until(lambda: answers == [1])
+            await wait_until_async(lambda: answers == [1], "the first one is answered", poll_s=0.001)
             one.inner_wire.set_secret(ClusterSecret((OTHER_SECRET, SECRET)))
             new, again = one.connect(8, OTHER_SECRET), one.connect(9, SECRET)
             for number, visitor in enumerate((old, new, again), 2):
                 send(visitor.connection, number, answers)
-            await one.until(lambda: sorted(answers) == [1, 2, 3, 4])
+            await wait_until_async(
+                lambda: sorted(answers) == [1, 2, 3, 4], "all connections are answered", poll_s=0.001
+            )
             one.inner_wire.set_secret(ClusterSecret((OTHER_SECRET,)))
-            await one.until(lambda: old.errors and again.errors)
+            await wait_until_async(
+                lambda: old.errors and again.errors, "the connections with the old secret end", poll_s=0.001
+            )
             assert "closed the connection" in str(old.errors[0])
             send(new.connection, 5, answers)
-            await one.until(lambda: answers[-1] == 5)
+            await wait_until_async(lambda: answers[-1] == 5, "the new one goes on", poll_s=0.001)
             assert new.errors == []
             new.connection.close()
 
@@ -121,11 +136,11 @@ def test_a_late_answer_ends_the_connection_and_names_the_request() -> None:
         async with door() as one:
             visitor, answers = one.connect(), list[int]()
             send(visitor.connection, 1, answers)
-            await one.until(lambda: answers)
+            await wait_until_async(lambda: answers, "the first one is answered", poll_s=0.001)
             one.answering.clear()
-            send(visitor.connection, 2, answers, timeout_s=20)
+            send(visitor.connection, 2, answers, timeout_s=PATIENCE_S)
             send(visitor.connection, 3, answers, timeout_s=0.05)
-            await one.until(lambda: visitor.errors)
+            await wait_until_async(lambda: visitor.errors, "the connection ends", poll_s=0.001)
             assert isinstance(visitor.errors[0], BrokerUnreachable) and "Heartbeat" in str(visitor.errors[0])
             one.answering.set()
 
@@ -140,7 +155,7 @@ def test_who_does_not_listen_is_named_with_the_reason() -> None:
             free.close()
             await free.wait_closed()
             visitor = one.connect(port=port)
-            await one.until(lambda: visitor.errors)
+            await wait_until_async(lambda: visitor.errors, "the connection ends", poll_s=0.001)
             assert f"broker 1 at 127.0.0.1:{port} cannot be connected to" in str(visitor.errors[0])
 
     run(test)
@@ -158,7 +173,7 @@ def test_close_ends_it_at_every_moment_without_a_word() -> None:
                 visitor.connection.close()
                 send(visitor.connection, 2, answers)
                 assert visitor.errors == []
-            await one.until(lambda: len(one.acceptor) == 0)
+            await wait_until_async(lambda: len(one.acceptor) == 0, "all connections are gone", poll_s=0.001)
 
     run(test)
 
@@ -221,17 +236,12 @@ async def speaker(one: Speaker) -> AsyncIterator[Speaker]:
         await asyncio.gather(*served)
 
 
-def visit(one: Speaker, timeout_s: float = 10.0) -> tuple[PeerConnection, list[KafkaliteError]]:
+def visit(one: Speaker, timeout_s: float = PATIENCE_S) -> tuple[PeerConnection, list[KafkaliteError]]:
     loop, errors = asyncio.get_running_loop(), list[KafkaliteError]()
     slices = Slices(loop, SliceClock())
     identity = PeerIdentity(7, ClusterSecret((SECRET,)))
     settings = PeerSettings(timeout_s, 64 * 1024)
     return PeerConnection(loop, slices, 1, ("127.0.0.1", one.port), identity, settings, errors.append), errors
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def raw_answer(number: int, body: bytes) -> bytes:
@@ -261,7 +271,7 @@ def test_answers_of_every_size_arrive_whole_and_large_ones_in_one_buffer(piece_b
 
             for number in range(len(bodies)):
                 connection.send(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, heartbeat(number), on_answer)
-            await until(lambda: len(got) == len(bodies) or errors)
+            await wait_until_async(lambda: len(got) == len(bodies) or errors, "all answers arrive", poll_s=0.001)
             assert errors == [] and got == bodies
             # One that grew, at most: the sizes lie in two steps.
             assert len(buffers) <= 2
@@ -277,7 +287,9 @@ def test_an_answer_that_is_held_stays_while_the_next_ones_wait_for_its_release()
 
         one = Speaker(lambda number, asked: raw_answer(number, body(asked.generation_id)))
         async with speaker(one):
-            connection, errors = visit(one, timeout_s=0.3)
+            connection, errors = visit(one, timeout_s=PATIENCE_S / 4)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, JumpingLoop)
             held: list[memoryview] = []
 
             def on_answer(answer: memoryview) -> None:
@@ -287,9 +299,12 @@ def test_an_answer_that_is_held_stays_while_the_next_ones_wait_for_its_release()
             for number in range(6):
                 connection.send(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, heartbeat(number), on_answer)
             for number in range(6):
-                await until(lambda: held or errors)
-                # Longer than an answer may take, in which nothing of the next one may overwrite this one.
-                await asyncio.sleep(0.35 if number == 2 else 0.01)
+                await wait_until_async(lambda: held or errors, "the next answer is given", poll_s=0.001)
+                if number == 2:
+                    # Longer than an answer may take.
+                    loop.jumped_s += PATIENCE_S / 2
+                # Meanwhile nothing of the next answer may overwrite this one.
+                await asyncio.sleep(0.01)
                 assert errors == []
                 assert [bytes(each) for each in held] == [body(number)]
                 held.clear()
@@ -318,7 +333,7 @@ def test_what_is_no_answer_ends_the_connection(says: Callable[[int, object], byt
                 connection.send(
                     ApiKey.HEARTBEAT, HEARTBEAT_VERSION, heartbeat(number), lambda body: answers.append(bytes(body))
                 )
-            await until(lambda: errors)
+            await wait_until_async(lambda: errors, "the connection ends", poll_s=0.001)
             assert isinstance(errors[0], BrokerUnreachable) and why in str(errors[0])
             assert connection.closed and connection.unanswered == 0
 
@@ -350,7 +365,7 @@ def test_an_impostor_who_does_not_know_the_secret_is_not_believed() -> None:
             connection, errors = visit(one)
             answers: list[int] = []
             send(connection, 1, answers)
-            await until(lambda: errors)
+            await wait_until_async(lambda: errors, "the connection ends", poll_s=0.001)
             assert isinstance(errors[0], SaslAuthenticationFailed) and "did not prove" in str(errors[0])
             assert answers == []
 
@@ -365,7 +380,7 @@ def test_who_says_nothing_is_given_up() -> None:
 
         async with speaker(Mute(lambda *_: None)) as one:
             connection, errors = visit(one, timeout_s=0.05)
-            await until(lambda: errors)
+            await wait_until_async(lambda: errors, "the connection ends", poll_s=0.001)
             assert "replica.socket.timeout.ms" in str(errors[0])
             assert connection.closed
 
@@ -382,7 +397,7 @@ def test_a_megabyte_before_the_proof_is_not_read() -> None:
 
         async with speaker(Flood(lambda *_: None)) as one:
             _, errors = visit(one)
-            await until(lambda: errors)
+            await wait_until_async(lambda: errors, "the connection ends", poll_s=0.001)
             assert "1048576" in str(errors[0])
 
     run(test)

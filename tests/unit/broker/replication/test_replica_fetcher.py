@@ -39,6 +39,7 @@ from spark_kafkalite.wire.packed import (
     pack_fetch_response,
     parse_fetch,
 )
+from tests.seeds import SOAK
 from tests.unit.slice_clock import SliceClock
 
 ID = b"i" * 16
@@ -622,7 +623,7 @@ def test_nothing_is_asked_any_more_at_the_end(make_world: Callable[..., World]) 
     assert len(world.leader.requests) == count + 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(40 if SOAK else 12))
 def test_random_schedules(make_world: Callable[..., World], seed: int) -> None:
     chance = random.Random(seed)
     world = make_world(4, segment_bytes=2000, **({"flush_before_ack": "true"} if seed % 3 == 0 else {}))

@@ -34,7 +34,7 @@ def test_each_is_told_once_and_in_time_unless_dropped(loop: ManualLoop) -> None:
     deadlines = Deadlines(loop)
     everybody: list[Waiting] = []
     dropped: list[Waiting] = []
-    for _ in range(1_000):
+    for _ in range(400):
         waiting = Waiting(loop, chances.choice((0.0, 0.001, 0.05, 0.5, 30.0)) * chances.random())
         waiting.deadline = deadlines.add(waiting, waiting.due_s - loop.time())
         everybody.append(waiting)
@@ -59,9 +59,9 @@ def test_each_is_told_once_and_in_time_unless_dropped(loop: ManualLoop) -> None:
 def test_long_waits_that_end_early_leave_little_behind(loop: ManualLoop) -> None:
     deadlines = Deadlines(loop)
     waiting = Waiting(loop, 3600.0)
-    for _ in range(20_000):
+    for _ in range(1_000):
         deadlines.add(waiting, 3600.0).pop(waiting)
-        loop.run_for(0.05)
+        loop.run_for(1.0)
     assert len(deadlines) < 300
     assert waiting.told_s == []
     loop.close()

@@ -34,6 +34,7 @@ from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
 from spark_kafkalite.testing.batches import make_batch
+from tests.patience import PATIENCE_S
 
 FS = OsFs()
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -72,7 +73,7 @@ def registry_with(registry: Path, content: dict[str, bytes]) -> int:
     with EmbeddedRegistry(registry) as opened:
         store = EmbeddedStore(opened)
         for path, data in content.items():
-            store.create(path, data, make_parents=True).result(10)
+            store.create(path, data, make_parents=True).result(PATIENCE_S)
         return opened.last_zxid
 
 

@@ -29,6 +29,7 @@ from spark_kafkalite.errors import (
     UnknownMemberId,
 )
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.patience import PATIENCE_S, wait_until_async
 from tests.unit.coordinator.groups.group_world import join_request
 from tests.unit.coordinator.groups.test_groups_state import records
 from tests.unit.coordinator.host_double import HostDouble
@@ -56,7 +57,7 @@ class Service:
     async def lead(self) -> GroupShard:
         """Have the partition led and loaded."""
         self.shards.lead(0, self.log.leader_epoch)
-        await until(lambda: not self.shards.is_loading)
+        await wait_until_async(lambda: not self.shards.is_loading, "the shards are loaded", poll_s=0.001)
         return self.shards.shard_of("g")
 
     async def member(self, group_id: str = "g", session_ms: int = 10_000, **how: object) -> str:
@@ -80,13 +81,6 @@ class Service:
 
     def written(self) -> list[object]:
         return [record for batch in records(self.log) for record in batch]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks bring about."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def run(scenario: Scenario, service: Callable[[], Service] = Service) -> None:
@@ -114,7 +108,7 @@ def test_the_assignment_is_answered_when_it_is_committed() -> None:
         member_id = await service.member()
         service.log.held = True
         waiting = service.coordinator.sync("g", SyncRequest(member_id, None, 1, assignments={member_id: b"all"}))
-        await until(lambda: len(service.log.batches) == 1)
+        await wait_until_async(lambda: len(service.log.batches) == 1, "a batch is written", poll_s=0.001)
         await asyncio.sleep(0)
         assert not waiting.done()
         [(key, value)] = service.written()  # type: ignore[misc]
@@ -195,7 +189,7 @@ def test_groups_that_do_not_exist_have_no_members() -> None:
 def test_a_silent_member_goes_by_itself_and_the_one_that_waits_goes_on() -> None:
     async def scenario(service: Service) -> None:
         await service.stable(session_ms=SHORT_MS)
-        newcomer = await asyncio.wait_for(service.coordinator.join("g", join_request()), 10)
+        newcomer = await asyncio.wait_for(service.coordinator.join("g", join_request()), PATIENCE_S)
         assert newcomer.error is None
         assert [member_id for member_id, _, _ in newcomer.members] == [newcomer.member_id]
 
@@ -210,7 +204,7 @@ def test_of_ids_that_nobody_came_back_with_nothing_is_left() -> None:
             assert error_of(await service.coordinator.join(f"g{number}", request)) is MemberIdRequired
         assert service.coordinator.held_bytes > 0
         assert len(shard.state.groups) == 20
-        await until(lambda: not shard.state.groups)
+        await wait_until_async(lambda: not shard.state.groups, "the group is forgotten", poll_s=0.001)
         assert service.coordinator.held_bytes == 0
         assert not service.coordinator._timers and not service.coordinator._sizes
         assert not service.log.batches
@@ -282,7 +276,7 @@ def test_an_empty_group_is_written_and_one_that_never_was_is_forgotten() -> None
     async def scenario(service: Service) -> None:
         member_id = await service.stable("written")
         service.coordinator.leave("written", [(member_id, None)])
-        await until(lambda: len(service.written()) == 2)
+        await wait_until_async(lambda: len(service.written()) == 2, "both records are written", poll_s=0.001)
         _, value = service.written()[-1]  # type: ignore[misc]
         assert (value.members, value.generation) == ((), 2)
         assert value.current_state_timestamp_ms > 0
@@ -310,7 +304,7 @@ def test_when_the_partition_moves_all_are_sent_away_and_the_next_leader_knows_th
         answer = await service.coordinator.sync("g", SyncRequest(member_id, None, 1))
         assert answer.assignment == b"all"
         # Its session has begun anew, and ends.
-        await until(lambda: service.group().state is GroupState.EMPTY)
+        await wait_until_async(lambda: service.group().state is GroupState.EMPTY, "the group is empty", poll_s=0.001)
 
     run(scenario)
 
@@ -323,7 +317,9 @@ def test_a_broker_that_stood_still_gives_its_members_time() -> None:
         group = service.group()
         timer = service.coordinator._timers[group]
         clock.advance(s=8)
-        await until(lambda: service.coordinator._timers.get(group) not in (None, timer))
+        await wait_until_async(
+            lambda: service.coordinator._timers.get(group) not in (None, timer), "another timer is set", poll_s=0.001
+        )
         assert member_id in group.members, "thrown out although its heartbeats may lie unread"
         service.coordinator.heartbeat("g", member_id, None, 1)
         grace = service.coordinator._timers[group].handle
@@ -332,7 +328,7 @@ def test_a_broker_that_stood_still_gives_its_members_time() -> None:
         service.coordinator._wake(service.shards.shard_of("g"), group, True)
         assert member_id in group.members
         clock.advance(ms=200)
-        await until(lambda: not group.members)
+        await wait_until_async(lambda: not group.members, "the members are gone", poll_s=0.001)
 
     run(scenario, lambda: Service(clock))
 
@@ -349,12 +345,12 @@ def test_who_joins_just_when_the_assignment_is_committed_leaves_nobody_waiting()
             service.coordinator.sync("g", SyncRequest(follower, None, 2)),
             service.coordinator.sync("g", SyncRequest(leader, None, 2, assignments={leader: b"1", follower: b"2"})),
         ]
-        await until(lambda: bool(service.log.open))
+        await wait_until_async(lambda: bool(service.log.open), "a write is under way", poll_s=0.001)
         joining: list[asyncio.Future[JoinAnswer]] = []
         # Behind the writer's own callback, and before anything that it has put off.
         service.log.open[0].add_done_callback(lambda _: joining.append(service.coordinator.join("g", join_request())))
         service.log.release()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             answers = [await sync for sync in syncs]
         assert [(answer.error, answer.assignment) for answer in answers] == [(None, b"2"), (None, b"1")]
         assert joining and service.group().state is GroupState.PREPARING_REBALANCE
@@ -373,7 +369,9 @@ def test_an_assignment_that_is_committed_too_late_changes_nothing() -> None:
         assert (answer.error, answer.generation) == (None, 2)
         service.log.held = False
         service.log.release()
-        await until(lambda: not list(service.shards.shard_of("g").open_keys()))
+        await wait_until_async(
+            lambda: not list(service.shards.shard_of("g").open_keys()), "nothing is being written", poll_s=0.001
+        )
         assert service.group().state is GroupState.COMPLETING_REBALANCE
         sync = SyncRequest(member_id, None, 2, assignments={member_id: b"all"})
         assert (await service.coordinator.sync("g", sync)).assignment == b"all"
@@ -415,7 +413,7 @@ def test_a_group_whose_deletion_cannot_be_written_is_there_as_before() -> None:
     async def scenario(service: Service) -> None:
         member_id = await service.stable()
         service.coordinator.leave("g", [(member_id, None)])
-        await until(lambda: len(service.written()) == 2)
+        await wait_until_async(lambda: len(service.written()) == 2, "both records are written", poll_s=0.001)
         service.log.error = NotEnoughReplicas("few")
         with pytest.raises(CoordinatorNotAvailable):
             await service.coordinator.delete("g")

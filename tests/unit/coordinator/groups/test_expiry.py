@@ -13,6 +13,7 @@ from spark_kafkalite.coordinator.groups.records import GroupKey, GroupMetadata, 
 from spark_kafkalite.errors import NotEnoughReplicas
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.patience import wait_until_async
 from tests.unit.coordinator.groups.group_world import join_request
 from tests.unit.coordinator.groups.test_groups_state import group_shards, records
 from tests.unit.coordinator.host_double import HostDouble, until
@@ -197,12 +198,9 @@ def test_looks_go_on_by_themselves_and_a_failed_one_ends_nothing(caplog: pytest.
         expiry = OffsetExpiry(shards, Slices(asyncio.get_running_loop(), SliceClock()), clock, retention_ms)
         await commit(shard, clock, "old")
         expiry.start(0.001)
-        async with asyncio.timeout(10):
-            while looks < 3:
-                await asyncio.sleep(0.001)
-            clock.advance(ms=HOUR_MS)
-            while len(shard.state.offsets):
-                await asyncio.sleep(0.001)
+        await wait_until_async(lambda: looks >= 3, "it looks again and again", poll_s=0.001)
+        clock.advance(ms=HOUR_MS)
+        await wait_until_async(lambda: not len(shard.state.offsets), "the offset expires", poll_s=0.001)
         await expiry.stop()
 
     asyncio.run(run())

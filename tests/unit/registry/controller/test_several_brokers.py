@@ -45,7 +45,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from spark_kafkalite.testing.fake_registry import FakeRegistry, FakeStore, Fault, lose_answer
-from tests.seeds import SEED
+from tests.seeds import SEED, SOAK
 from tests.unit.registry.virtual_time import follow, run
 
 # In virtual time.
@@ -269,9 +269,18 @@ def test_a_round_of_a_thousand_elections_is_sent_before_the_first_answer_comes(t
 # The role -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [not_sent, lost_silently, lose_answer])
+FAULTS: list[Fault] = [not_sent, lost_silently, lose_answer]
+ROLE_PATHS = ["/controller", "/controller_epoch", "/admin/delete_topics", "/kafkalite/topics", "/state"]
+
+
 @pytest.mark.parametrize(
-    "path", ["/controller", "/controller_epoch", "/admin/delete_topics", "/kafkalite/topics", "/state"]
+    ("path", "fault"),
+    [
+        # Each path with one of the faults; all pairs in the soak.
+        pytest.param(path, fault, marks=() if (first + second) % len(FAULTS) == 0 else pytest.mark.soak)
+        for first, path in enumerate(ROLE_PATHS)
+        for second, fault in enumerate(FAULTS)
+    ],
 )
 def test_a_controller_whose_connection_breaks_looks_at_everything_by_itself(
     tmp_path: Path, path: str, fault: Fault
@@ -487,7 +496,7 @@ def test_an_unclean_election_is_held_for_those_that_have_no_leader(tmp_path: Pat
 # Random histories -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(12 if SOAK else 3))
 def test_after_any_history_everything_that_can_be_led_is_led(tmp_path: Path, number: int) -> None:
     seed = SEED + number
 

@@ -25,6 +25,7 @@ from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore, open_embedded
 from spark_kafkalite.registry.tree.zxid_note import ZxidNote
 from tests.paths import PROJECT
+from tests.patience import PATIENCE_S
 
 ROOT = str(PROJECT)
 
@@ -90,7 +91,7 @@ os._exit(0)"""
 @pytest.mark.parametrize(("number", "lacks"), [(1, ["acl", "aversion", "owner"]), (2, ["owner"]), (3, ["owner"])])
 def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path, number: int, lacks: list[str]) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a", b"1").result(10)
+        EmbeddedStore(registry).create("/a", b"1").result(PATIENCE_S)
     database = sqlite3.connect(tmp_path / DATABASE_NAME)
     for column in lacks:
         database.execute(f"ALTER TABLE nodes DROP COLUMN {column}")
@@ -102,7 +103,7 @@ def test_a_file_of_an_older_format_is_upgraded(tmp_path: Path, number: int, lack
     for _ in range(2):
         with EmbeddedRegistry(tmp_path) as registry:
             assert registry.last_zxid >= 1000
-            assert EmbeddedStore(registry).set("/a", b"2").result(10).mzxid > 1000
+            assert EmbeddedStore(registry).set("/a", b"2").result(PATIENCE_S).mzxid > 1000
 
 
 def test_a_second_process_is_kept_out_with_the_holders_pid(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def limit_pages(registry: EmbeddedRegistry, more: int) -> None:
 
     limited: Future[None] = Future()
     registry.submit(limit, limited)
-    limited.result(10)
+    limited.result(PATIENCE_S)
 
 
 def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(tmp_path: Path) -> None:
@@ -172,18 +173,18 @@ def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(
         children = store.children("/")
         held.set()
         with pytest.raises(OutOfRoom, match=r"no room.*free space"):
-            big.result(10)
-        assert read.result(10)[0] == b"1"
-        assert small.result(10).version == 1
-        assert children.result(10) == ["safe"]
+            big.result(PATIENCE_S)
+        assert read.result(PATIENCE_S)[0] == b"1"
+        assert small.result(PATIENCE_S).version == 1
+        assert children.result(PATIENCE_S) == ["safe"]
         with pytest.raises(OutOfRoom):
-            store.multi([SetData("/safe", b"3"), Create("/big", bytes(500_000))]).result(10)
-        assert store.get("/safe").result(10)[0] == b"2"
+            store.multi([SetData("/safe", b"3"), Create("/big", bytes(500_000))]).result(PATIENCE_S)
+        assert store.get("/safe").result(PATIENCE_S)[0] == b"2"
         assert not events and store.state is SessionState.CONNECTED
         limit_pages(registry, 1000)
-        assert store.create("/big", bytes(500_000)).result(10) == "/big"
+        assert store.create("/big", bytes(500_000)).result(PATIENCE_S) == "/big"
         assert [event.path for event in events] == ["/big"]
-        assert store.get("/").result(10)[1].cversion == 2
+        assert store.get("/").result(PATIENCE_S)[1].cversion == 2
     with EmbeddedRegistry(tmp_path) as again:
         store = EmbeddedStore(again)
         assert store.get("/safe").result()[0] == b"2"
@@ -203,7 +204,7 @@ def test_room_is_made_before_an_operation_fails(tmp_path: Path) -> None:
     with registry:
         store = EmbeddedStore(registry)
         limit_pages(registry, 0)
-        assert store.create("/big", bytes(500_000)).result(10) == "/big"
+        assert store.create("/big", bytes(500_000)).result(PATIENCE_S) == "/big"
         assert len(made) == 1
 
 
@@ -214,15 +215,15 @@ def test_a_session_that_does_not_fit_is_not_there(tmp_path: Path) -> None:
         with pytest.raises(OutOfRoom):
             EmbeddedStore(registry)
         with pytest.raises(OutOfRoom):
-            first.create("/ephemeral", ephemeral=True).result(10)
+            first.create("/ephemeral", ephemeral=True).result(PATIENCE_S)
         with pytest.raises(OutOfRoom):
-            registry.expire(first.session_id).result(10)
+            registry.expire(first.session_id).result(PATIENCE_S)
         del registry._database.commit
-        assert first.create("/ephemeral", ephemeral=True).result(10) == "/ephemeral"
+        assert first.create("/ephemeral", ephemeral=True).result(PATIENCE_S) == "/ephemeral"
         second = EmbeddedStore(registry)
         assert second.session_id == first.session_id + 1
         first.close()
-        assert second.exists("/ephemeral").result(10) is None
+        assert second.exists("/ephemeral").result(PATIENCE_S) is None
 
 
 def no_room(*_: object) -> None:
@@ -241,10 +242,10 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
 
     registry._database.commit = broken  # type: ignore[method-assign]
     with pytest.raises(ConnectionLoss, match="cannot be written"):
-        store.create("/big", bytes(500_000)).result(10)
+        store.create("/big", bytes(500_000)).result(PATIENCE_S)
     assert lost.wait(10)
     with pytest.raises(ConnectionLoss):
-        store.get("/safe").result(10)
+        store.get("/safe").result(PATIENCE_S)
     registry.close()
     with EmbeddedRegistry(tmp_path) as again:
         store = EmbeddedStore(again)
@@ -269,7 +270,7 @@ def test_nothing_works_after_close(tmp_path: Path) -> None:
     store.close()
     store.close()
     with pytest.raises(SessionExpired):
-        store.get("/").result(10)
+        store.get("/").result(PATIENCE_S)
 
 
 def test_deleted_nodes_stay_deleted(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_commits_that_are_missing_are_noticed_and_a_look_changes_nothing(tmp_pat
     running = tmp_path / "running"
     with EmbeddedRegistry(running) as registry:
         store = EmbeddedStore(registry)
-        store.create("/a").result(10)
+        store.create("/a").result(PATIENCE_S)
         for name, files in {"killed": ("registry.db", "registry.zxid"), "noted": ("registry.zxid",)}.items():
             (tmp_path / name).mkdir()
             for file in files:
@@ -305,31 +306,31 @@ def test_commits_that_are_missing_are_noticed_and_a_look_changes_nothing(tmp_pat
 @pytest.mark.parametrize("note", [None, b"", b"zxid=1\n", bytes(25), b"zxid=0000000000000000001\n"])
 def test_a_note_that_is_behind_or_cannot_be_read_says_nothing(tmp_path: Path, note: bytes | None) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
         assert (tmp_path / "registry.zxid").read_bytes() == b"zxid=%019d\n" % registry.committed_zxid
     if note is None:
         (tmp_path / "registry.zxid").unlink()
     else:
         (tmp_path / "registry.zxid").write_bytes(note)
     with EmbeddedRegistry(tmp_path) as registry:
-        assert EmbeddedStore(registry).exists("/a").result(10) is not None
+        assert EmbeddedStore(registry).exists("/a").result(PATIENCE_S) is not None
 
 
 def test_a_note_that_cannot_be_true_is_told_of_and_no_evidence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
     (tmp_path / "registry.zxid").write_bytes(b"zxid=%d\n" % (2**63 - 1))
     with EmbeddedRegistry(tmp_path) as registry:
-        assert EmbeddedStore(registry).exists("/a").result(10) is not None
+        assert EmbeddedStore(registry).exists("/a").result(PATIENCE_S) is not None
     assert "registry.zxid: no registry has reached transaction 9223372036854775807" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
 def test_a_pipe_in_the_place_of_the_database_is_named(tmp_path: Path, name: str) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
     (tmp_path / "registry.zxid").unlink()
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
@@ -344,7 +345,7 @@ def test_a_pipe_in_the_place_of_the_note_holds_nobody_up(tmp_path: Path) -> None
     note.write(5)
     note.close()
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +362,7 @@ def test_a_pipe_in_the_place_of_the_note_holds_nobody_up(tmp_path: Path) -> None
 )
 def test_a_number_that_cannot_be_is_a_damaged_registry(tmp_path: Path, statement: str, problem: str) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
     with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
         database.execute(statement)
     with pytest.raises(RegistryError, match=f"{problem}.*restore it from a backup, or have a broker's made"):
@@ -373,7 +374,7 @@ def test_a_number_that_cannot_be_is_a_damaged_registry(tmp_path: Path, statement
 )
 def test_a_row_of_another_type_is_a_damaged_registry(tmp_path: Path, column: str, value: object) -> None:
     with EmbeddedRegistry(tmp_path) as registry:
-        EmbeddedStore(registry).create("/a").result(10)
+        EmbeddedStore(registry).create("/a").result(PATIENCE_S)
     with contextlib.closing(sqlite3.connect(tmp_path / "registry.db", isolation_level=None)) as database:
         database.executescript(
             "CREATE TABLE loose AS SELECT * FROM nodes; DROP TABLE nodes; ALTER TABLE loose RENAME TO nodes"
