@@ -28,7 +28,7 @@ class Crowd:
             self._present += 1
             self.most = max(self.most, self._present)
         self.working.release()
-        assert self.released.wait(10)
+        assert self.released.wait(PATIENCE_S)
         with self._lock:
             self._present -= 1
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.registry.zookeeper_socket import ServerSocket, Waiting, readable
+from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 
 Pair = tuple[ServerSocket, socket.socket]
@@ -21,7 +22,7 @@ Pair = tuple[ServerSocket, socket.socket]
 def pair() -> Iterator[Pair]:
     ours, server = socket.socketpair()
     ours.setblocking(False)
-    server.settimeout(20)
+    server.settimeout(PATIENCE_S)
     end = ServerSocket(ours)
     yield end, server
     end.close()
@@ -42,7 +43,7 @@ def has_arrived(server: socket.socket) -> bool:
 def test_what_has_arrived_is_given_in_pieces_without_asking_again(pair: Pair) -> None:
     end, server = pair
     server.sendall(b"abcdefgh")
-    assert readable([end], 20) == [end]
+    assert readable([end], PATIENCE_S) == [end]
     assert end.recv(4) == b"abcd"
     assert end.pending() == 4
     # What comes later does not overtake.
@@ -51,7 +52,7 @@ def test_what_has_arrived_is_given_in_pieces_without_asking_again(pair: Pair) ->
     with pytest.raises(BlockingIOError):
         end.recv(1)
     server.close()
-    assert readable([end], 20) == [end]
+    assert readable([end], PATIENCE_S) == [end]
     assert end.recv(4) == b""
 
 
@@ -69,16 +70,16 @@ def test_it_is_kept_while_more_requests_wait_but_not_for_ever(pair: Pair, waitin
     end, server = pair
     waiting.send(b"\0\0")
     end.send(b"abc")
-    assert readable([end, waiting], 20) == [waiting]
+    assert readable([end, waiting], PATIENCE_S) == [waiting]
     assert not has_arrived(server)
     waiting.recv(1)
     end.send(b"d" * 100_000)
     # That much is sent, and what has arrived is seen beside what waits.
     server.sendall(b"answer")
-    assert readable([end, waiting], 20) == [end, waiting]
+    assert readable([end, waiting], PATIENCE_S) == [end, waiting]
     assert has_arrived(server)
     waiting.recv(1)
-    assert readable([end, waiting], 20) == [end]
+    assert readable([end, waiting], PATIENCE_S) == [end]
 
 
 def test_a_server_that_takes_nothing_before_it_is_rid_of_its_answers(pair: Pair, waiting: Waiting) -> None:
@@ -87,7 +88,7 @@ def test_a_server_that_takes_nothing_before_it_is_rid_of_its_answers(pair: Pair,
     with pytest.raises(TimeoutError):
         server.sendall(b"a" * 10_000_000)
     end.send(b"r" * 10_000_000)
-    assert readable([end, waiting], 20) == [end]
+    assert readable([end, waiting], PATIENCE_S) == [end]
     assert end.unsent > 0
 
 
@@ -98,7 +99,7 @@ def test_the_time_passes_and_requests_of_other_threads_end_the_wait(pair: Pair, 
     assert time.monotonic() - began_s >= 0.05
     asks = threading.Timer(0.05, waiting.send, (b"\0",))
     asks.start()
-    assert readable([end, waiting], 20) == [waiting]
+    assert readable([end, waiting], PATIENCE_S) == [waiting]
     asks.join()
     assert waiting.recv(1) == b"\0"
     with pytest.raises(BlockingIOError):
@@ -115,7 +116,7 @@ def test_requests_of_many_threads_are_counted_once_each(waiting: Waiting) -> Non
     for thread in threads:
         thread.start()
     for _ in range(8000):
-        assert readable([waiting], 20) == [waiting]
+        assert readable([waiting], PATIENCE_S) == [waiting]
         waiting.recv(1)
     for thread in threads:
         thread.join()
@@ -125,10 +126,10 @@ def test_requests_of_many_threads_are_counted_once_each(waiting: Waiting) -> Non
 def test_a_broken_connection_is_an_error_or_readable_as_a_sockets_is(pair: Pair) -> None:
     end, server = pair
     server.close()
-    assert readable([end], 20) == [end]
+    assert readable([end], PATIENCE_S) == [end]
     end.send(b"abc")
     with pytest.raises(OSError):
-        readable([end], 20)
+        readable([end], PATIENCE_S)
 
 
 def test_bytes_come_through_whole_and_in_order_in_both_directions(pair: Pair, waiting: Waiting) -> None:
@@ -163,5 +164,5 @@ def test_bytes_come_through_whole_and_in_order_in_both_directions(pair: Pair, wa
             arrived += end.recv(own.choice((4, 1000, 100_000)))
         if at >= len(sent) and waiting.pending():
             waiting.recv(1)
-    server_thread.join(20)
+    server_thread.join(PATIENCE_S)
     assert (bytes(arrived), bytes(received)) == (wanted, sent)

@@ -165,7 +165,7 @@ def test_what_does_not_fit_on_a_full_disk_has_not_happened_and_all_else_goes_on(
         store.exists("/big", watch=events.append).result()
         limit_pages(registry, 0)
         held = threading.Event()
-        registry.submit(lambda: held.wait(10), Future())
+        registry.submit(lambda: held.wait(PATIENCE_S), Future())
         # One round of the writer: what does not fit fails alone.
         read = store.get("/safe")
         big = store.create("/big", bytes(500_000))
@@ -243,7 +243,7 @@ def test_a_failed_commit_stops_the_registry_and_loses_the_session(tmp_path: Path
     registry._database.commit = broken  # type: ignore[method-assign]
     with pytest.raises(ConnectionLoss, match="cannot be written"):
         store.create("/big", bytes(500_000)).result(PATIENCE_S)
-    assert lost.wait(10)
+    assert lost.wait(PATIENCE_S)
     with pytest.raises(ConnectionLoss):
         store.get("/safe").result(PATIENCE_S)
     registry.close()
