@@ -152,6 +152,17 @@ def test_facts_of_a_log(open_log: LogOpener) -> None:
     ]
 
 
+def test_an_active_segment_is_as_old_as_its_largest_timestamp(open_log: LogOpener) -> None:
+    log = open_log()
+    for timestamp_ms in (5000, 7000, 6000):
+        append(log, timestamp_ms)
+    facts = list(segment_facts(log.segments, log.log_end_offset))
+    assert facts == [SegmentFacts(3, log.segments.active.size_bytes, 7000, is_active=True)]
+    # By its first timestamp it would be rolled, although it stays.
+    assert plan(facts, rules(ms=100, now_ms=7100)) == RetentionPlan((), None, False, False)
+    assert plan(facts, rules(ms=100, now_ms=7101)) == RetentionPlan((TIME,), 3, True, False)
+
+
 def test_timestamps_after_a_start_are_read_when_needed(open_log: LogOpener, fs: MemoryFs) -> None:
     log = open_log(segment_bytes=100)
     for timestamp_ms in (5000, 7000, -1, 9000, 6000, 1000):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.jobs.destination import publish
+from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.destination.manifest import (
@@ -190,6 +190,24 @@ def test_what_another_run_has_staged_is_fenced_before_it_is_deleted(tmp_path: Pa
     assert publish.recover(files, "r4").newest == recovery.newest
     publish.write_plan(files, "r3", plan_of(4, 6))
     assert publish.recover(files, "r4").discarded == ("r3",)
+
+
+def test_a_run_does_not_take_a_number_whose_manifest_was_folded_and_deleted(tmp_path: Path) -> None:
+    """A run that was paused for a month finds its number free. The newer manifests show that it was overtaken."""
+    files = LocalFiles(tmp_path)
+    plan = plan_of(0, 2)
+    publish.write_plan(files, "r1", plan)
+    late = staged_file(files, "r1", "t", "t/late.parquet")
+    fence = publish.recover(files, "r2").newest
+    assert fence is not None and fence.number == 1
+    newest = publish.commit(files, "r2", plan, Staged(), fence)
+    assert folding.fold(files, keep_ms=0, every=1) == 2
+    assert not files.exists(fence.path)
+    with pytest.raises(DestinationHeld, match=r"made manifest 1 while this one \(r1\)"):
+        publish.commit(files, "r1", plan, Staged((late,)), None)
+    assert not files.exists(fence.path)
+    assert publish.newest_manifest(files) == newest
+    assert published(tmp_path) == []
 
 
 def test_a_recovery_takes_nothing_from_others_when_it_has_lost_the_destination(tmp_path: Path) -> None:
