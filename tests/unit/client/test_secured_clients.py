@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,11 +13,15 @@ import pytest
 import trustme
 
 from spark_kafkalite import Consumer, Producer
-from spark_kafkalite.client.network import authentication
+from spark_kafkalite.client.produce.delivery import Delivery
+from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import KafkaliteError, SaslAuthenticationFailed
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.testing.model_security import ModelListener
+from spark_kafkalite.wire.api_keys import ApiKey
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED
 
 FAST = {
     "retry.backoff.ms": 1,
@@ -27,9 +31,28 @@ FAST = {
 }
 CONSUMER = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 20}
 USERS = {"alice": "alice-secret"}
-LIFETIME_MS = 400
+# Of a session. Clients renew it between 510 and 570 s, so after a jump of the clock they do, and in time, unless the
+# machine stands still for 20 s.
+LIFETIME_MS = 600_000
+JUMP_S = 580.0
+# What clients give up by their clock, they do not give up because of its jumps.
+NO_TIMEOUTS = {"request.timeout.ms": 36_000_000, "connections.max.idle.ms": -1, "metadata.max.age.ms": 36_000_000}
 
-pytestmark = pytest.mark.timeout(90)
+
+class JumpingClock:
+    """The system's clock, which a test moves ahead; satisfies ``spark_kafkalite.clock.Clock``."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def jump(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+    def wall_ms(self) -> int:
+        return SYSTEM_CLOCK.wall_ms()
+
+    def monotonic_s(self) -> float:
+        return SYSTEM_CLOCK.monotonic_s() + self._ahead_s
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +87,6 @@ def settings(broker: ModelBroker, authority: trustme.CA) -> dict[str, object]:
     }
 
 
-@pytest.fixture
-def short_sessions(listener: ModelListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that end so soon that some do in every test."""
-    listener.session_lifetime_ms = LIFETIME_MS
-    monkeypatch.setattr(authentication, "_LEAST_PAUSE_S", 0.0)
-
-
 def read(settings: dict[str, object], partition: int, count: int) -> list[bytes | None]:
     with Consumer({**settings, **CONSUMER}) as consumer:
         consumer.assign([TopicPartition("t", partition)])
@@ -81,17 +97,14 @@ def read(settings: dict[str, object], partition: int, count: int) -> list[bytes 
 
 
 def test_large_and_small_records_go_there_and_back(settings: dict[str, object]) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
-    values = [source.randbytes(source.choice([0, 1, 100, 16_000, 900_000])) for _ in range(60)]
+    source = random.Random(SEED)
+    values = [source.randbytes(size) for size in source.sample([0, 1, 100, 16_000, 900_000] * 3, 15)]
     with Producer(settings) as producer:
         for value in values:
             producer.send("t", value, partition=0)
     assert read(settings, 0, len(values)) == values
 
 
-@pytest.mark.usefixtures("short_sessions")
 @pytest.mark.parametrize("breaks", [False, True])
 def test_sessions_end_under_producers_and_consumers_without_a_trace(
     settings: dict[str, object],
@@ -100,16 +113,20 @@ def test_sessions_end_under_producers_and_consumers_without_a_trace(
     caplog: pytest.LogCaptureFixture,
     breaks: bool,
 ) -> None:
-    """Requests are in flight all the time: who waits for a pause to authenticate again waits for ever."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    """Requests are in flight at every renewal: a client that waits for a pause would never authenticate again."""
+    source = random.Random(SEED)
+    clock = listener.clock = JumpingClock()
+    listener.session_lifetime_ms = LIFETIME_MS
+    settings |= NO_TIMEOUTS
     slow = threading.Event()
+    fetches = 0
 
     def answer_last(api_key: int, request: Any) -> None:
+        nonlocal fetches
+        fetches += api_key == ApiKey.FETCH
         # Answers take a moment, so that several requests are on their way.
-        slow.wait(source.random() * 0.004)
-        if breaks and source.random() < 0.005:
+        slow.wait(source.random() * 0.002)
+        if breaks and source.random() < 0.01:
             raise ConnectionResetError
 
     broker.answer_last = answer_last
@@ -118,56 +135,70 @@ def test_sessions_end_under_producers_and_consumers_without_a_trace(
     ended = threading.Event()
 
     def consume() -> None:
-        with Consumer({**settings, **CONSUMER}) as consumer:
+        with Consumer({**settings, **CONSUMER}, clock=clock) as consumer:
             consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
             while not ended.is_set() or any(len(there) < len(here) for there, here in zip(got, sent, strict=True)):
                 for record in consumer.poll(timeout_ms=100):
                     got[record.partition].append(record.value)
 
     reader = threading.Thread(target=consume)
-    with Producer({**settings, "batch.size": 200, "linger.ms": 0}) as producer:
-        reader.start()
-        until_s = time.monotonic() + 4 * LIFETIME_MS / 1000
-        number = 0
-        while time.monotonic() < until_s:
+    timeouts = {"delivery.timeout.ms": 72_000_000, "max.block.ms": 36_000_000}
+    with Producer({**settings, **timeouts, "batch.size": 200, "linger.ms": 0}, clock=clock) as producer:
+
+        def send(number: int) -> Delivery:
             value = b"%06d" % number + bytes(source.choice([0, 0, 150, 20_000]))
-            producer.send("t", value, partition=number % 2)
             sent[number % 2].append(value)
+            return producer.send("t", value, partition=number % 2)
+
+        reader.start()
+        number = rounds = 0
+        # Producer and consumer renew the session of one connection each. A break ends a session, too.
+        while listener.renewals <= 4:
+            rounds += 1
+            assert rounds <= 50, "sessions are not renewed"
+            first = send(number)
+            # The session may not end while a request of before the last jump is on its way.
+            first.result(PATIENCE_S)
+            fetched = fetches
+            wait_until(lambda fetched=fetched: fetches > fetched + 5, "fetches with the session of after the jump")
+            for _ in range(40):
+                number += 1
+                send(number)
             number += 1
-            if number % 50 == 0:
-                producer.flush()
+            clock.jump(JUMP_S)
     ended.set()
-    reader.join(60)
-    assert got == sent
+    reader.join(PATIENCE_S)
+    assert got == sent, f"seed {SEED}"
     # Producer and consumer have three connections each: to the bootstrap address, for short requests, for records.
-    assert listener.renewals > 4
     if not breaks:
         assert not listener.closed
         assert broker.opened == 6
         assert not caplog.records
 
 
+def send_until_accepted(producer: Producer, value: bytes) -> None:
+    """Send a record until it is acknowledged: a try may have been made before the password came back."""
+
+    def accepted() -> bool:
+        with contextlib.suppress(SaslAuthenticationFailed):
+            producer.send("t", value, partition=0).result(PATIENCE_S)
+            return True
+        return False
+
+    wait_until(accepted, "an acknowledged record")
+
+
 def test_records_fail_at_once_when_the_password_is_rotated_and_go_on_when_it_is_back(
     settings: dict[str, object], broker: ModelBroker, listener: ModelListener
 ) -> None:
     with Producer(settings) as producer:
-        producer.send("t", b"1", partition=0).result(20)
+        producer.send("t", b"1", partition=0).result(PATIENCE_S)
         listener.users = {"alice": "rotated"}
         broker.break_connections()
-        begun_s = time.monotonic()
         with pytest.raises(SaslAuthenticationFailed, match="Invalid credentials"):
-            producer.send("t", b"2", partition=0).result(60)
-        assert time.monotonic() - begun_s < 10
+            producer.send("t", b"2", partition=0).result(PATIENCE_S)
         listener.users = USERS
-        for _ in range(100):
-            try:
-                producer.send("t", b"3", partition=0).result(20)
-                break
-            except SaslAuthenticationFailed:
-                # A try that was made before the password came back.
-                continue
-        else:
-            pytest.fail("the producer does not come back")
+        send_until_accepted(producer, b"3")
     assert read(settings, 0, 2) == [b"1", b"3"]
 
 
@@ -176,27 +207,21 @@ def test_a_poll_raises_that_the_password_is_rotated_and_later_ones_go_on_when_it
 ) -> None:
     with Producer(settings) as producer, Consumer({**settings, **CONSUMER}) as consumer:
         consumer.assign([TopicPartition("t", 0)])
-        producer.send("t", b"1", partition=0).result(20)
+        producer.send("t", b"1", partition=0).result(PATIENCE_S)
         assert [record.value for record in consumer.poll(timeout_ms=20_000)] == [b"1"]
         listener.users = {"alice": "rotated"}
         broker.break_connections()
         with pytest.raises(SaslAuthenticationFailed, match="Invalid credentials"):
             consumer.poll(timeout_ms=20_000)
         listener.users = USERS
-        for _ in range(100):
-            try:
-                producer.send("t", b"2", partition=0).result(20)
-                break
-            except SaslAuthenticationFailed:
-                continue
-        got: list[bytes | None] = []
-        until_s = time.monotonic() + 20
-        while not got and time.monotonic() < until_s:
-            try:
-                got += [record.value for record in consumer.poll(timeout_ms=1_000)]
-            except KafkaliteError as error:
-                assert isinstance(error, SaslAuthenticationFailed)
-        assert got == [b"2"]
+        send_until_accepted(producer, b"2")
+
+        def polled() -> list[bytes | None]:
+            with contextlib.suppress(SaslAuthenticationFailed):
+                return [record.value for record in consumer.poll(timeout_ms=1_000)]
+            return []
+
+        assert wait_until(polled, "a poll with the password that is right again") == [b"2"]
 
 
 @pytest.mark.parametrize("wrong", ["password", "authority", "name"])

@@ -1,4 +1,7 @@
-"""Clients at ports where no broker answers as they speak: each call ends soon, and says what to change."""
+"""Clients at ports where no broker answers as they speak: each call ends, and says what to change.
+
+How soon it does is tested with a clock that stands still (``network/test_authentication.py``).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,8 +29,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.testing.model_security import ModelListener
-
-pytestmark = pytest.mark.timeout(60)
+from tests.patience import PATIENCE_S
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 FAST = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 20, "retry.backoff.ms": 10, "retry.backoff.max.ms": 20}
@@ -64,7 +65,7 @@ class Port:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 OpenPort = Callable[[Callable[[socket.socket], None]], str]
@@ -99,11 +100,23 @@ def open_port() -> Iterator[OpenPort]:
         port.close()
 
 
+@pytest.fixture(scope="module")
+def trust() -> dict[str, object]:
+    """Settings that trust one authority: to load those of the system takes a while."""
+    return {"ssl.truststore.certificates": trustme.CA().cert_pem.bytes().decode()}
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up after a second instead of eight."""
-    monkeypatch.setattr(first_contact, "GIVE_UP_AFTER_S", 1.0)
-    monkeypatch.setattr(first_contact, "_LEAST_TRY_S", 0.3)
+    """Give up after each address was tried once. Each try has as much time as it needs."""
+    monkeypatch.setattr(first_contact, "GIVE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(first_contact, "_LEAST_TRY_S", PATIENCE_S)
+
+
+@pytest.fixture
+def hasty(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give an address hardly any time: enough for one that is silent."""
+    monkeypatch.setattr(first_contact, "_LEAST_TRY_S", 0.1)
 
 
 def by_admin(settings: dict[str, object]) -> None:
@@ -144,26 +157,24 @@ def by_short_polls(settings: dict[str, object]) -> None:
 CALLS = [by_admin, by_producer, by_consumer, by_member, by_pattern, by_short_polls]
 
 
-def refusals(settings: dict[str, object], within_s: float) -> list[KafkaliteError]:
-    """The errors that all calls end with, each made at the same time by a client of its own, in that time."""
-    ended: dict[str, tuple[BaseException, float]] = {}
+def refusals(settings: dict[str, object]) -> list[KafkaliteError]:
+    """Return the errors that all calls end with. Each is made by a client of its own, all at the same time."""
+    ended: dict[str, BaseException] = {}
 
     def run(call: Callable[[dict[str, object]], None]) -> None:
-        begun_s = time.monotonic()
         try:
             call({**FAST, **settings})
         except BaseException as error:
-            ended[call.__name__] = error, time.monotonic() - begun_s
+            ended[call.__name__] = error
 
     threads = [threading.Thread(target=run, args=(call,)) for call in CALLS]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
-    assert len(ended) == len(CALLS)
+        thread.join(PATIENCE_S)
+    assert ended.keys() == {call.__name__ for call in CALLS}
     errors: list[KafkaliteError] = []
-    for name, (error, took_s) in ended.items():
-        assert took_s < within_s, name
+    for name, error in ended.items():
         assert isinstance(error, KafkaliteError), name
         assert "\n" not in str(error)
         errors.append(error)
@@ -176,51 +187,65 @@ def assert_no_broker(errors: list[KafkaliteError], text: str) -> None:
         assert re.search(text, str(error))
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("serve", [silent, closing])
-@pytest.mark.parametrize(("protocol", "other"), [("PLAINTEXT", "SSL"), ("SSL", "PLAINTEXT")])
-def test_what_does_not_answer_is_told_soon(
-    open_port: OpenPort, serve: Callable[[socket.socket], None], protocol: str, other: str
+WRONG_PROTOCOLS = pytest.mark.parametrize(("protocol", "other"), [("PLAINTEXT", "SSL"), ("SSL", "PLAINTEXT")])
+
+
+@pytest.mark.usefixtures("hasty")
+@WRONG_PROTOCOLS
+def test_a_silent_port_is_an_error_that_names_the_other_protocol(
+    open_port: OpenPort, trust: dict[str, object], protocol: str, other: str
 ) -> None:
-    address = open_port(serve)
-    errors = refusals({"bootstrap.servers": address, "security.protocol": protocol}, 5)
+    address = open_port(silent)
+    errors = refusals({**trust, "bootstrap.servers": address, "security.protocol": protocol})
+    assert_no_broker(errors, f"{address}.*security.protocol={other}")
+
+
+@pytest.mark.usefixtures("impatient")
+@WRONG_PROTOCOLS
+def test_a_port_that_closes_connections_is_an_error_that_names_the_other_protocol(
+    open_port: OpenPort, trust: dict[str, object], protocol: str, other: str
+) -> None:
+    address = open_port(closing)
+    errors = refusals({**trust, "bootstrap.servers": address, "security.protocol": protocol})
     assert_no_broker(errors, f"{address}.*security.protocol={other}")
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_http_is_told_at_once(open_port: OpenPort, protocol: str) -> None:
-    errors = refusals({"bootstrap.servers": open_port(http), "security.protocol": protocol}, 5)
+def test_a_port_that_speaks_http_is_an_error_at_the_first_try(
+    open_port: OpenPort, trust: dict[str, object], protocol: str
+) -> None:
+    errors = refusals({**trust, "bootstrap.servers": open_port(http), "security.protocol": protocol})
     assert_no_broker(errors, "HTTP")
 
 
-def test_a_plaintext_client_at_a_port_with_tls_is_told_at_once(open_port: OpenPort) -> None:
+def test_a_plaintext_client_at_a_port_with_tls_fails_at_the_first_try(open_port: OpenPort) -> None:
     def serve(connection: socket.socket) -> None:
         # As Java's: an alert, then the end.
         connection.recv(65_536)
         connection.sendall(b"\x15\x03\x03\x00\x02\x02\x50")
         connection.close()
 
-    errors = refusals({"bootstrap.servers": open_port(serve)}, 5)
+    errors = refusals({"bootstrap.servers": open_port(serve)})
     assert_no_broker(errors, "it speaks TLS.*set security.protocol=SSL, or SASL_SSL if it asks for credentials")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_client_with_tls_at_a_plaintext_port_is_told() -> None:
+def test_a_client_with_tls_at_a_plaintext_port_fails(trust: dict[str, object]) -> None:
     broker = ModelBroker({"t": 1})
-    errors = refusals({"bootstrap.servers": broker.listen(), "security.protocol": "SSL"}, 5)
+    errors = refusals({**trust, "bootstrap.servers": broker.listen(), "security.protocol": "SSL"})
     broker.close()
     assert_no_broker(errors, "set security.protocol=PLAINTEXT")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_does_not_authenticate_is_told() -> None:
+def test_a_client_that_does_not_authenticate_is_an_error_that_names_sasl() -> None:
     broker = ModelBroker({"t": 1}, listener=ModelListener(users={"alice": "secret"}))
-    errors = refusals({"bootstrap.servers": broker.listen()}, 5)
+    errors = refusals({"bootstrap.servers": broker.listen()})
     broker.close()
     assert_no_broker(errors, "set security.protocol=SASL_PLAINTEXT")
 
 
-def test_a_certificate_that_is_wanted_is_told_at_once() -> None:
+def test_a_certificate_that_the_broker_asks_for_is_named() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -232,14 +257,14 @@ def test_a_certificate_that_is_wanted_is_told_at_once() -> None:
         "security.protocol": "SSL",
         "ssl.truststore.certificates": authority.cert_pem.bytes().decode(),
     }
-    errors = refusals(settings, 5)
+    errors = refusals(settings)
     broker.close()
     for error in errors:
         assert isinstance(error, SslHandshakeFailed) and "ssl.keystore.location" in str(error)
 
 
 @pytest.mark.parametrize("wrong", ["password", "mechanism", "listener"])
-def test_what_authentication_ends_with_is_told_at_once(wrong: str) -> None:
+def test_a_refusal_to_authenticate_is_an_error_that_names_the_setting(wrong: str) -> None:
     listener = ModelListener(users=None if wrong == "listener" else {"alice": "secret"}, mechanisms=["SCRAM-SHA-256"])
     broker = ModelBroker({"t": 1}, listener=listener)
     settings: dict[str, object] = {
@@ -249,7 +274,7 @@ def test_what_authentication_ends_with_is_told_at_once(wrong: str) -> None:
         "sasl.username": "alice",
         "sasl.password": "wrong",
     }
-    errors = refusals(settings, 5)
+    errors = refusals(settings)
     broker.close()
     kinds = {
         "password": (SaslAuthenticationFailed, "sasl.password"),
@@ -261,27 +286,21 @@ def test_what_authentication_ends_with_is_told_at_once(wrong: str) -> None:
         assert isinstance(error, kind) and text in str(error)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_good_address_among_wrong_ones_is_found(open_port: OpenPort) -> None:
     broker = ModelBroker({"t": 1})
-    addresses = f"{open_port(silent)},{open_port(http)},{broker.listen()}"
+    addresses = f"{open_port(closing)},{open_port(http)},{broker.listen()}"
     with Admin({**FAST, "bootstrap.servers": addresses}) as admin:
         assert admin.list_topics() == ["t"]
     broker.close()
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_refuses_connections_is_waited_for() -> None:
+def test_a_port_that_refuses_connections_is_waited_for() -> None:
     """Nothing listens yet: that is no wrong door."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         with Admin({**FAST, "bootstrap.servers": address}) as admin:
-            begun_s = time.monotonic()
-            with pytest.raises(BrokerUnreachable):
-                admin.list_topics(timeout_ms=2_500)
-            assert time.monotonic() - begun_s > 2
-
-
-def test_all_calls_end_within_ten_seconds_as_they_are(open_port: OpenPort) -> None:
-    assert_no_broker(refusals({"bootstrap.servers": open_port(silent)}, 10), "silent")
+            with pytest.raises(BrokerUnreachable, match="no broker answers; tried") as caught:
+                admin.list_topics(timeout_ms=100)
+            assert not isinstance(caught.value, NoBrokerThere)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -31,10 +30,10 @@ from spark_kafkalite.testing.model_security import ModelListener, ModelSession
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from tests.patience import PATIENCE_S
+from tests.seeds import SEED
 
 USERS = {"alice": "alice-secret"}
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def config(mechanism: str = "PLAIN", password: str = "alice-secret", **more: object) -> ClientConfig:
@@ -177,9 +176,7 @@ def test_without_a_lifetime_nothing_is_renewed(
 def test_answers_that_are_outstanding_at_a_renewal_come_in_their_order(
     broker: ModelBroker, listener: ModelListener, clock: ManualClock
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    source = random.Random(SEED)
     served = threading.Semaphore(0)
     broker.answer_last = lambda *_: served.release()
     connection = opened(broker, config(), clock)
@@ -191,14 +188,14 @@ def test_answers_that_are_outstanding_at_a_renewal_come_in_their_order(
             connection.send(ApiKey.METADATA, MetadataRequest(topics=[topic]))
             asked.append(f"t{number}")
             # Time must not jump while a request is on its way: the session may have ended when it arrives.
-            assert served.acquire(timeout=20)
+            assert served.acquire(timeout=PATIENCE_S)
         else:
             answer = connection.receive(Deadline.after_ms(20_000, clock))
             got.append(answer.topics[0].name)
         clock.advance(ms=source.choice([0, 100, 2_000]))
     while len(got) < len(asked):
         got.append(connection.receive(Deadline.after_ms(20_000, clock)).topics[0].name)
-    assert got == asked
+    assert got == asked, f"seed {SEED}"
     assert listener.renewals > 10 and not listener.closed
     connection.close()
 
@@ -265,6 +262,24 @@ def test_what_hangs_up_is_given_up_after_some_seconds_when_it_was_never_reached(
     cluster.close()
 
 
+@pytest.mark.parametrize(("count", "share_s"), [(1, 8.0), (2, 4.0), (3, 8 / 3), (8, 1.5)])
+def test_silent_addresses_share_the_time_after_which_a_client_gives_up(
+    clock: ManualClock, count: int, share_s: float
+) -> None:
+    shares_s: list[float] = []
+
+    def be_silent(host: str, port: int, config: ClientConfig, deadline: Deadline, half_open: Any) -> BrokerConnection:
+        shares_s.append(deadline.left_s())
+        clock.advance(s=deadline.left_s())
+        raise HandshakeFailed(f"{host} is silent")
+
+    cluster = ClusterClient(ClientConfig(tuple(f"model:{port}" for port in range(1, count + 1))), clock, be_silent)
+    with pytest.raises(NoBrokerThere, match="model is silent"):
+        cluster.refresh(["t"], Deadline.after_ms(60_000, clock))
+    assert shares_s == pytest.approx([share_s] * count, abs=0.01)
+    cluster.close()
+
+
 def test_what_hangs_up_is_tried_on_once_the_cluster_was_reached(broker: ModelBroker, clock: ManualClock) -> None:
     hangs = False
 
@@ -289,11 +304,11 @@ def test_what_hangs_up_is_tried_on_once_the_cluster_was_reached(broker: ModelBro
 
 @pytest.fixture
 def silent_renewals(broker: ModelBroker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return what makes a broker that never answers when a connection's session is to be renewed, which it is then."""
+    """Return a function that lets sessions end, and from then on has the broker answer no renewal."""
     over = threading.Event()
 
     def wait(session: ModelSession, request: object) -> None:
-        assert over.wait(60)
+        assert over.wait(PATIENCE_S)
         raise ConnectionError
 
     def begin() -> None:
@@ -307,12 +322,11 @@ def silent_renewals(broker: ModelBroker, clock: ManualClock, monkeypatch: pytest
 def test_a_request_waits_for_a_renewal_no_longer_than_for_its_answer(
     broker: ModelBroker, clock: ManualClock, silent_renewals: Any
 ) -> None:
-    connection = opened(broker, config(), clock)
+    connection = opened(broker, config(socket_connection_setup_timeout_ms=3_600_000), clock)
     silent_renewals()
-    began_s = time.monotonic()
+    # The broker is silent until the test ends.
     with pytest.raises(BrokerUnreachable, match=r"authenticating again .* timed out"):
         connection.request(ApiKey.METADATA, MetadataRequest(), Deadline.after_ms(100))
-    assert time.monotonic() - began_s < 8
     assert connection.closed
 
 
@@ -321,10 +335,9 @@ def test_a_renewal_takes_no_longer_than_opening_a_connection_may(
 ) -> None:
     connection = opened(broker, config(socket_connection_setup_timeout_ms=100), clock)
     silent_renewals()
-    began_s = time.monotonic()
+    # The broker is silent until the test ends.
     with pytest.raises(BrokerUnreachable, match=r"authenticating again .* timed out"):
-        connection.renew(Deadline.after_ms(60_000))
-    assert time.monotonic() - began_s < 30
+        connection.renew(Deadline.after_ms(3_600_000))
 
 
 def test_what_comes_before_authentication_is_bounded(broker: ModelBroker, listener: ModelListener) -> None:
