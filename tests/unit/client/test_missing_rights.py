@@ -18,11 +18,10 @@ from spark_kafkalite.wire.messages.find_coordinator import Coordinator, FindCoor
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdResponse
 from spark_kafkalite.wire.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from spark_kafkalite.wire.rights import refusal
+from tests.patience import PATIENCE_S
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31
 FAST = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 5}
-
-pytestmark = pytest.mark.timeout(60)
 
 
 class Rights:
@@ -88,17 +87,19 @@ def test_a_topic_that_may_not_be_seen_is_not_said_to_be_unknown(rights: Rights, 
 def test_records_fail_when_their_topic_may_not_be_seen_any_more(
     broker: ModelBroker, rights: Rights, settings: dict[str, object]
 ) -> None:
-    with Producer({**settings, "metadata.max.age.ms": 10}) as producer:
-        producer.send("t", b"1").result(20)
+    with Producer(settings) as producer:
+        producer.send("t", b"1").result(PATIENCE_S)
         rights.taken = {ApiKey.METADATA}
+        # As when they are old, which is looked at once a second.
+        producer._cluster.request_refresh()
         # Some are sent before metadata are asked for again.
         with pytest.raises(TopicAuthorizationFailed, match="DESCRIBE"):
             while True:
-                producer.send("t", b"2").result(20)
+                producer.send("t", b"2").result(PATIENCE_S)
         rights.taken = set()
         while True:
             try:
-                producer.send("t", b"3").result(20)
+                producer.send("t", b"3").result(PATIENCE_S)
                 break
             except TopicAuthorizationFailed:
                 continue
@@ -108,16 +109,16 @@ def test_a_producer_id_that_may_not_be_had_is_said_to_need_a_right(rights: Right
     rights.taken = {ApiKey.INIT_PRODUCER_ID}
     with Producer(settings) as producer:
         with pytest.raises(ClusterAuthorizationFailed, match=r"WRITE on a topic, or IDEMPOTENT_WRITE.*enable\.idemp"):
-            producer.send("t", b"x").result(20)
+            producer.send("t", b"x").result(PATIENCE_S)
         rights.taken = set()
-        producer.send("t", b"x").result(20)
+        producer.send("t", b"x").result(PATIENCE_S)
 
 
 def test_a_poll_raises_what_may_not_be_read_and_a_later_one_reads_it(
     rights: Rights, settings: dict[str, object]
 ) -> None:
     with Producer(settings) as producer:
-        producer.send("t", b"x").result(20)
+        producer.send("t", b"x").result(PATIENCE_S)
     with Consumer({**settings, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         rights.taken = {ApiKey.FETCH}

@@ -22,7 +22,6 @@ READS: list[Callable[[Consumer], object]] = [
 ]
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("read", READS, ids=["poll", "poll_columns", "iteration"])
 @pytest.mark.parametrize(
     ("group_id", "remedy"),

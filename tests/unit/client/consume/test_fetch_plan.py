@@ -11,6 +11,7 @@ from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
+from tests.seeds import SEED, SOAK
 
 NOW_S = 50.0
 WAIT_MS = 400
@@ -105,10 +106,8 @@ def test_fetches_that_idle_brokers_keep_leave_room_for_one_to_every_other_broker
 
 
 def test_random_states_keep_the_bounds() -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
-    for _ in range(3_000):
+    source = random.Random(SEED)
+    for _ in range(20_000 if SOAK else 1_000):
         most, queued = source.choice([1, 100, 1_000]), source.choice([1_000, 3_000, 50_000])
         conf = config(
             max_partition_fetch_bytes=most, queued_max_bytes=queued, fetch_max_bytes=source.choice([500, 9_000])

@@ -30,8 +30,6 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NOT_AVAILABLE, NO_LEADER, NOT_LEADER = OffsetNotAvailable.code, LeaderNotAvailable.code, NotLeaderOrFollower.code
 FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Elected:
     """A broker whose first answers on partition 0 have an error; it knows the end of partition 1."""

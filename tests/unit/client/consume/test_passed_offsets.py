@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 
@@ -17,6 +16,7 @@ from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.kernel import ColumnBuilder, read_header
 from spark_kafkalite.records.layout import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
 from spark_kafkalite.testing.batches import make_batch
+from tests.seeds import SEED, SOAK
 
 PARTITION = TopicPartition("t", 0)
 
@@ -89,10 +89,8 @@ def test_a_range_that_cuts_batches_counts_its_own_part() -> None:
 
 
 def test_the_counts_of_any_log_add_up_to_the_range_and_the_present_ones_come() -> None:
-    seed = int(os.environ.get("KAFKALITE_SEED", random.randrange(2**32)))
-    print(f"seed {seed}")
-    random_ = random.Random(seed)
-    for _ in range(300):
+    random_ = random.Random(SEED)
+    for _ in range(10_000 if SOAK else 300):
         log, end, aborted, visible = b"", 0, [], set()
         for _ in range(random_.randrange(1, 8)):
             end += random_.choice((0, 0, 3))
@@ -112,8 +110,8 @@ def test_the_counts_of_any_log_add_up_to_the_range_and_the_present_ones_come() -
         first = random_.randrange(end)
         until = random_.randrange(first + 1, end + 1)
         passed, rows = read(log, first, until, aborted, random_.randrange(1, 9))
-        assert passed.present == rows == sum(first <= offset < until for offset in visible)
-        assert passed.present + passed.control + passed.aborted + passed.removed == until - first
+        assert passed.present == rows == sum(first <= offset < until for offset in visible), f"seed {SEED}"
+        assert passed.present + passed.control + passed.aborted + passed.removed == until - first, f"seed {SEED}"
 
 
 def test_a_batch_that_ends_too_early_is_corrupt() -> None:

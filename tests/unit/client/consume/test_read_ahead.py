@@ -31,12 +31,13 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from tests.patience import PATIENCE_S
+from tests.seeds import SEED
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CORRUPT, NOT_LEADER, NOT_ALLOWED = CorruptMessage.code, NotLeaderOrFollower.code, TopicAuthorizationFailed.code
 FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 5}
 
-pytestmark = pytest.mark.timeout(60)
 
 Make = Callable[..., ReadAhead]
 
@@ -94,14 +95,12 @@ def failing(times: int, code: int, whole: bool = False) -> Callable[[int, Any], 
 
 def take(ahead: ReadAhead, tp: TopicPartition = T0) -> list[int]:
     """Wait for a piece, or the error, of a partition; returns the numbers in the piece."""
-    deadline = Deadline.after_ms(20_000)
     with ahead.lock:
         state = ahead.states[tp]
-        while not state.buffered:
-            if state.error is not None:
-                raise state.error
-            assert not deadline.passed(), state.fetch_offset
-            ahead.changed.wait(1)
+        assert ahead.changed.wait_for(lambda: state.buffered or state.error is not None, PATIENCE_S), state.fetch_offset
+        if not state.buffered:
+            assert state.error is not None
+            raise state.error
         piece = state.buffered.popleft()
         state.buffered_bytes -= piece.size_bytes
         ahead.changed.notify_all()
@@ -198,17 +197,16 @@ def test_what_is_on_its_way_behind_a_batch_that_cannot_be_read_is_dropped(make: 
     def answer(api_key: int, request: Any) -> None:
         if api_key == ApiKey.FETCH and request.topics[0].partitions[0].fetch_offset > 0:
             is_asked.set()
-            may_answer.wait(20)
+            may_answer.wait(PATIENCE_S)
 
     broker.answer_first = answer
     ahead = make(max_partition_fetch_bytes=100)
     ahead.assign([T0])
-    assert is_asked.wait(20)
+    assert is_asked.wait(PATIENCE_S)
     with ahead.lock:
         ahead.states[T0].fail_at(5, CorruptMessage("t-0: damaged"))
         may_answer.set()
-        while ahead._requested_bytes:
-            ahead.changed.wait(20)
+        assert ahead.changed.wait_for(lambda: not ahead._requested_bytes, PATIENCE_S)
     with pytest.raises(CorruptMessage, match="t-0: damaged"):
         take(ahead)
     # It goes on from where it is told to.
@@ -255,9 +253,7 @@ def test_closing_ends_every_wait_and_thread(make: Make) -> None:
 
 
 def test_random_faults_and_seeks_lose_and_double_nothing(make: Make, broker: ModelBroker) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source, faults = random.Random(seed), random.Random(seed + 1)
+    source, faults = random.Random(SEED), random.Random(SEED + 1)
 
     def fail(api_key: int, request: Any) -> Any:
         if api_key in (ApiKey.FETCH, ApiKey.METADATA) and faults.random() < 0.15:
@@ -274,7 +270,7 @@ def test_random_faults_and_seeks_lose_and_double_nothing(make: Make, broker: Mod
             expected[tp] = source.randrange(100)
             ahead.move([tp], expected[tp], None)
         found = take(ahead, tp)
-        assert found == list(range(expected[tp], expected[tp] + len(found)))
+        assert found == list(range(expected[tp], expected[tp] + len(found))), f"seed {SEED}"
         expected[tp] += len(found)
 
 
@@ -289,9 +285,7 @@ def read(fetcher: RangeFetcher) -> list[int]:
 
 
 def test_a_range_survives_all_that_passes(cluster: ClusterClient, broker: ModelBroker) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    faults = random.Random(seed)
+    faults = random.Random(SEED)
 
     def fail(api_key: int, request: Any) -> Any:
         if api_key == ApiKey.FETCH and faults.random() < 0.2:
@@ -301,7 +295,8 @@ def test_a_range_survives_all_that_passes(cluster: ClusterClient, broker: ModelB
     broker.answer_first = fail
     for _ in range(10):
         start, end = sorted(faults.sample(range(101), 2))
-        assert read(RangeFetcher(cluster, T0, start, end, max_bytes=1, timeout_ms=20_000)) == list(range(start, end))
+        found = read(RangeFetcher(cluster, T0, start, end, max_bytes=1, timeout_ms=20_000))
+        assert found == list(range(start, end)), f"seed {SEED}"
 
 
 def test_a_range_ends_at_what_does_not_pass(cluster: ClusterClient, broker: ModelBroker) -> None:

@@ -24,11 +24,10 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import offset_for_leader_epoch as epoch_ends
 from spark_kafkalite.wire.messages.fetch import EpochEndOffset, FetchableTopicResponse, FetchResponse, PartitionData
 from spark_kafkalite.wire.messages.metadata import MetadataResponse
+from tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
 FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 5}
-
-pytestmark = pytest.mark.timeout(60)
 
 
 class Cut:
@@ -79,16 +78,15 @@ def read_until(cluster: ClusterClient, end: int, **settings: Any) -> list[int]:
     ahead.assign([T0])
     ahead.move([T0], 0, None)
     found: list[int] = []
-    deadline = Deadline.after_ms(20_000)
     try:
         while not found or found[-1] < end - 1:
             with ahead.lock:
                 state = ahead.states[T0]
-                while not state.buffered:
-                    if state.error is not None:
-                        raise state.error
-                    assert not deadline.passed(), state.fetch_offset
-                    ahead.changed.wait(1)
+                waited = ahead.changed.wait_for(lambda: state.buffered or state.error is not None, PATIENCE_S)  # noqa: B023
+                assert waited, state.fetch_offset
+                if not state.buffered:
+                    assert state.error is not None
+                    raise state.error
                 piece = state.buffered.popleft()
                 state.buffered_bytes -= piece.size_bytes
                 ahead.changed.notify_all()

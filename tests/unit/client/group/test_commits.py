@@ -22,6 +22,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from tests.patience import PATIENCE_S
 
 MEMBER = GroupMember("m", 1)
 UNKNOWN_TOPIC = 3
@@ -47,7 +48,7 @@ class Coordinator:
         }
         answers: queue.Queue[Any] = queue.Queue()
         self.requests.put((offsets, answers))
-        answer = answers.get(timeout=20)
+        answer = answers.get(timeout=PATIENCE_S)
         if isinstance(answer, Exception):
             raise answer
         partition = OffsetCommitResponsePartition(partition_index=0, error_code=answer)
@@ -57,7 +58,7 @@ class Coordinator:
         self.pauses += 1
 
     def expect(self, offsets: dict[str, int], answer: Any = 0) -> None:
-        request, answers = self.requests.get(timeout=20)
+        request, answers = self.requests.get(timeout=PATIENCE_S)
         assert request == offsets
         answers.put(answer)
 
@@ -92,7 +93,7 @@ def test_commits_that_wait_for_their_turn_go_together_when_they_are_of_the_same_
     coordinator: Coordinator, lane: CommitLane
 ) -> None:
     lane.submit(offsets(1), MEMBER, nothing)
-    first, answers = coordinator.requests.get(timeout=20)
+    first, answers = coordinator.requests.get(timeout=PATIENCE_S)
     assert first == {"t-0": 1}
     for number in (2, 3):
         lane.submit(offsets(number), MEMBER, nothing)
@@ -112,7 +113,7 @@ def test_commits_that_wait_for_their_turn_go_together_when_they_are_of_the_same_
 
 def test_a_refused_commit_is_the_outcome_of_all_that_went_with_it(coordinator: Coordinator, lane: CommitLane) -> None:
     lane.submit(offsets(1), MEMBER, nothing)
-    _, answers = coordinator.requests.get(timeout=20)
+    _, answers = coordinator.requests.get(timeout=PATIENCE_S)
     lane.submit(offsets(2), MEMBER, nothing)
     lane.submit(offsets(3), MEMBER, nothing)
     answers.put(0)
@@ -140,7 +141,7 @@ def test_a_topic_that_the_coordinator_has_not_heard_of_yet_is_tried_again(
 
 def test_commits_that_nobody_asks_about_do_not_pile_up(coordinator: Coordinator, lane: CommitLane) -> None:
     lane.submit(offsets(1), MEMBER, None)
-    _, answers = coordinator.requests.get(timeout=20)
+    _, answers = coordinator.requests.get(timeout=PATIENCE_S)
     for number in range(2, 1_000):
         lane.submit(offsets(number), MEMBER, None)
     answers.put(0)

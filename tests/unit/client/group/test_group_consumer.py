@@ -6,7 +6,6 @@ The coordinator is a few lines here, behind the broker of the same process: it d
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,11 +29,10 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatR
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.patience import PATIENCE_S, wait_until
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 UNKNOWN_MEMBER, REBALANCING, FENCED = 25, 27, 82
-
-pytestmark = pytest.mark.timeout(60)
 
 
 class OneGroup:
@@ -48,7 +46,7 @@ class OneGroup:
         self.generation = 0
         self.committed: dict[TopicPartition, int] = {}
         self.joins: list[JoinGroupRequest] = []
-        self.left = 0
+        self.left = self.heartbeats = 0
         self.heartbeat_code = self.join_code = 0
         self.commits_may_go_on, self.joins_may_go_on = threading.Event(), threading.Event()
         self.commits_may_go_on.set()
@@ -66,7 +64,7 @@ class OneGroup:
                 return FindCoordinatorResponse(coordinators=[found])
             case JoinGroupRequest():
                 self.joins.append(request)
-                self.joins_may_go_on.wait(30)
+                self.joins_may_go_on.wait(PATIENCE_S)
                 self.heartbeat_code = 0
                 self.generation += 1
                 return JoinGroupResponse(
@@ -79,12 +77,13 @@ class OneGroup:
             case SyncGroupRequest():
                 return SyncGroupResponse(assignment=Assignment(self.assigned).encode())
             case HeartbeatRequest():
+                self.heartbeats += 1
                 return HeartbeatResponse(error_code=self.heartbeat_code)
             case LeaveGroupRequest():
                 self.left += 1
                 return LeaveGroupResponse()
             case offset_commit.OffsetCommitRequest():
-                self.commits_may_go_on.wait(30)
+                self.commits_may_go_on.wait(PATIENCE_S)
                 return self._commit(request)
             case offset_fetch.OffsetFetchRequest():
                 return self._fetch(request)
@@ -152,13 +151,13 @@ class Member:
 
     def step_until(self, done: Callable[[], object]) -> None:
         """Poll until something is so."""
-        deadline = time.monotonic() + 20
-        while not done():
-            assert time.monotonic() < deadline, (self.told, self.owned())
-            if self.consumer.is_due():
+
+        def is_done_or_steps() -> object:
+            if not (found := done()) and self.consumer.is_due():
                 self.consumer.step()
-            with self.ahead.lock:
-                self.ahead.changed.wait(0.005)
+            return found
+
+        wait_until(is_done_or_steps, lambda: f"the end of steps; told {self.told}, owned {self.owned()}", poll_s=0.001)
 
     def owned(self) -> list[TopicPartition]:
         return sorted(self.ahead.states)
@@ -237,8 +236,9 @@ def test_joining_waits_for_commits_that_are_on_their_way(make: Callable[..., Mem
     outcomes: list[Exception | None] = []
     member.consumer.commit_async({T0: CommittedOffset(3)}, lambda offsets, error: outcomes.append(error))
     group.rebalance(T0)
-    deadline = time.monotonic() + 0.2
-    member.step_until(lambda: time.monotonic() > deadline)
+    # The member sees the rebalance, and does not join for as long as its commit is on its way.
+    heartbeats = group.heartbeats
+    member.step_until(lambda: group.heartbeats > heartbeats + 5)
     assert len(group.joins) == 1 and member.owned() == [T0, T1]
     group.commits_may_go_on.set()
     member.step_until(lambda: member.owned() == [T0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatR
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.patience import PATIENCE_S, wait_until
 
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING = 22, 25, 27
@@ -69,7 +69,7 @@ class Script:
     def request(self, api_key: int, request: Any, deadline: Deadline) -> Any:
         answers: queue.Queue[Any] = queue.Queue()
         self.requests.put((request, answers))
-        answer = answers.get(timeout=20)
+        answer = answers.get(timeout=PATIENCE_S)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -79,7 +79,7 @@ class Script:
 
     def expect(self, kind: type, answer: Any) -> Any:
         """Wait for the next request, which must be of this kind, and answer it."""
-        request, answers = self.requests.get(timeout=20)
+        request, answers = self.requests.get(timeout=PATIENCE_S)
         assert isinstance(request, kind), request
         answers.put(answer(request) if callable(answer) and not isinstance(answer, Exception) else answer)
         return request
@@ -105,12 +105,9 @@ class Member:
         return {member.member_id: Assignment(MINE) for member in members}
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 20
-        while not (found := condition()):
-            assert time.monotonic() < deadline
-            self.changed.wait(0.01)
-            self.changed.clear()
-        return found
+        return wait_until(
+            condition, lambda: f"what the test expects of a member that is {self.membership.phase.name}", poll_s=0.001
+        )
 
     def join(self, *, keeps_partitions: bool = False) -> None:
         self.membership.join([("range", Subscription(("t",)).encode())], keeps_partitions=keeps_partitions)
@@ -269,10 +266,10 @@ def test_a_heartbeat_says_that_the_group_rebalances_and_the_user_comes_first(mak
     # Until it joins it stays a member.
     member.script.expect(HeartbeatRequest, HeartbeatResponse(error_code=REBALANCING))
     member.join()
-    request, answers = member.script.requests.get(timeout=20)
+    request, answers = member.script.requests.get(timeout=PATIENCE_S)
     while isinstance(request, HeartbeatRequest):
         answers.put(HeartbeatResponse(error_code=REBALANCING))
-        request, answers = member.script.requests.get(timeout=20)
+        request, answers = member.script.requests.get(timeout=PATIENCE_S)
     assert isinstance(request, JoinGroupRequest)
     assert request.reason == "the group rebalances"
     answers.put(in_generation(2))
@@ -316,7 +313,7 @@ def test_leaving_drops_what_was_under_way(make: Callable[..., Member]) -> None:
     member = make()
     member.join()
     member.script.expect(JoinGroupRequest, JoinGroupResponse(error_code=MEMBER_ID_REQUIRED, member_id="m"))
-    _, answers = member.script.requests.get(timeout=20)
+    _, answers = member.script.requests.get(timeout=PATIENCE_S)
     member.membership.leave("enough", Deadline.after_ms(1_000))
     assert [(each.group_id, each.member_id, each.members[0].reason) for each in member.script.left] == [
         ("g", "m", "enough")

@@ -36,8 +36,6 @@ STALE_EPOCH, EPOCH = 3, 9
 SLOW = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
 WITHIN_S = 20
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Moved:
     """Broker 1, which led partition 0, and broker 2, which leads it; metadata name broker 1 still."""

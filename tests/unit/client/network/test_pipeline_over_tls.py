@@ -29,8 +29,6 @@ from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRe
 
 HOST = "broker.example"
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Ends:
     """A pipeline, and the broker's end of its connection, which the test is."""

@@ -17,10 +17,10 @@ from spark_kafkalite.client.network.sockets import limit_receiving, send_all, vi
 from spark_kafkalite.client.network.tls_socket import TlsSocket
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
 from spark_kafkalite.security.tls import TlsStream
+from tests.patience import PATIENCE_S
+from tests.seeds import SEED
 
 HOST = "broker.example"
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ class Ends:
         try:
             self.client.handshake(Deadline.after_ms(20_000))
         finally:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
     def close(self) -> None:
         self.client.close()
@@ -92,21 +92,17 @@ def receive(sock: TlsSocket, count: int, room: int) -> bytes:
 
 @pytest.mark.parametrize("room", [7, 4096, 1 << 20])
 def test_blocking_ends_carry_all_pieces_in_order(ends: Ends, room: int) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    pieces = pieces_of(random.Random(seed), 12 if room > 100 else 3)
+    pieces = pieces_of(random.Random(SEED), 12 if room > 100 else 3)
     sent = b"".join(pieces)
     thread = threading.Thread(target=send_all, args=(ends.client, list(pieces)))
     thread.start()
     assert receive(ends.server, len(sent), room) == sent
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not ends.client.has_unsent
 
 
 def test_non_blocking_ends_carry_all_pieces_both_ways_at_once(ends: Ends) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    source = random.Random(SEED)
     sent = {ends.client: b"".join(pieces_of(source, 15)), ends.server: b"".join(pieces_of(source, 15))}
     waiting = {
         # In pieces of any size, as frames and their parts are.
@@ -121,7 +117,7 @@ def test_non_blocking_ends_carry_all_pieces_both_ways_at_once(ends: Ends) -> Non
             end.setblocking(False)
             selector.register(end, selectors.EVENT_READ | selectors.EVENT_WRITE)
         while any(len(got[other[end]]) < len(data) for end, data in sent.items()):
-            for key, events in selector.select(20):
+            for key, events in selector.select(PATIENCE_S):
                 end = key.fileobj
                 assert isinstance(end, TlsSocket)
                 if events & selectors.EVENT_WRITE:

@@ -10,6 +10,7 @@ from spark_kafkalite.client.produce.delivery import BatchDelivery, Delivery, Pro
 from spark_kafkalite.client.produce.splitting import split_batch
 from spark_kafkalite.errors import MessageTooLarge
 from spark_kafkalite.records.kernel import ColumnBuilder, OpenBatch, read_header
+from tests.patience import PATIENCE_S
 
 
 def made(count: int) -> ProducerBatch:
@@ -54,14 +55,14 @@ def test_all_waiting_threads_wake() -> None:
     batch = made(2)
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda index=index: results.append(Delivery(batch, index, 0).result(20).offset))
+        threading.Thread(target=lambda index=index: results.append(Delivery(batch, index, 0).result(PATIENCE_S).offset))
         for index in (0, 1, 0, 1)
     ]
     for thread in threads:
         thread.start()
     batch.settle(10, -1, None)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert sorted(results) == [10, 10, 11, 11]
 
 

@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.testing.batches import values_of
 from spark_kafkalite.testing.model_broker import ModelPartition
+from tests.seeds import SEED, SOAK
 
 NOT_LEADER, TOO_LARGE, TOO_FEW_REPLICAS, NOT_ALLOWED, DUPLICATE = 6, 10, 19, 29, 46
 
@@ -340,9 +341,7 @@ class Schedule:
 
 def test_random_schedules_lose_double_and_reorder_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "spark_kafkalite.client")
-    first = random.randrange(1 << 30)
-    print(f"seeds from {first}")
-    for seed in range(first, first + 150):
+    for seed in range(SEED, SEED + (2_000 if SOAK else 40)):
         schedule = Schedule(seed)
         for _ in range(schedule.random.randint(50, 400)):
             schedule.step()

@@ -20,9 +20,10 @@ from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Stat, S
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
+from tests.patience import PATIENCE_S, wait_until
 from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
-TIMEOUT_S = 10
+TIMEOUT_S = PATIENCE_S
 WHITE = SubscriptionPattern.WHITE_LIST
 
 
@@ -165,13 +166,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
 def steps(store: RecordingStore) -> list[str]:
     """Name the steps of the start in the order in which they were taken."""
     names = {
@@ -252,10 +246,10 @@ def test_a_broker_that_comes_or_goes_triggers_a_rebalance(group: Group) -> None:
     member = group.members[0]
     rebalances = member.rebalances
     group.add_broker(1)
-    wait_until(lambda: member.rebalances > rebalances)
+    wait_until(lambda: member.rebalances > rebalances, "a rebalance")
     rebalances = member.rebalances
     group.admin.delete("/brokers/ids/1").result(TIMEOUT_S)
-    wait_until(lambda: member.rebalances > rebalances)
+    wait_until(lambda: member.rebalances > rebalances, "a rebalance")
 
 
 def test_added_partitions_are_taken(group: Group) -> None:
@@ -321,7 +315,7 @@ def test_a_running_member_goes_on_trying(group: Group, caplog: pytest.LogCapture
     blocker = group.own("t", 4)
     group.set_topic("t", 5)
     reading.wait_for(lambda: reading.owned == {})
-    wait_until(lambda: caplog.text.count("keeps trying") > 1)
+    wait_until(lambda: caplog.text.count("keeps trying") > 1, "two tries")
     blocker.close()
     reading.wait_for(lambda: len(reading.owned) == 6)
 
@@ -396,7 +390,7 @@ def test_reading_is_leased_for_the_session_s_time_since_the_question(
 def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looked_at(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 300)
+    monkeypatch.setattr(EmbeddedStore, "session_timeout_ms", 100)
     reading = group.start("c")
     store = group.stores["c"][0]
     silent: list[Future[Stat | None]] = []
@@ -406,8 +400,8 @@ def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looke
         return silent[-1]
 
     monkeypatch.setattr(store, "exists", say_nothing)
-    wait_until(lambda: bool(silent))
-    wait_until(lambda: time.monotonic() > reading.until_s)
+    wait_until(lambda: bool(silent), "a question to the registry")
+    wait_until(lambda: time.monotonic() > reading.until_s, "the end of the lease")
     assert len(silent) == 1  # one question at a time
     monkeypatch.undo()
     rebalances = group.members[0].rebalances
@@ -415,7 +409,7 @@ def test_while_the_registry_is_silent_the_lease_runs_out_and_its_return_is_looke
         store.listeners.report(state)
     silent[0].set_result(None)
     reading.wait_for(lambda: reading.until_s > time.monotonic())
-    wait_until(lambda: group.members[0].rebalances > rebalances)
+    wait_until(lambda: group.members[0].rebalances > rebalances, "a rebalance")
     assert reading.numbers() == [0, 1, 2, 3]
 
 

@@ -18,6 +18,7 @@ from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
+from tests.patience import PATIENCE_S
 from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -68,7 +69,7 @@ def test_offsets_are_text_in_persistent_nodes_as_consumers_of_old_read_them(
     group.write({P0: CommittedOffset(5, "a text that has no place here")})
     group.write({P0: CommittedOffset(7), P1: CommittedOffset(0)})
     assert group.read([P0, P1]) == {P0: CommittedOffset(7), P1: CommittedOffset(0)}
-    data, stat = nodes.get("/consumers/g/offsets/t/0").result(5)
+    data, stat = nodes.get("/consumers/g/offsets/t/0").result(PATIENCE_S)
     assert (data, stat.ephemeral_owner, stat.version) == (b"7", 0, 1)
     group.write({P0: CommittedOffset(2)})  # what a rewind does
     assert group.read([P0]) == {P0: CommittedOffset(2)}
@@ -84,8 +85,8 @@ def test_all_offsets_of_a_group_come_in_order(group: RegistryOffsets) -> None:
 
 
 def test_an_offset_that_is_no_number_is_not_guessed_at(group: RegistryOffsets, nodes: RecordingStore) -> None:
-    nodes.create("/consumers/g/offsets/t/1", b"many", make_parents=True).result(5)
-    nodes.create("/consumers/g/offsets/t/lock", b"").result(5)
+    nodes.create("/consumers/g/offsets/t/1", b"many", make_parents=True).result(PATIENCE_S)
+    nodes.create("/consumers/g/offsets/t/lock", b"").result(PATIENCE_S)
     with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/1"):
         group.read([P0, P1])
     with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/1"):

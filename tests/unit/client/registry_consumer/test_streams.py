@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from spark_kafkalite.registry.store import SessionExpired, Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import TopicAssignment
+from tests.patience import wait_until
 from tests.unit.client.registry_consumer.recording_store import RecordingStore
 
 TIMEOUT_S = 10
@@ -52,10 +52,9 @@ def test_a_commit_is_not_tried_again_in_a_later_session(registry: EmbeddedRegist
                 return False
             sessions[0].lost = lambda method, path: False
             registry.expire(sessions[0].session_id).result(TIMEOUT_S)
-            deadline_s = time.monotonic() + TIMEOUT_S
-            while len(sessions) < 2 or PARTITION not in consumer.owned_partitions:
-                assert time.monotonic() < deadline_s, "the consumer did not join again"
-                time.sleep(0.001)
+            wait_until(
+                lambda: len(sessions) > 1 and PARTITION in consumer.owned_partitions, "the consumer to join again"
+            )
             sessions[1].set(OFFSET_PATH, b"9").result(TIMEOUT_S)
             return True
 
