@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 
 import pytest
 
+from spark_kafkalite.log.compaction import cleaner_process
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup, CleanJob, CleanResult
 from spark_kafkalite.log.compaction.cleaner_process import (
     Throttle,
@@ -55,10 +55,31 @@ def test_a_disk_that_fails_is_named_with_its_error_number() -> None:
     assert (answer["failed"], answer["errno"]) == ("disk", 2)
 
 
-@pytest.mark.parametrize(("rate", "at_least_s"), [(1e308, 0.0), (100_000, 0.1)])
-def test_the_throttle_holds_the_rate(rate: float, at_least_s: float) -> None:
-    began = time.monotonic()
-    throttle = Throttle(rate, io.StringIO(), os.getppid())
-    for _ in range(10):
+class SimulatedTime:
+    """Stands in for the module ``time``: it passes only in sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(("rate", "takes_s", "reports"), [(1e308, 0.0, []), (100_000, 0.1, []), (4_000, 2.5, [4, 8])])
+def test_the_throttle_holds_the_rate(
+    monkeypatch: pytest.MonkeyPatch, rate: float, takes_s: float, reports: list[int]
+) -> None:
+    clock = SimulatedTime()
+    monkeypatch.setattr(cleaner_process, "time", clock)
+    output = io.StringIO()
+    throttle = Throttle(rate, output, os.getppid())
+    for number in range(1, 11):
         throttle.on_bytes(1000)
-    assert at_least_s <= time.monotonic() - began < at_least_s + 1.0
+        # To the rate with every step, and not only at the end.
+        assert clock.now_s == pytest.approx(1_000 + takes_s * number / 10)
+    assert [json.loads(line) for line in output.getvalue().splitlines()] == [
+        {"progress": 1_000 * each} for each in reports
+    ]

@@ -20,6 +20,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.seeds import SEED, SOAK
 
 KEY = TopicPartition("t", 0)
 ID = bytes(range(16))
@@ -92,6 +93,8 @@ def lengthen(fs: MemoryFs, path: str, chance: random.Random) -> None:
     file.pwrite(chance.randbytes(24), file.size())
 
 
+# Of each file that is cut or flipped somewhere.
+TRIES = 20 if SOAK else 3
 DAMAGES: list[Damage] = [delete, empty, cut, flip, zero, lengthen]
 SMALL_FILES = [
     "/data/t-0/leader-epoch-checkpoint",
@@ -160,7 +163,7 @@ def try_damage(damage: Damage, path: str, seed: int, *, clean: bool) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("path", SMALL_FILES)
 def test_small_file(path: str, damage: Damage, clean: bool) -> None:
-    for seed in range(10 if damage in (cut, flip) else 1):
+    for seed in range(SEED, SEED + TRIES) if damage in (cut, flip) else (0,):
         try_damage(damage, path, seed, clean=clean)
 
 
@@ -171,7 +174,7 @@ def test_file_of_a_segment(suffix: str, damage: Damage, clean: bool) -> None:
     paths = sorted(path for path in filled(clean=clean).files() if path.endswith(suffix))
     assert len(paths) >= 3
     for path in paths:
-        for seed in range(12 if damage in (cut, flip) else 1):
+        for seed in range(SEED, SEED + TRIES) if damage in (cut, flip) else (0,):
             try_damage(damage, path, seed, clean=clean)
 
 

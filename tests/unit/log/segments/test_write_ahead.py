@@ -22,6 +22,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.patience import PATIENCE_S
 
 LogOpener = Callable[..., PartitionLog]
 
@@ -316,19 +317,19 @@ def test_stopping_waits_for_a_piece_that_is_being_written(tmp_path: Path) -> Non
 
         def pwrite(self, data: memoryview, position: int) -> int:
             in_piece.set()
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE_S)
             return file.pwrite(data, position)
 
     ahead = WriteAhead(HeldFile(), 0, make_batch(LARGE), -1)  # type: ignore[arg-type]
     writer = threading.Thread(target=ahead.run)
     writer.start()
-    assert in_piece.wait(30)
+    assert in_piece.wait(PATIENCE_S)
     stopper = threading.Thread(target=ahead.stop)
     stopper.start()
     stopper.join(0.05)
     assert stopper.is_alive()
     go_on.set()
-    stopper.join(30)
+    stopper.join(PATIENCE_S)
     size = file.size()
-    writer.join(30)
+    writer.join(PATIENCE_S)
     assert size == file.size() == 61 + write_ahead.PIECE_BYTES
