@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from spark_kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId
-from spark_kafkalite.log import producer_snapshot
+from spark_kafkalite.log import producer_snapshot, producer_state
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.records.layout import BatchHeader
 
@@ -253,6 +253,31 @@ def test_lowered_limit_takes_effect_without_appends() -> None:
     assert set(state.producers) == set(range(4900, 5000))
 
 
+def test_no_turn_has_to_do_with_more_than_some_hundred_producers() -> None:
+    most = producer_state._EXPIRED_AT_ONCE
+    state = full_state(20_000, 20_000)
+    # As many more as a lowered limit leaves to be forgotten.
+    state.limits.max_ids = 15_000
+    left = len(state)
+    while left > 15_000:
+        state.update(header(0, producer_id=20_000 + left), 20_000, 20_000)
+        assert 0 < left + 1 - len(state) <= most
+        left = len(state)
+    work = state.expire(10**10)
+    turns = 0
+    while len(state):
+        left = len(state)
+        if next(work, "the end") == "the end":
+            # The last turn takes those that are held as objects.
+            assert left <= producer_state._HELD + producer_state._PACKED_AT_ONCE
+            break
+        assert left - len(state) <= most
+        turns += 1
+    assert turns >= 10_000 // most
+    assert len(state) == 0
+
+
+@pytest.mark.soak
 def test_no_turn_is_long_with_a_hundred_thousand_producers() -> None:
     """Measured on a busy machine: 6 ms for the worst append, 23 ms for a snapshot, 0.4 ms for a slice of expiry."""
     state = full_state(100_000, 100_000)

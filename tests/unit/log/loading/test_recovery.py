@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import random
 import struct
-import time
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +16,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
-from tests import processor
+from tests.unit.log.loading.looks import Looks
 
 LogOpener = Callable[..., PartitionLog]
 FIRST = "/data/t-0/00000000000000000000"
@@ -80,18 +79,20 @@ def test_bytes_below_the_recovery_point_are_not_checked_again(open_log: LogOpene
 
 @pytest.mark.parametrize("is_like_batches", [False, True])
 def test_a_large_batch_that_is_unfinished_takes_no_longer_for_what_is_in_it(
-    open_log: LogOpener, fs: MemoryFs, *, is_like_batches: bool
+    open_log: LogOpener, fs: MemoryFs, monkeypatch: pytest.MonkeyPatch, *, is_like_batches: bool
 ) -> None:
     """Of the byte that is a batch's magic, or of what looks like many large batches; the latter is kept."""
     log = open_log()
     append(log, 2)
     whole_bytes = log.size_bytes
-    value = forged_header(5, 4 << 20) if is_like_batches else b"\2"
-    torn = bytes(make_stored_batch(2, 0, [value * ((8 << 20) // len(value))]))[:-1]
+    value = forged_header(5, 1 << 20) if is_like_batches else b"\2"
+    torn = bytes(make_stored_batch(2, 0, [value * ((2 << 20) // len(value))]))[:-1]
     fs.open(FIRST + ".log").pwrite(torn, whole_bytes)
-    began_s = time.thread_time()
+    looks = Looks(monkeypatch)
     again = open_log(clean=False)
-    assert time.thread_time() - began_s < 3 * processor.slowness()
+    # All of the small ones, and of the large ones as many as have 32 MiB together.
+    assert looks.candidates <= 40
+    assert looks.checked_bytes <= 33 << 20
     assert (again.log_end_offset, again.size_bytes) == (2, whole_bytes)
     assert fs.files().get(FIRST + ".log.torn") == (torn if is_like_batches else None)
     assert append(again) == 2
