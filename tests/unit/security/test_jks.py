@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafkalite.security.jks import JksStore, read_jks
 from tests.paths import GOLDEN
+from tests.seeds import SEED, SOAK
 
 FOLDER = GOLDEN / "security"
 KEY = (FOLDER / "key.jks").read_bytes()
@@ -59,10 +60,8 @@ def test_every_cut_is_an_error(data: bytes, password: str | None) -> None:
 
 
 def test_changed_bytes_are_an_error_or_another_store() -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    for _ in range(2000):
+    rng = random.Random(SEED)
+    for _ in range(20_000 if SOAK else 1_000):
         data = bytearray(rng.choice((KEY, TRUST)))
         for _ in range(rng.choice((1, 1, 3))):
             data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))

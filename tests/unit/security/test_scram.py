@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from spark_kafkalite.errors import SaslAuthenticationFailed
 from spark_kafkalite.security import scram
 from spark_kafkalite.security.scram import ScramClient, ScramServer, scram_credential
+from tests.seeds import SOAK
 
 SECRET = b"s" * 32
 USER, PASSWORD, SALT = "alice", "pencil-canary", b"0123456789abcdef"
@@ -218,7 +219,7 @@ near = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3_000 if SOAK else 60)
 @given(st.lists(near, min_size=1, max_size=3))
 def test_whatever_the_peer_says_only_a_failed_authentication_comes_out(messages):
     client = ScramClient("SCRAM-SHA-256", USER, PASSWORD, nonce="abc")

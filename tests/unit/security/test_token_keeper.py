@@ -13,10 +13,10 @@ from spark_kafkalite.errors import SaslAuthenticationFailed
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.token_keeper import RefreshRules, TokenKeeper, keeper_of
 from spark_kafkalite.security.tokens import HeldToken, ProviderSource
+from tests.patience import PATIENCE_S, wait_until
 
 AT_ONCE = RefreshRules(window_factor=0.5, window_jitter=0.0, min_period_s=0, buffer_s=0)
 HOUR = RefreshRules(window_factor=0.8, window_jitter=0.05, min_period_s=60, buffer_s=300)
-WAIT_S = 10.0
 
 
 class ScriptedSource:
@@ -40,19 +40,25 @@ class ScriptedSource:
             self.asked += 1
             number = self.asked
             self._changed.notify_all()
-        assert self.may_answer.wait(WAIT_S)
+        assert self.may_answer.wait(PATIENCE_S)
         if self.fails:
             raise SaslAuthenticationFailed(self.fails)
         return HeldToken(str(number), None if self.lifetime_s is None else time.time() + self.lifetime_s)
 
     def wait_until_asked(self, times):
         with self._changed:
-            assert self._changed.wait_for(lambda: self.asked >= times, WAIT_S)
+            assert self._changed.wait_for(lambda: self.asked >= times, PATIENCE_S)
 
 
 def wait_for_end_of_attempt(keeper, number):
     with keeper._changed:
-        assert keeper._changed.wait_for(lambda: keeper._attempts >= number, WAIT_S)
+        assert keeper._changed.wait_for(lambda: keeper._attempts >= number, PATIENCE_S)
+
+
+def look_at_the_time(keeper):
+    """Do what the end of its wait does to a keeper's thread."""
+    with keeper._changed:
+        keeper._changed.notify_all()
 
 
 class Login:
@@ -106,17 +112,19 @@ def test_a_token_is_fetched_once_for_any_number_of_connections(login):
     source.wait_until_asked(1)
     source.may_answer.set()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     assert got == ["1"] * 20
     assert keeper.current(login).value == "1" and source.asked == 1
 
 
-def test_a_token_is_renewed_before_it_expires_and_without_anybody_waiting(login):
-    source = ScriptedSource(lifetime_s=4.0)
+def test_a_token_is_renewed_before_it_expires_and_without_anybody_waiting(login, clock):
+    source = ScriptedSource(lifetime_s=3600.0)
     keeper = TokenKeeper(source, AT_ONCE)
     first = keeper.current(login)
+    clock.advance(1801)
+    assert clock.now_s < first.expires_at_s
+    look_at_the_time(keeper)
     source.wait_until_asked(2)
-    assert time.time() < first.expires_at_s
     wait_for_end_of_attempt(keeper, 2)
     assert keeper.current(login).value == "2"
 
@@ -159,7 +167,7 @@ def test_nobody_waits_for_ever(login, monkeypatch):
     with pytest.raises(SaslAuthenticationFailed, match="the source: no token came within"):
         keeper.current(login)
     source.may_answer.set()
-    monkeypatch.setattr(token_keeper, "TOKEN_WAIT_S", WAIT_S)
+    monkeypatch.setattr(token_keeper, "TOKEN_WAIT_S", PATIENCE_S)
     assert keeper.current(login).value == "1", "the one that was under way"
 
 
@@ -175,8 +183,7 @@ def test_a_token_that_is_not_known_to_live_serves_once_and_is_not_renewed_in_a_c
     source = ScriptedSource(lifetime_s)
     keeper = TokenKeeper(source, AT_ONCE)
     assert [keeper.current(login).value for _ in range(3)] == ["1", "2", "3"]
-    while keeper._thread is not None:
-        assert keeper._thread.is_alive()
+    wait_until(lambda: keeper._thread is None, "the end of the thread")
     assert source.asked == 3
 
 
@@ -189,9 +196,8 @@ def test_renewal_ends_with_the_last_login(clock):
     del login
     gc.collect()
     clock.advance(3500)
-    with keeper._changed:
-        keeper._changed.notify_all()  # as the end of its wait does
-    thread.join(WAIT_S)
+    look_at_the_time(keeper)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive() and source.asked == 1
     assert keeper.current(Login()).value == "1"
 
@@ -236,7 +242,7 @@ def test_a_handed_over_token_ends_the_wait_for_one(login):
     waiter.start()
     source.wait_until_asked(2)
     keeper.take(HeldToken("handed", time.time() + 3600))
-    waiter.join(WAIT_S)
+    waiter.join(PATIENCE_S)
     source.may_answer.set()
     wait_for_end_of_attempt(keeper, 2)
     assert got == ["handed"] and keeper.current(login).value == "handed"

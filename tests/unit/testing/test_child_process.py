@@ -4,12 +4,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
+from tests.patience import PATIENCE_S, wait_until
 
 
 def python(directory: Path, program: str) -> ChildProcess:
@@ -25,15 +25,12 @@ def ended(pid: int) -> bool:
 
 
 def wait_until_ended(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while not ended(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still running"
-        time.sleep(0.01)
+    wait_until(lambda: ended(pid), f"the end of process {pid}")
 
 
 def test_output_and_exit_code_are_kept(tmp_path: Path) -> None:
     child = python(tmp_path, "import sys; print('said'); print('warned', file=sys.stderr); sys.exit(3)")
-    assert child.wait(10) == child.returncode == 3
+    assert child.wait(PATIENCE_S) == child.returncode == 3
     assert child.stdout_text() == "said\n"
     assert child.stderr_path.read_text() == "warned\n"
     assert "said" in child.tail()
@@ -80,7 +77,7 @@ def test_a_child_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     (child,) = started
-    code = child.wait(10)  # stdin is empty, so input() raises; a death signal of the thread would give -9
+    code = child.wait(PATIENCE_S)  # stdin is empty, so input() raises; a death signal of the thread would give -9
     assert (child.stdout_text(), code) == ("up\n", 1)
 
 

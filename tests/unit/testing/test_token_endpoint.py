@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
+from tests.patience import PATIENCE_S
 
 
 def decoded(part):
@@ -19,7 +20,7 @@ def decoded(part):
 
 def asked(endpoint, method, path, credentials="client:secret", **form):
     """Return (status, content) of one request."""
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint.url).netloc, timeout=PATIENCE_S)
     headers = {"Authorization": f"Basic {base64.b64encode(credentials.encode()).decode()}"}
     connection.request(method, path, urllib.parse.urlencode(form) if form else None, headers)
     with connection.getresponse() as response:
@@ -69,7 +70,7 @@ def test_it_misbehaves_as_told(always):
 def test_a_delayed_answer_does_not_outlive_it():
     with TokenEndpoint(signed=False) as endpoint:
         endpoint.answer_next(HttpAnswer(body=b"x", delay_s=1000))
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint.url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(endpoint.url).netloc, timeout=PATIENCE_S)
         connection.request("POST", "/token")
         assert endpoint.wait_for_requests(1)
         endpoint.stop()
