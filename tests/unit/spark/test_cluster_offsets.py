@@ -44,17 +44,17 @@ def unused_address() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"brokersUnreachableTimeout": "1s"}, "brokersUnreachableTimeout=1000ms"),
+        ({"brokersUnreachableTimeout": "100ms"}, "brokersUnreachableTimeout=100ms"),
         (
-            {"fetchOffset.numRetries": "2", "kafka.default.api.timeout.ms": "400"},
-            "fetchOffset.numRetries=2 times kafka.default.api.timeout.ms=400; brokersUnreachableTimeout is not set",
+            {"fetchOffset.numRetries": "2", "kafka.default.api.timeout.ms": "40"},
+            "fetchOffset.numRetries=2 times kafka.default.api.timeout.ms=40; brokersUnreachableTimeout is not set",
         ),
     ],
 )
 def test_a_query_gives_up_with_the_brokers_that_were_tried_the_time_and_the_option(
     unused_address: str, given: dict[str, str], said: str
 ) -> None:
-    servers = {"kafka.bootstrap.servers": unused_address, "subscribe": "t", "fetchOffset.retryIntervalMs": "50"}
+    servers = {"kafka.bootstrap.servers": unused_address, "subscribe": "t", "fetchOffset.retryIntervalMs": "1"}
     lookup = ClusterOffsets(reader_options({**servers, **given}))
     with pytest.raises(SparkConditionError) as caught:
         lookup.latest([TopicPartition("t", 0)])

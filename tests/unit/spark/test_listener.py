@@ -13,11 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.spark import lag_endpoint
 from spark_kafkalite.spark import listener as listener_module
 from spark_kafkalite.spark.listener import KafkaliteListener, _Source, install_listener
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes
 from spark_kafkalite.spark.warning_post import PostBox, PostedWarning, post
+from tests.patience import PATIENCE_S
 
 DESCRIPTION = "PythonMicroBatchStream@1"
 
@@ -131,7 +133,8 @@ def test_the_age_of_the_next_record_is_asked_for_where_something_waits(watching)
     assert len(asked) == 1
 
 
-def test_the_lag_is_served_until_the_session_ends(watching, session):
+def test_the_lag_is_served_until_the_session_ends(watching, session, monkeypatch):
+    monkeypatch.setattr(lag_endpoint._LagServer, "timeout", 0.01)
     watching.onQueryStarted(started())
     watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9)))
     host, port = watching.serve()
@@ -139,16 +142,16 @@ def test_the_lag_is_served_until_the_session_ends(watching, session):
     assert watching.serve() == watching.serve(port=port) == (host, port)
     with pytest.raises(ConfigError, match=f"served already, at {host}:{port}"):
         watching.serve("0.0.0.0")
-    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=PATIENCE_S) as answer:
         assert answer.read().decode() == watching.prometheus()
-    with urllib.request.urlopen(f"http://{host}:{port}/lag", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}/lag", timeout=PATIENCE_S) as answer:
         assert json.load(answer) == json.loads(watching.json())
     thread = watching._endpoint._thread
     session.sparkContext._jsc = None
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     with pytest.raises(OSError):
-        socket.create_connection((host, port), timeout=60).close()
+        socket.create_connection((host, port), timeout=PATIENCE_S).close()
 
 
 @pytest.fixture
@@ -170,27 +173,28 @@ def test_warnings_of_the_source_come_into_sparks_log_with_the_query(
     watching, session, sparks_log, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(listener_module, "_LOOK_S", 0.01)
     box = PostBox(2**31)
     others = set(threading.enumerate())
     watching.pass_warnings_on(box)
     (thread,) = set(threading.enumerate()) - others
     reading = 'subscribe=t, groupId=g"1'
     post(PostedWarning("KafkaliteSource", reading, "WARN", "before any query"), (2**31,))
-    assert sparks_log.get(timeout=60)[2] == f"[{reading}] before any query"
+    assert sparks_log.get(timeout=PATIENCE_S)[2] == f"[{reading}] before any query"
     watching.onQueryStarted(started(1, name="hourly"))
     watching.onQueryStarted(started(2))
     post(PostedWarning("KafkaliteSource", reading, "WARN", "text"), (2**31,))
-    assert sparks_log.get(timeout=60) == (
+    assert sparks_log.get(timeout=PATIENCE_S) == (
         "spark_kafkalite.KafkaliteSource",
         "WARN",
         f"query query-1 (hourly): query query-2: [{reading}] text",
     )
     post(PostedWarning("KafkaliteSink", "topic=out", "ERROR", "text"), (2**31,))
-    assert sparks_log.get(timeout=60) == ("spark_kafkalite.KafkaliteSink", "ERROR", "[topic=out] text")
+    assert sparks_log.get(timeout=PATIENCE_S) == ("spark_kafkalite.KafkaliteSink", "ERROR", "[topic=out] text")
     post(PostedWarning("KafkaliteClient", "", "WARN", "text"), (2**31,))
-    assert sparks_log.get(timeout=60) == ("spark_kafkalite.KafkaliteClient", "WARN", "text")
+    assert sparks_log.get(timeout=PATIENCE_S) == ("spark_kafkalite.KafkaliteClient", "WARN", "text")
     session.sparkContext._jsc = None
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert list(next(tmp_path.iterdir()).iterdir()) == []
 

@@ -17,9 +17,12 @@ from spark_kafkalite.spark.read_plan import ReadPlan
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.writer import KafkaliteBatchWriter, KafkaliteStreamWriter
 from tests import canary
+from tests.seeds import SOAK
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]
 LOOKS_LIKE_ONE = [name for name in canary.SECRETS if name not in ("password", "client secret")]
+IN_ITS_OPTION = ["password", "PLAIN JAAS line", "key", "delegation token"]
+PROTOCOLS = [("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-256")]
 ROWS = StructType([StructField("value", BinaryType())])
 
 
@@ -58,11 +61,12 @@ def said(caplog):
 
 
 # What the client makes of others is tried in its own tests.
-@pytest.mark.parametrize("secret", ["password", "PLAIN JAAS line", "key", "delegation token"])
+@pytest.mark.parametrize("secret", IN_ITS_OPTION)
 @pytest.mark.parametrize("setting", SECRET_SETTINGS, ids=lambda setting: setting.name)
 def test_a_secret_in_its_option(said, setting, secret):
     name = f"kafka.{setting.name}"
-    for protocol, mechanism in (("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-256")):
+    turn = SECRET_SETTINGS.index(setting) + IN_ITS_OPTION.index(secret)
+    for protocol, mechanism in PROTOCOLS if SOAK else [PROTOCOLS[turn % len(PROTOCOLS)]]:
         options = {"kafka.security.protocol": protocol, "kafka.sasl.mechanism": mechanism}
         said({**options, name: canary.SECRETS[secret]})
         said({**options, name.upper().replace("KAFKA.", "kafka."): canary.SECRETS[secret]})
@@ -88,20 +92,28 @@ def test_a_secret_under_a_name_that_is_not_known(said, name, secret):
     assert said({name: canary.SECRETS[secret]})
 
 
-@pytest.mark.parametrize("secret", LOOKS_LIKE_ONE)
+NAMES = [
+    *(f"kafka.{setting.name}" for setting in SECURITY_SETTINGS),
+    *(f"kafka.{name}" for name in sorted(JVM_ONLY_SETTINGS)),
+    *(setting.name for group in (READER_OPTIONS, WRITER_OPTIONS) for setting in group),
+    "subscripe",
+    "path",
+    "kafka.client.id",
+    "kafka.acks",
+    "kafka.linger.ms",
+    "kafka.auto.offset.reset",
+    "exactlyOnce",
+]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "secret"),
     [
-        *(f"kafka.{setting.name}" for setting in SECURITY_SETTINGS),
-        *(f"kafka.{name}" for name in sorted(JVM_ONLY_SETTINGS)),
-        *(setting.name for group in (READER_OPTIONS, WRITER_OPTIONS) for setting in group),
-        "subscripe",
-        "path",
-        "kafka.client.id",
-        "kafka.acks",
-        "kafka.linger.ms",
-        "kafka.auto.offset.reset",
-        "exactlyOnce",
+        (name, secret)
+        for at, name in enumerate(NAMES)
+        for turn, secret in enumerate(LOOKS_LIKE_ONE)
+        # In the soak each in each, else two or three in each.
+        if SOAK or (at + turn) % 3 == 0
     ],
 )
 def test_what_looks_like_a_secret_in_any_option(said, name, secret):

@@ -54,10 +54,10 @@ def test_the_last_replay_of_a_record_counts() -> None:
 
 
 def test_what_is_present_is_put_together_by_partition() -> None:
-    batches = [stamped(batch([number]), "run", "t", number % 2) for number in range(300)]
-    halves = [present_in(batches[:150], "run", "t"), present_in([*batches[150:], batch([1])], "run", "t")]
+    batches = [stamped(batch([number]), "run", "t", number % 2) for number in range(60)]
+    halves = [present_in(batches[:30], "run", "t"), present_in([*batches[30:], batch([1])], "run", "t")]
     both = united(halves)
     assert {partition: (each.count, each.first_missing(partition)) for partition, each in both.items()} == {
-        0: (150, 1), 1: (150, 2),
+        0: (30, 1), 1: (30, 2),
     }  # fmt: skip
     assert united([]) == {}

@@ -207,6 +207,32 @@ def test_the_newest_manifest_must_be_there_beside_its_checkpoint(tmp_path: Path)
             read(files)
 
 
+class CountedFiles(LocalFiles):
+    """A directory whose reads are noted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read_names: list[str] = []
+
+    def read(self, path: str) -> str:
+        self.read_names.append(path.rpartition("/")[2])
+        return super().read(path)
+
+
+def test_a_run_reads_one_manifest_and_a_reader_a_checkpoint_and_what_came_after_it(tmp_path: Path) -> None:
+    destination(tmp_path, 40)
+    assert folding.fold(LocalFiles(tmp_path), every=1) == 40
+    for number in range(41, 44):
+        (tmp_path / manifest_path(number)).write_text(manifest_of(number).to_json())
+    files = CountedFiles(tmp_path)
+    assert publish.newest_manifest(files) == manifest_of(43)
+    assert files.read_names == [f"{43:020d}.json"]
+    files.read_names.clear()
+    assert len(places(files)) == 86
+    assert files.read_names == [f"{40:020d}.checkpoint.jsonl", *(f"{number:020d}.json" for number in (41, 42, 43))]
+
+
+@pytest.mark.soak
 def test_ten_thousand_runs_cost_a_reader_seconds_and_a_run_nothing(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     (tmp_path / MANIFESTS).mkdir(parents=True)

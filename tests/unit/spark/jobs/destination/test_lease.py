@@ -16,6 +16,7 @@ import pytest
 from spark_kafkalite.spark.jobs.destination import lease
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld, DestinationLease, Holder, lease_path
+from tests.patience import wait_until
 
 MINUTE_MS = 60_000
 
@@ -171,26 +172,21 @@ def test_who_was_paused_beyond_its_lease_sees_who_has_taken_over(tmp_path: Path)
         assert third.number == 3
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_it_is_renewed_while_the_run_works(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     with hold(files, "r1", lease_ms=60):
         for _ in range(3):
             before_ms = files.modified_ms(lease_path(1))
-            until(lambda before_ms=before_ms: files.modified_ms(lease_path(1)) != before_ms)  # type: ignore[misc]
+            wait_until(lambda before_ms=before_ms: files.modified_ms(lease_path(1)) != before_ms, "a renewal")
 
 
 class Unwilling(LocalFiles):
     willing = True
+    refused = 0
 
     def replace(self, path: str, text: str) -> None:
         if not self.willing:
+            self.refused += 1
             raise OSError(28, "No space left on device")
         super().replace(path, text)
 
@@ -200,9 +196,7 @@ def test_a_renewal_that_fails_is_said_once_and_ends_nothing(tmp_path: Path) -> N
     said: list[str] = []
     with hold(files, "r1", lease_ms=30, said=said) as first:
         files.willing = False
-        until(lambda: bool(said))
-        time_of_the_first = time.monotonic()
-        until(lambda: time.monotonic() > time_of_the_first + 0.1)
+        wait_until(lambda: files.refused > 5, "renewals that fail")
         first.check()
     assert len(said) == 1
     assert said[0].startswith(f"WARNING: the lease of {files.root} cannot be renewed and may end: ")
@@ -226,7 +220,7 @@ def test_of_many_that_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
     threads = [threading.Thread(target=want, args=(f"r{number}",)) for number in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: len(outcomes) == 8)
+    wait_until(lambda: len(outcomes) == 8, "the outcomes of all runs")
     ends.set()
     for thread in threads:
         thread.join()
