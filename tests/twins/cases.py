@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.records import batch_py
 from spark_kafkalite.records.layout import BatchHeader
+from tests.seeds import SOAK
 
 settings.register_profile(
-    "twins", max_examples=150, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "twins",
+    max_examples=1_000 if SOAK else 40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 THOROUGH = settings.get_profile("twins")
 

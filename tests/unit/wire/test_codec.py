@@ -29,6 +29,7 @@ from spark_kafkalite.wire.messages.metadata import (
 )
 from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafkalite.wire.primitives import append_uvarint
+from tests.seeds import SOAK
 
 seeds = st.integers(0, 2**32)
 
@@ -64,7 +65,7 @@ def bodies_of(samples, rng, api_key):
 
 
 @pytest.mark.parametrize("api_key", SCHEMAS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=100 if SOAK else 6, deadline=None)
 @given(seed=seeds)
 def test_bytes_equal_kios_and_round_trip_in_both_directions(samples, api_key, seed):
     for version, is_request, message, body in bodies_of(samples, random.Random(seed), api_key):
@@ -92,7 +93,7 @@ def test_bytes_after_the_body_are_ignored(samples, api_key):
 
 
 @pytest.mark.parametrize("api_key", SCHEMAS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=100 if SOAK else 5, deadline=None)
 @given(seed=seeds)
 def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
     rng = random.Random(seed)
@@ -107,7 +108,7 @@ def test_damaged_bytes_give_a_value_or_a_frame_error(samples, api_key, seed):
             pass
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3_000 if SOAK else 150, deadline=None)
 @given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 20), st.booleans(), st.binary(max_size=60))
 def test_garbage_gives_a_value_or_a_frame_error(api_key, version, is_request, garbage):
     try:

@@ -11,6 +11,7 @@ from spark_kafkalite.errors import FrameError, UnsupportedVersion
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages import fetch, produce
+from tests.seeds import SOAK
 
 names = st.text("aé-._", max_size=5) | st.sampled_from(["t", "x" * 126, "x" * 127, "x" * 300])
 int16 = st.integers(-(2**15), 2**15 - 1)
@@ -236,7 +237,7 @@ def fetch_response_message(topics, throttle_time_ms, error_code, session_id, nod
 
 class TestEqualToTheCodecAndToKio:
     @pytest.mark.parametrize("version", packed.PRODUCE_VERSIONS)
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=200 if SOAK else 15, deadline=None)
     @given(int16, int32, PRODUCE_TOPICS, st.none() | names)
     def test_produce_request(self, samples, version, acks, timeout_ms, topics, transactional_id):
         packed_bytes = joined(packed.pack_produce_request(7, "me", version, acks, timeout_ms, topics, transactional_id))
@@ -249,7 +250,7 @@ class TestEqualToTheCodecAndToKio:
         assert with_bytes(parsed.topics) == topics
 
     @pytest.mark.parametrize("version", packed.PRODUCE_VERSIONS)
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=200 if SOAK else 15, deadline=None)
     @given(PRODUCED, int32, endpoints)
     def test_produce_response(self, version, topics, throttle_time_ms, node_endpoints):
         packed_bytes = packed.pack_produce_response(7, version, topics, throttle_time_ms, node_endpoints)
@@ -269,7 +270,7 @@ class TestEqualToTheCodecAndToKio:
         assert parsed_topics == [(name, [p._replace(**missing) for p in ps]) for name, ps in topics]
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=200 if SOAK else 20, deadline=None)
     @given(FETCH_REQUESTS | KEEPING_UP_REQUESTS, st.data())
     def test_fetch_request(self, samples, version, request_fields, data):
         request_fields = request_fields._replace(
@@ -300,7 +301,7 @@ class TestEqualToTheCodecAndToKio:
         assert packed.parse_fetch(view, position, version) == expected
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=200 if SOAK else 20, deadline=None)
     @given(FETCHED | KEPT_UP_WITH, int32, int16, int32, st.just([]) | endpoints, st.data())
     def test_fetch_response(self, version, topics, throttle_time_ms, error_code, session_id, node_endpoints, data):
         topics = of_version(data, version, topics)

@@ -19,6 +19,7 @@ from spark_kafkalite.wire.packed.offset_commit import (
     pack_offset_commit_response,
     parse_offset_commit,
 )
+from tests.seeds import SOAK
 
 names = st.text("aé-._", max_size=5) | st.sampled_from(["t", "x" * 126, "x" * 127, "x" * 300])
 int16 = st.integers(-(2**15), 2**15 - 1)
@@ -82,7 +83,7 @@ def encoded(request: OffsetCommit, version: int) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("version", OFFSET_COMMIT_VERSIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=200 if SOAK else 10, deadline=None)
 @given(requests)
 def test_requests_are_read_as_the_codec_reads_them(version: int, request: OffsetCommit) -> None:
     frame, position = encoded(request, version)
@@ -90,7 +91,7 @@ def test_requests_are_read_as_the_codec_reads_them(version: int, request: Offset
 
 
 @pytest.mark.parametrize("version", OFFSET_COMMIT_VERSIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=200 if SOAK else 10, deadline=None)
 @given(outcomes, int32)
 def test_responses_are_the_codecs_bytes(version: int, topics: list[Any], throttle_time_ms: int) -> None:
     message = offset_commit.OffsetCommitResponse(
