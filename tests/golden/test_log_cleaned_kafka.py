@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT
 from spark_kafkalite.testing import apache_kafka
+from tests.patience import PATIENCE_S, wait_until
 from tests.unit.log.compaction.cleaned_log import Batch, CleanedLog, SourceSegment, batches_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -41,7 +42,7 @@ def produce(bootstrap: str) -> None:
             key = b"once %d" % serial if serial % 10 == 0 and number != 3 else b"key %d" % (serial % 30)
             value = None if serial % 9 == 8 else b"value %d " % serial + b"x" * 30
             producer.produce(TOPIC, value, key, timestamp=START_MS + serial, headers=[("h", b"%d" % serial)])
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CleanedLog,
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         config = {"segment.bytes": str(1 << 20), "internal.segment.bytes": "1500", "cleanup.policy": "delete"}
         config["retention.ms"] = "-1"
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(PATIENCE_S)
         produce(kafka.bootstrap)
         partition = kafka.log_directory / f"{TOPIC}-0"
         *sealed, active = sorted(partition.glob("*.log"))
@@ -70,12 +71,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CleanedLog,
             ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET),
         ]
         resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         checkpoint = kafka.log_directory / "cleaner-offset-checkpoint"
-        deadline = time.monotonic() + 60
-        while f"{TOPIC} 0 {ours.end_offset}\n" not in (checkpoint.read_text() if checkpoint.exists() else ""):
-            assert time.monotonic() < deadline, "Apache Kafka's cleaner did not get to the end"
-            time.sleep(0.1)
+        wait_until(
+            lambda: checkpoint.exists() and f"{TOPIC} 0 {ours.end_offset}\n" in checkpoint.read_text(),
+            "the end of Apache Kafka's cleaning",
+            poll_s=0.1,
+        )
         data = b"".join(path.read_bytes() for path in sorted(partition.glob("*.log"))[:-1])
     yield ours, [batch for batch in batches_in(data) if batch.header.base_offset < ours.end_offset]
 

@@ -22,6 +22,7 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.batches import header_of, make_batch
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -71,7 +72,7 @@ def kafka_directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     with apache_kafka.ApacheKafka(base / "node") as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         config = {"segment.bytes": str(1 << 20), "index.interval.bytes": "1000", "internal.segment.bytes": "20000"}
-        admin.create_topics([NewTopic(KEY.topic, 1, 1, config=config)])[KEY.topic].result(30)
+        admin.create_topics([NewTopic(KEY.topic, 1, 1, config=config)])[KEY.topic].result(PATIENCE_S)
         for number, codec in enumerate(CODECS):
             producer = Producer(
                 {
@@ -85,7 +86,7 @@ def kafka_directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
             for index in range(200):
                 serial = number * 200 + index
                 producer.produce(KEY.topic, value(serial), timestamp=START_MS + serial * 10)
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         kafka.kill()
         crashed = base / "crashed"
         shutil.copytree(kafka.log_directory, crashed)

@@ -23,6 +23,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 TOPIC = "golden"
@@ -31,7 +32,7 @@ TOPIC = "golden"
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ApacheKafka(Path(directory) / "kafka") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(PATIENCE_S)
         work(cluster.bootstrap, admin)
         cluster.stop()
         found = []
@@ -65,7 +66,7 @@ def work(bootstrap: str, admin: AdminClient) -> None:
         member.close()
     # Tombstones.
     ((_, deleted),) = admin.delete_consumer_groups(["simple caf\u00e9"]).items()
-    deleted.result(30)
+    deleted.result(PATIENCE_S)
 
 
 def commit_with_retention(bootstrap: str) -> None:

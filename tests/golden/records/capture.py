@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import confluent_kafka.admin
 import kafka
 
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from tests.patience import PATIENCE_S, wait_until
 
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -44,7 +44,7 @@ def send_with_confluent(bootstrap: str, topic: str, codec: str, **more: Any) -> 
     })  # fmt: skip
     for key, value, headers, timestamp in RECORDS:
         producer.produce(topic, value, key, partition=0, timestamp=timestamp, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def send_with_kafka_python(bootstrap: str, topic: str, codec: str) -> None:
@@ -56,7 +56,7 @@ def send_with_kafka_python(bootstrap: str, topic: str, codec: str) -> None:
     )
     for key, value, headers, timestamp in RECORDS:
         producer.send(topic, value, key, headers, partition=0, timestamp_ms=timestamp)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     producer.close()
 
 
@@ -99,7 +99,7 @@ def send_transactions(bootstrap: str, topic: str) -> None:
     for commit in (True, False):
         producer.begin_transaction()
         producer.produce(topic, b"committed" if commit else b"aborted", partition=0, timestamp=BASE_MS)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
 
 
@@ -110,7 +110,7 @@ def capture_cleaned(directory: Path) -> None:
     with ApacheKafka(directory, overrides=overrides) as cluster:
         config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "4000"}
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([confluent_kafka.admin.NewTopic(name, 1, 1, config=config)])[name].result(30)
+        admin.create_topics([confluent_kafka.admin.NewTopic(name, 1, 1, config=config)])[name].result(PATIENCE_S)
         batches: list[tuple[str, list[tuple[str, bytes | None]]]] = [
             (codec, [("shared", b"old"), (f"gone {codec}", None), (f"kept {codec}", b"x" * 50), ("again", b"old")])
             for codec in CODECS
@@ -127,10 +127,13 @@ def capture_cleaned(directory: Path) -> None:
             for key, value in records:
                 producer.produce(name, value, key, partition=0, timestamp=BASE_MS + offset, headers=[("h", b"v")])
                 offset += 1
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         checkpoint = cluster.log_directory / "cleaner-offset-checkpoint"
-        while not checkpoint.exists() or f"{name} 0 {end_offset}\n" not in checkpoint.read_text():
-            time.sleep(0.1)
+        wait_until(
+            lambda: checkpoint.exists() and f"{name} 0 {end_offset}\n" in checkpoint.read_text(),
+            "the end of Apache Kafka's cleaning",
+            poll_s=0.1,
+        )
         data = (cluster.log_directory / f"{name}-0" / f"{0:020d}.log").read_bytes()
         (HERE / f"{name}.log").write_bytes(data)
 
@@ -153,7 +156,7 @@ def main() -> None:
             ]
         )
         for future in futures.values():
-            future.result(30)
+            future.result(PATIENCE_S)
         for codec in CODECS:
             send_with_confluent(cluster.bootstrap, f"confluent-{codec}", codec)
             if codec in KAFKA_PYTHON_CODECS:

@@ -10,6 +10,7 @@ from spark_kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumbe
 from spark_kafkalite.log import producer_snapshot, producer_state
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.records.layout import BatchHeader
+from tests.seeds import SEED, SOAK
 
 LAST = 2**31 - 1
 
@@ -193,13 +194,11 @@ def test_open_transactions_are_never_forgotten() -> None:
 
 def test_packed_producers_lose_nothing() -> None:
     """A random run of many producers, beside one state for each of them, which never packs it."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     state = ProducerStateManager()
     alone: dict[int, ProducerStateManager] = {}
     next_sequence: dict[int, int] = {}
-    for offset in range(20_000):
+    for offset in range(100_000 if SOAK else 8_000):
         producer_id = chance.randrange(3000) if chance.random() < 0.7 else chance.randrange(30)
         sequence = next_sequence.get(producer_id, 0)
         batch = header(sequence, producer_id=producer_id, attributes=chance.choice((0, 0, 0, 0x10)), timestamp=offset)
@@ -211,7 +210,7 @@ def test_packed_producers_lose_nothing() -> None:
     for producer_id, only in alone.items():
         expected = only.producers[producer_id]
         for name in ("batches", "last_seen_ms", "producer_epoch", "transaction_first_offset", "from_snapshot"):
-            assert getattr(found[producer_id], name) == getattr(expected, name), (producer_id, name)
+            assert getattr(found[producer_id], name) == getattr(expected, name), (producer_id, name, SEED)
         assert state.check(header(next_sequence[producer_id], producer_id=producer_id)) is None
         last = state.check(header(next_sequence[producer_id] - 1, producer_id=producer_id))
         assert last is not None and last.last_offset == last_offsets[producer_id]

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 BREAK = {
     "our package is broken": "sys.modules['spark_kafkalite.spark.source'] = None",
     "pyarrow is missing": "sys.modules['pyarrow'] = None",
@@ -15,7 +17,7 @@ BREAK = {
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return done.stdout.strip()
 
 

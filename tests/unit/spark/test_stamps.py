@@ -6,6 +6,7 @@ import pytest
 from spark_kafkalite.client.arrow import columns_of
 from spark_kafkalite.spark.options import writer_options
 from spark_kafkalite.spark.stamps import HeaderStamps
+from tests.seeds import SEED
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -31,9 +32,7 @@ def test_rows_are_counted_over_the_batches_of_a_task():
 
 
 def test_stamps_stand_behind_the_headers_that_a_record_has():
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    choose = random.Random(seed)
+    choose = random.Random(SEED)
     own = [
         None
         if choose.random() < 0.3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,12 +28,12 @@ from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import fetch, metadata, produce
 from spark_kafkalite.wire.packed import NodeEndpoint
+from tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
 STALE_EPOCH, EPOCH = 3, 9
 # A client that waits for a pause, or for metadata, does not end within a test.
 SLOW = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
-WITHIN_S = 20
 
 
 class Moved:
@@ -108,11 +107,11 @@ def test_a_producer_goes_where_the_refusal_says(moved: Moved) -> None:
             accumulator.add_closed(accumulator.queue("t", 0, cluster.snapshot.leader("t", 0)), batch)
         sent.append(Delivery(batch, 0, 1))
     sender.wake()
-    assert [each.result(WITHIN_S).offset for each in sent] == [0, 1, 2]
+    assert [each.result(PATIENCE_S).offset for each in sent] == [0, 1, 2]
     assert moved.refused >= 1
     assert cluster.refresh(["t"], Deadline.after_ms(10_000)).leader("t", 0) == 2
     sender.refuse_records(ProducerPhase.CLOSING)
-    sender.join(30)
+    sender.join(PATIENCE_S)
     cluster.close()
 
 
@@ -124,11 +123,10 @@ def test_a_consumer_goes_where_the_refusal_says(moved: Moved) -> None:
     ahead = ReadAhead(config, cluster, SYSTEM_CLOCK)
     ahead.assign([T0])
     ahead.move([T0], 0, None)
-    until_s = time.monotonic() + WITHIN_S
     with ahead.lock:
-        while not ahead.states[T0].buffered:
-            assert time.monotonic() < until_s and ahead.states[T0].error is None
-            ahead.changed.wait(1)
+        state = ahead.states[T0]
+        assert ahead.changed.wait_for(lambda: state.buffered or state.error is not None, PATIENCE_S)
+        assert state.error is None
     assert moved.refused >= 1
     ahead.close()
     cluster.close()
@@ -138,7 +136,7 @@ def test_a_range_is_read_where_the_refusal_says(moved: Moved) -> None:
     moved.leader.append(T0, make_batch([b"0", b"1"]))
     cluster = moved.client(consumer_config({"bootstrap.servers": "former:1"}, SLOW).client)
     cluster.refresh(["t"], Deadline.after_ms(10_000))
-    with RangeFetcher(cluster, T0, 0, 2, timeout_ms=WITHIN_S * 1_000) as fetcher:
+    with RangeFetcher(cluster, T0, 0, 2, timeout_ms=int(1_000 * PATIENCE_S)) as fetcher:
         assert sum(columns.count for columns in columns_from(fetcher)) == 2
     assert moved.refused == 1
     cluster.close()

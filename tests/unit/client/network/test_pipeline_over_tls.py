@@ -26,6 +26,7 @@ from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tests.patience import PATIENCE_S
 
 HOST = "broker.example"
 
@@ -48,7 +49,7 @@ class Ends:
         security = ClientSecurity(SecurityProtocol.SSL, client, None)
         config = replace(ClientConfig((f"{HOST}:1",)), security=security)
         connection = BrokerConnection.over(ours, HOST, 1, config, Deadline.after_ms(20_000))
-        thread.join(20)
+        thread.join(PATIENCE_S)
         self.pipeline = Pipeline(connection, 0.0)
 
     def _greet(self) -> None:
@@ -111,7 +112,7 @@ def test_what_is_encrypted_and_not_sent_is_written_when_the_socket_takes_it(ends
     with selectors.DefaultSelector() as selector:
         selector.register(ends.pipeline, selectors.EVENT_WRITE)
         while ends.pipeline.wants_write:
-            assert selector.select(20)
+            assert selector.select(PATIENCE_S)
             ends.pipeline.write()
-    reader.join(20)
+    reader.join(PATIENCE_S)
     assert bytes(got) == framed((1).to_bytes(4, "big") + body)

@@ -11,6 +11,7 @@ from spark_kafkalite.client.registry_consumer.rebalance import (
 )
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.consumer_nodes import ConsumerRegistration, SubscriptionPattern, consumer_of
+from tests.seeds import SEED, SOAK
 
 WHITE, BLACK = SubscriptionPattern.WHITE_LIST, SubscriptionPattern.BLACK_LIST
 
@@ -74,10 +75,9 @@ def test_a_filter_that_cannot_be_evaluated_reads_nothing() -> None:
     assert streams_of(ConsumerRegistration({r"\p{Alpha}+": 1}, WHITE), "t") == 0
 
 
-@pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(20)])
-def test_everybody_computes_the_same_and_every_partition_has_one_reader(seed: int) -> None:
-    random_source = random.Random(seed)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("number", range(1_000 if SOAK else 20))
+def test_everybody_computes_the_same_and_every_partition_has_one_reader(number: int) -> None:
+    random_source = random.Random(SEED + number)
     topics = {
         f"t{number}": {
             partition: tuple(random_source.sample(range(4), 2)) for partition in range(random_source.randrange(1, 12))

@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafkalite.model import MAX_TOPIC_NAME_LENGTH, topic_name_problem
 from spark_kafkalite.spark.jobs.destination.names import directory_name, file_name, is_hidden, staged_topic
+from tests.seeds import SEED
 
 LARGEST = 2**63 - 1
 CHARACTERS = string.ascii_letters + string.digits + "._-"
@@ -54,9 +55,7 @@ def test_the_longest_names_fit_and_keep_what_tells_them_apart(limit: int) -> Non
 
 
 def test_names_of_different_topics_differ_also_without_regard_to_case() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chosen = random.Random(seed)
+    chosen = random.Random(SEED)
     topics = {"_x", ".x", "5Fx", "x._COPYING_", "x._COPYING5F", *("y" * length for length in range(1, 250))}
     for _ in range(2_000):
         length = chosen.choice([1, 2, 100, 101, 150, 200, 249])

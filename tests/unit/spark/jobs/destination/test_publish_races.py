@@ -26,7 +26,7 @@ from spark_kafkalite.spark.offset_ranges import OffsetRange
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED, SOAK
 
-ORDERS = 3_000 if SOAK else 30
+ORDERS = 3_000 if SOAK else 25
 ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
 
@@ -172,7 +172,7 @@ def test_runs_that_are_paused_and_killed_anywhere_publish_each_offset_once(tmp_p
             print(f"play({seed}) fails")
             raise
     # Otherwise nothing has raced.
-    assert min(counts.get(each, 0) for each in ("published", "overtaken", "killed")) >= ORDERS // 80, counts
+    assert min(counts.get(each, 0) for each in ("published", "overtaken", "killed")) >= max(1, ORDERS // 80), counts
 
 
 @pytest.mark.parametrize("broken", ["no fence", "fence last"])

@@ -16,6 +16,7 @@ from spark_kafkalite.spark.jobs.destination.names import ACCOUNTS, DATA, GROUP
 from spark_kafkalite.spark.jobs.formats import parquet_pieces
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, FileLayout
 from spark_kafkalite.spark.jobs.formats.parquet_pieces import SEPARATOR, PieceMaker, RowDirectories, codec_of, label_of
+from tests.seeds import SEED
 
 SCHEMA = READ_SCHEMA_WITH_HEADERS
 HOUR_US = 3_600_000_000
@@ -83,9 +84,7 @@ def test_large_files_have_several_row_groups(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_waits_is_bounded_however_many_directories_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_pieces, "_WAITING_BYTES", 20_000)
     maker = PieceMaker(SCHEMA, FileLayout("hour", codec="none"))
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     batches = [
         rows([chance.randrange(50) * HOUR_US for _ in range(30)], first=30 * number, value_bytes=100)
         for number in range(40)
