@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
@@ -19,6 +19,7 @@ from spark_kafkalite.log.config_sources import (
     describe_topic,
 )
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicConfig
+from tests.seeds import SOAK
 
 TOPIC_NAMES = ("retention.ms", "segment.bytes", "flush.ms", "cleanup.policy")
 VALUES = {
@@ -34,6 +35,7 @@ change = st.sampled_from(TOPIC_NAMES).flatmap(
 )
 
 
+@settings(max_examples=500 if SOAK else 40)
 @given(
     static=st.fixed_dictionaries({}, optional={name: VALUES[name] for name in TOPIC_NAMES}),
     changes=st.lists(change, max_size=20),

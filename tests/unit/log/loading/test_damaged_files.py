@@ -94,7 +94,7 @@ def lengthen(fs: MemoryFs, path: str, chance: random.Random) -> None:
 
 
 # Of each file that is cut or flipped somewhere.
-TRIES = 20 if SOAK else 3
+TRIES = 20 if SOAK else 2
 DAMAGES: list[Damage] = [delete, empty, cut, flip, zero, lengthen]
 SMALL_FILES = [
     "/data/t-0/leader-epoch-checkpoint",
