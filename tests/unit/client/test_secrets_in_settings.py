@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+import trustme
 
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.config import (
@@ -69,6 +70,12 @@ def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certificates"), "authority")
 
 
+@pytest.fixture(scope="module")
+def trust():
+    """A certificate to trust: to load those of the system takes a while."""
+    return trustme.CA().cert_pem.bytes().decode()
+
+
 def given(name: str, secret: str, **more: str) -> dict[str, object]:
     return {
         "bootstrap.servers": "127.0.0.1:1",
@@ -79,13 +86,15 @@ def given(name: str, secret: str, **more: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("secret", canary.SECRETS)
 @pytest.mark.parametrize("setting", SECRET_SETTINGS, ids=lambda setting: setting.name)
-def test_a_secret_in_its_setting(seen, setting, secret):
+def test_a_secret_in_its_setting(seen, trust, setting, secret):
     # In the soak each with each, else each setting and each secret with each of them.
     turn = SECRET_SETTINGS.index(setting) + list(canary.SECRETS).index(secret)
     for protocol, mechanism in COMBINATIONS if SOAK else COMBINATIONS[turn % 4 :: 4]:
         more = {"security_protocol": protocol, "sasl_mechanism": mechanism}
         if setting.name == "sasl.password":
             more["sasl_username"] = "alice"
+        if not setting.name.startswith("ssl.truststore"):
+            more["ssl_truststore_certificates"] = trust
         if setting.name.startswith("ssl.keystore.c"):
             more["ssl_keystore_key"] = canary.KEY
         value = canary.SECRETS[secret]

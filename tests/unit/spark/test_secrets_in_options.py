@@ -7,6 +7,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
+import trustme
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_kafkalite.errors import KafkaliteError
@@ -24,6 +25,12 @@ LOOKS_LIKE_ONE = [name for name in canary.SECRETS if name not in ("password", "c
 IN_ITS_OPTION = ["password", "PLAIN JAAS line", "key", "delegation token"]
 PROTOCOLS = [("PLAINTEXT", "PLAIN"), ("SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-256")]
 ROWS = StructType([StructField("value", BinaryType())])
+
+
+@pytest.fixture(scope="module")
+def trust():
+    """A certificate to trust: to load those of the system takes a while."""
+    return trustme.CA().cert_pem.bytes().decode()
 
 
 @pytest.fixture
@@ -63,11 +70,13 @@ def said(caplog):
 # What the client makes of others is tried in its own tests.
 @pytest.mark.parametrize("secret", IN_ITS_OPTION)
 @pytest.mark.parametrize("setting", SECRET_SETTINGS, ids=lambda setting: setting.name)
-def test_a_secret_in_its_option(said, setting, secret):
+def test_a_secret_in_its_option(said, trust, setting, secret):
     name = f"kafka.{setting.name}"
     turn = SECRET_SETTINGS.index(setting) + IN_ITS_OPTION.index(secret)
     for protocol, mechanism in PROTOCOLS if SOAK else [PROTOCOLS[turn % len(PROTOCOLS)]]:
         options = {"kafka.security.protocol": protocol, "kafka.sasl.mechanism": mechanism}
+        if not setting.name.startswith("ssl.truststore"):
+            options["kafka.ssl.truststore.certificates"] = trust
         said({**options, name: canary.SECRETS[secret]})
         said({**options, name.upper().replace("KAFKA.", "kafka."): canary.SECRETS[secret]})
 
