@@ -1,45 +1,82 @@
-"""A broker whose fsync takes as long as a test says, by way of strace; and how often it has called it."""
+"""Runs a broker whose fdatasync can be held up, and notes each call.
+
+    python held_fsync.py DIRECTORY COMMAND...
+
+stands before a broker's command. While the file DIRECTORY/hold exists, each fdatasync waits before it begins. Each call
+is a line of DIRECTORY/calls: the path of the file, written before the wait. Only the log calls fdatasync.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shutil
+import os
+import runpy
+import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pytest
+from tests.patience import wait_until
 
-from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.crash.traced import traced
+_POLL_S = 0.005
+
+
+def command_prefix(directory: Path) -> tuple[str, ...]:
+    """Return what stands before the command of a broker whose fdatasync :class:`HeldFsync` holds up."""
+    return (sys.executable, __file__, str(directory))
 
 
 class HeldFsync:
-    """Holds every fdatasync of a running broker up for ``hold_s`` before it begins; a context manager.
+    """Holds every fdatasync of a broker up, from ``with`` to :meth:`release` or the end of the block."""
 
-    Only the log calls fdatasync in a file of its own: the registry's and checkpoints' syncs are held up as well.
-    """
-
-    def __init__(self, broker: BrokerProcess, hold_s: float, scratch: Path) -> None:
-        if shutil.which("strace") is None:
-            pytest.skip("strace is not installed: scripts/install_debian_packages.sh")
-        self._broker = broker
-        self._hold_s = hold_s
-        self._output = scratch / "strace"
-        self._tracing = contextlib.ExitStack()
+    def __init__(self, directory: Path) -> None:
+        self._hold = directory / "hold"
+        self._calls = directory / "calls"
+        self._before = 0
 
     def __enter__(self) -> Self:
-        delay = f"inject=fdatasync:delay_enter={int(self._hold_s * 1e6)}"
-        options = ("-y", "-e", "trace=fdatasync", "-e", delay)
-        self._tracing.enter_context(traced(self._broker.pid, *options, output=self._output))
+        self._before = self._logs_synced()
+        self._hold.touch()
         return self
 
-    def calls(self, name: str = ".log") -> int:
-        """Return how many syncs of files with this in their name have begun."""
-        return len(re.findall(rf"fdatasync\(\d+<[^>]*{re.escape(name)}", self._output.read_text()))
+    def calls(self) -> int:
+        """Return how many calls for a log's file have begun since the hold began, those after the release too."""
+        return self._logs_synced() - self._before
+
+    def wait_for_calls(self, count: int = 1) -> None:
+        wait_until(lambda: self.calls() >= count, lambda: f"{count} flushes begun, there are {self.calls()}")
+
+    def release(self) -> None:
+        """Let the calls that wait, and all later ones, go on."""
+        self._hold.unlink(missing_ok=True)
+
+    def _logs_synced(self) -> int:
+        return self._calls.read_text().count(".log\n") if self._calls.exists() else 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tracing.close()
+        self.release()
+
+
+def _hold_up(directory: Path) -> None:
+    hold = directory / "hold"
+    # Not buffered: the broker may be killed.
+    calls = (directory / "calls").open("ab", buffering=0)
+    fdatasync = os.fdatasync
+
+    def held(descriptor: int) -> None:
+        calls.write(os.readlink(f"/proc/self/fd/{descriptor}").encode() + b"\n")
+        while hold.exists():
+            time.sleep(_POLL_S)
+        fdatasync(descriptor)
+
+    os.fdatasync = held
+
+
+if __name__ == "__main__":
+    _hold_up(Path(sys.argv[1]))
+    # The command is that of a module: python -m MODULE ARGUMENT...
+    module = sys.argv[4]
+    sys.argv = sys.argv[4:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
