@@ -2,15 +2,15 @@
 
     python collected_broker.py DIRECTORY COMMAND...
 
-stands before a broker's command. In DIRECTORY/collections each collection is a line: its generation, and its time in
-microseconds of the processor. At SIGUSR1 the broker looks at everything for garbage, writes the types that it found as
-JSON to DIRECTORY/garbage, and from then on collects nothing, so that the next signal shows all that has come since.
+stands before a broker's command. In DIRECTORY/collections each collection is a line: its generation, its time in
+microseconds of the processor, and how many objects the collector had to visit. At SIGUSR1 the broker collects all
+garbage, writes the types that it found as JSON to DIRECTORY/garbage, and from then on collects nothing. So the next
+signal shows all garbage that has come since.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import gc
 import json
 import os
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import wait_until
 
 
 def command_prefix(directory: Path) -> tuple[str, ...]:
@@ -34,6 +35,12 @@ def longest_ms(directory: Path, first: int = 0) -> float:
     return max((int(line.split()[1]) for line in lines), default=0) / 1000
 
 
+def most_objects(directory: Path, first: int = 0) -> int:
+    """Return the number of objects that the largest collection visited, the first so many left out."""
+    lines = (directory / "collections").read_text().splitlines()[first:]
+    return max((int(line.split()[2]) for line in lines), default=0)
+
+
 def collections_so_far(directory: Path) -> int:
     return len((directory / "collections").read_text().splitlines())
 
@@ -43,25 +50,23 @@ def garbage(broker: BrokerProcess, directory: Path) -> collections.Counter[str]:
     found = directory / "garbage"
     found.unlink(missing_ok=True)
     os.kill(broker.pid, signal.SIGUSR1)
-    until_s = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            return collections.Counter(json.loads(found.read_text()))
-        assert time.monotonic() < until_s, "the broker does not tell its garbage"
-        time.sleep(0.02)
+    wait_until(found.exists, "the broker writes what garbage it has found")
+    return collections.Counter(json.loads(found.read_text()))
 
 
 def _note_collections(directory: Path) -> None:
-    began_ns = 0
+    began_ns = visited = 0
     # Not buffered: the broker may be killed.
     notes = (directory / "collections").open("ab", buffering=0)
 
     def note(phase: str, info: dict[str, int]) -> None:
-        nonlocal began_ns
+        nonlocal began_ns, visited
         if phase == "start":
+            visited = sum(len(gc.get_objects(number)) for number in range(info["generation"] + 1))
             began_ns = time.thread_time_ns()
         else:
-            notes.write(b"%d %d\n" % (info["generation"], (time.thread_time_ns() - began_ns) // 1000))
+            took_us = (time.thread_time_ns() - began_ns) // 1000
+            notes.write(b"%d %d %d\n" % (info["generation"], took_us, visited))
 
     def tell_garbage(*_: object) -> None:
         gc.disable()
@@ -72,7 +77,8 @@ def _note_collections(directory: Path) -> None:
         types = collections.Counter(type(one).__qualname__ for one in gc.garbage)
         gc.garbage.clear()
         gc.collect()
-        (directory / "garbage").write_text(json.dumps(types))
+        (directory / "garbage.tmp").write_text(json.dumps(types))
+        (directory / "garbage.tmp").rename(directory / "garbage")
 
     gc.callbacks.append(note)
     signal.signal(signal.SIGUSR1, tell_garbage)

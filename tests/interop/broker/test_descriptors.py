@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from spark_kafkalite.testing.batches import make_batch, values_of
@@ -16,6 +15,7 @@ from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTo
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import wait_until
 
 LIMIT = 256
 POLICY_VIOLATION, STORAGE_ERROR = 44, 56
@@ -42,13 +42,6 @@ def values(client: RawClient, topic: str) -> list[bytes | None]:
     answer = client.fetch(topic, 0, max_wait_ms=0)
     assert answer.error_code == 0
     return [value for _, value in values_of(bytes(answer.records))]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
 
 
 def test_topics_are_refused_early_enough_that_a_killed_broker_starts_and_serves_all(tmp_path: Path) -> None:
@@ -101,15 +94,17 @@ def test_connections_leave_what_logs_need(tmp_path: Path) -> None:
             for _ in range(LIMIT)
         ]
         descriptors = Path(f"/proc/{broker.pid}/fd")
-        until(lambda: "connections beside 100 partitions" in broker.stderr_path.read_text(), "nobody is turned away")
+        wait_until(
+            lambda: "connections beside 100 partitions" in broker.stderr_path.read_text(), "a connection is turned away"
+        )
         # One that is being turned away has a descriptor for a moment.
-        until(lambda: LIMIT - len(os.listdir(descriptors)) >= 40, "logs have not what they need")
+        wait_until(lambda: LIMIT - len(os.listdir(descriptors)) >= 40, "descriptors for the logs")
         code, text = create(client, "u", 20)
         assert code == POLICY_VIOLATION and text is not None and "open connections" in text
         assert produce(client, "t", b"1") == 0
         for one in crowd:
             one.close()
-        until(lambda: create(client, "u", 10)[0] == 0, "no room comes back")
+        wait_until(lambda: create(client, "u", 10)[0] == 0, "room for a topic")
 
 
 def test_a_start_under_a_lower_limit_serves_what_it_can_and_the_rest_later(tmp_path: Path) -> None:
@@ -131,10 +126,10 @@ def test_a_start_under_a_lower_limit_serves_what_it_can_and_the_rest_later(tmp_p
             assert {one.error_code for one in client.call(gone, 6).responses} == {0}
             # Two had been open and are gone, one had been closed: two of the closed ones take the places, once the
             # broker has let go of the deleted ones.
-            deadline = time.monotonic() + 10
-            while (again := [produce(client, name, b"2") for name in made[2:-1]].count(0)) < served:
-                assert time.monotonic() < deadline, f"{again} of {served} are served"
-            assert again == served
+            wait_until(
+                lambda: [produce(client, name, b"2") for name in made[2:-1]].count(0) == served,
+                f"{served} of the topics served",
+            )
         broker.kill()
     with broker_under(LIMIT, tmp_path) as broker:
         with RawClient(broker.bootstrap) as client:

@@ -7,9 +7,8 @@ import inspect
 import os
 import re
 import threading
-import time
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,31 @@ import pytest
 from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.testing.fake_registry import FakeRegistry
 from tests.interop.support.running_broker import RunningBroker, running_broker
+from tests.patience import wait_until_async
 
 # As BrokerStart.run calls them.
 PHASES = re.findall(r"self\.(_[a-z_]+)\(", inspect.getsource(BrokerStart.run))
+
+# A stop may wait some seconds for connections and threads, and not for what is longer.
+ENDLESS_S = 5.0
 
 
 class Injected(Exception):
     """What a phase fails with here."""
 
 
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 60)
+class ImpatientLoop(asyncio.SelectorEventLoop):
+    """A loop on which no wait of ENDLESS_S and more ends by itself: where a stop waits for such a time, it hangs."""
 
-    asyncio.run(bounded())
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        if when - self.time() >= ENDLESS_S:
+            when = self.time() + 86_400
+        return super().call_at(when, callback, *args, context=context)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=ImpatientLoop) as runner:
+        runner.run(work)
 
 
 def after_phase(monkeypatch: pytest.MonkeyPatch, name: str, then: Any) -> None:
@@ -65,12 +75,10 @@ def held() -> Counter[threading.Thread | str]:
 async def nothing_more_than(before: Counter[threading.Thread | str]) -> None:
     """Wait until no more is held than before; fail when something stays.
 
-    Others in this process, such as servers that fixtures run, may have closed something, or opened it for a moment.
+    Other parts of this process, such as servers that fixtures run, may have closed something, or have opened it for a
+    moment.
     """
-    deadline = time.monotonic() + 5
-    while not held() <= before and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert held() <= before
+    await wait_until_async(lambda: held() <= before, lambda: f"no more than before; left is {held() - before}")
 
 
 def test_the_phases_are_those_of_the_start() -> None:
@@ -123,19 +131,11 @@ def test_a_stop_after_any_phase_is_obeyed_at_once(
 ) -> None:
     async def start(registry: FakeRegistry | None) -> None:
         running = RunningBroker(tmp_path / "data", None if registry is None else registry.open_session)
-        stopped_s: list[float] = []
-
-        def stop() -> None:
-            stopped_s.append(time.monotonic())
-            running.broker.stop()
-
         if registry is not None:
             registry.connect().close()  # its files are open from the first commit on
         before = held()
-        after_phase(monkeypatch, phase, stop)
+        after_phase(monkeypatch, phase, running.broker.stop)
         assert await running.run() == 0
-        # What it waits for in vain otherwise takes longer.
-        assert time.monotonic() - stopped_s[0] < 5
         await nothing_more_than(before)
         if registry is not None:
             assert not registry.registry.tree.sessions
@@ -156,10 +156,9 @@ def test_a_start_that_waits_for_its_registry_obeys_a_stop(tmp_path: Path) -> Non
             registry.become_unreachable()
             running = RunningBroker(tmp_path / "data", registry.open_session)
             ends = asyncio.ensure_future(running.run())
-            while not registry._waiting:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: registry._waiting, "the start waits for the registry")
             running.broker.stop()
-            assert await asyncio.wait_for(ends, 1) == 0
+            assert await ends == 0
             assert not running.ready.is_set()
             registry.become_reachable()
             assert all(session.is_closed for session in registry.sessions)

@@ -1,4 +1,4 @@
-"""visibility.policy=flushed and flush.before.ack on a real broker whose fsync is held up: what each API shows meanwhile.
+"""visibility.policy=flushed and flush.before.ack on a real broker whose fsync is held up: what APIs show meanwhile.
 
 A flush is held until the test releases it, so that no answer depends on how fast the host is. ``bench/latency.py``
 measures how soon after a flush the waiting requests are answered.

@@ -31,6 +31,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.hostile.sample_requests import sample_requests
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 # Damaged batches go to the first of these; those whose checksum was made right again go to the second.
 DAMAGED_TOPIC = "damaged"
@@ -39,8 +40,8 @@ GOOD_VALUES = [b"undamaged-%d" % number for number in range(5)]
 
 # Produce, Fetch, JoinGroup and SyncGroup answer when something has happened, which may be never.
 _MAY_WAIT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-_HANG_S = 20.0
-_PATIENCE_S = 0.5
+# How long a request that asked to wait is given before its connection is closed.
+_GIVE_UP_S = 0.5
 _GOLDEN = Path(__file__).parents[2] / "golden" / "wire" / "requests.json"
 # What makes parsers stumble: the ends of the ranges of every width, and lengths that lie a little.
 _EDGE_NUMBERS = (0, 1, 2, 127, 128, 255, 256, 32767, 65535, 2**24, 2**31 - 1, 2**32 - 1, 2**32 - 2)
@@ -202,7 +203,7 @@ class Lane:
         self._at_its_end = False
 
     def connect(self) -> socket.socket:
-        self.socket = socket.create_connection(self._address, _HANG_S)
+        self.socket = socket.create_connection(self._address, PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self._received.clear()
@@ -227,7 +228,7 @@ class Lane:
             if sent < len(
                 data
             ):  # the kernel is short of buffers; a broker that does not read is seen as a TimeoutError
-                self.socket.settimeout(_HANG_S)
+                self.socket.settimeout(PATIENCE_S)
                 self.socket.sendall(data[sent:])
                 self.socket.setblocking(False)
             if self._at_its_end:
@@ -267,10 +268,10 @@ class Lane:
     def overdue(self, now: float) -> str | None:
         """Return what to call a request that has had no answer for too long, None while there is time."""
         waited = now - self.sent_s
-        if self._may_wait and not self._at_its_end and waited > _PATIENCE_S:
+        if self._may_wait and not self._at_its_end and waited > _GIVE_UP_S:
             self.close()
             return "waiting"
-        if waited > _HANG_S:
+        if waited > PATIENCE_S:
             raise AssertionError(f"no answer and no end of the connection for {waited:.1f} s")
         return None
 

@@ -1,17 +1,13 @@
-"""Real requests of every served API and version, damaged, by the ten thousand, beside a well-behaved client.
+"""Real requests of every served API and version, damaged, by the thousand, next to a well-behaved client.
 
-The broker answers or closes each of them, says nothing that is not a response, keeps its memory, keeps the client's
-latency near what it was, and keeps exactly what the client wrote. What damaged produces left in their topics is
-readable: nothing gets into a log that readers stumble over.
-
-``KAFKALITE_MUTATION_SEED`` repeats a run; ``KAFKALITE_SOAK=1`` sends a million.
+The broker answers or closes each of them, sends only responses, keeps its memory, and keeps exactly what the client
+wrote. What damaged produces left in their topics is readable: no record gets into a log that readers cannot read.
+``bench/latency.py`` measures the client's latency next to them. The soak sends a million.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 import time
@@ -26,14 +22,14 @@ from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.hostile.mutating_peer import DAMAGED_TOPIC, GOOD_VALUES, RESEALED_TOPIC
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-FRAMES = 1_000_000 if SOAK else 100_000
-SEED = int(os.environ.get("KAFKALITE_MUTATION_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+FRAMES = 1_000_000 if SOAK else 10_000
 CONNECTIONS = 8
 MEGABYTE = 1_000_000
 PROJECT = Path(__file__).parents[3]
-# Nobody guesses this name by flipping bits.
+# No flipped bits make this name.
 GOOD_TOPIC = "the-well-behaved-clients-own-topic"
 
 
@@ -53,24 +49,20 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class WellBehaved:
-    """Produces a record and fetches it, again and again, and notes how long that took."""
+    """Produces a record and fetches it, again and again."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._client = RawClient(bootstrap, 60)
+        self._client = RawClient(bootstrap, PATIENCE_S)
         self.written: list[bytes] = []
 
-    def turn_s(self) -> float:
-        """Return the time of one produce and one fetch."""
+    def turn(self) -> None:
         value = b"good %d" % len(self.written)
         batch = make_batch([value], timestamp_ms=time.time_ns() // 1_000_000)
-        began = time.monotonic()
         produced = self._client.produce(GOOD_TOPIC, batch)
         assert (produced.error_code, produced.base_offset) == (0, len(self.written))
         fetched = self._client.fetch(GOOD_TOPIC, produced.base_offset, max_wait_ms=0)
-        took_s = time.monotonic() - began
         assert values_of(fetched.records) == [(produced.base_offset, value)]
         self.written.append(value)
-        return took_s
 
     def close(self) -> None:
         self._client.close()
@@ -83,10 +75,6 @@ def good(broker: BrokerProcess) -> Iterator[WellBehaved]:
     client.close()
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
-
-
 def read_with_ours(bootstrap: str, topic: str) -> list[bytes | None]:
     values: list[bytes | None] = []
     with Consumer(bootstrap_servers=bootstrap) as consumer:
@@ -94,10 +82,12 @@ def read_with_ours(bootstrap: str, topic: str) -> list[bytes | None]:
         # Not from 0: a damaged request may have been one to delete records, or for a short retention.
         consumer.seek_to_beginning()
         (end,) = consumer.end_offsets([(topic, 0)]).values()
-        until = time.monotonic() + 60
-        while consumer.position((topic, 0)) < end and time.monotonic() < until:
-            values += [record.value for record in consumer.poll(500, 10_000)]
-        assert consumer.position((topic, 0)) == end
+
+        def all_read() -> bool:
+            values.extend(record.value for record in consumer.poll(500, 10_000))
+            return bool(consumer.position((topic, 0)) == end)
+
+        wait_until(all_read, lambda: f"{topic} read up to {end}, it is at {consumer.position((topic, 0))}", poll_s=0)
     return values
 
 
@@ -107,26 +97,24 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes | 
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    until = time.monotonic() + 60
-    while len(values) < count and time.monotonic() < until:
-        for message in consumer.consume(10_000, 0.5):
-            assert message.error() is None, message.error()
-            values.append(message.value())
+    failures = []
+
+    def all_read() -> bool:
+        for message in consumer.consume(min(10_000, count - len(values)), 0.5):
+            (failures if message.error() else values).append(message.error() or message.value())
+        return len(values) + len(failures) >= count
+
+    wait_until(all_read, lambda: f"{count} records, there are {len(values)}", poll_s=0)
     consumer.close()
+    assert failures == []
     return values
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000 if SOAK else 240)
-def test_damaged_requests_harm_nobody(broker: BrokerProcess, good: WellBehaved) -> None:
-    print(f"seed {SEED}: KAFKALITE_MUTATION_SEED={SEED} repeats this run")
+def test_damaged_requests_do_no_harm(broker: BrokerProcess, good: WellBehaved) -> None:
     for _ in range(200):
-        good.turn_s()
-    before_s: list[float] = []
-    until = time.monotonic() + 2
-    while time.monotonic() < until:
-        before_s.append(good.turn_s())
-        time.sleep(0.002)
+        good.turn()
     resident_before = broker.resident_bytes()
 
     command = [sys.executable, "-m", "tests.interop.hostile.mutating_peer"]
@@ -134,43 +122,38 @@ def test_damaged_requests_harm_nobody(broker: BrokerProcess, good: WellBehaved) 
         [*command, broker.bootstrap, str(SEED), str(FRAMES), str(CONNECTIONS)],
         cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    during_s: list[float] = []
+    turns = 0
     most_resident = resident_before
-    began = time.monotonic()
     try:
         while peer.poll() is None:
-            during_s.append(good.turn_s())
-            if len(during_s) % 20 == 0:
+            good.turn()
+            turns += 1
+            if turns % 20 == 0:
                 most_resident = max(most_resident, broker.resident_bytes())
             time.sleep(0.002)
     finally:
         peer.kill()
     output, errors = peer.communicate()
-    took_s = time.monotonic() - began
     assert peer.returncode == 0, f"seed {SEED}: {errors}\n{broker.tail()}"
     outcome = json.loads(output)
     for _ in range(50):
-        good.turn_s()
-    p99_before, p99_during = percentile(before_s, 0.99), percentile(during_s, 0.99)
+        good.turn()
     grown = most_resident - resident_before
     print(
-        f"{outcome}\n{took_s:.1f} s; {len(during_s)} turns of the good client meanwhile; p99 "
-        f"{p99_before * 1000:.1f} ms before, {p99_during * 1000:.1f} ms during, slowest {max(during_s) * 1000:.0f} ms; "
-        f"resident {resident_before / MEGABYTE:.1f} MB and at most {grown / MEGABYTE:.1f} MB more"
+        f"{outcome}\n{turns} turns of the good client meanwhile; resident {resident_before / MEGABYTE:.1f} MB and at "
+        f"most {grown / MEGABYTE:.1f} MB more"
     )
     assert broker.running
     assert "Traceback" not in broker.stderr_path.read_text(encoding="utf-8"), f"seed {SEED}: a bug in a handler"
     assert outcome["sent"] == FRAMES
-    assert outcome["fewest_per_api"] > 500
+    assert outcome["fewest_per_api"] > FRAMES / 200
     # Some damage leaves a valid request, some does not; a run that sees only one of the two tests nothing.
     assert outcome["outcomes"]["answered"] > FRAMES / 10
     assert outcome["outcomes"]["closed"] > FRAMES / 10
     assert grown < 40 * MEGABYTE, f"seed {SEED}"
-    assert p99_during < 10 * p99_before + 0.050, f"seed {SEED}"
-    assert max(during_s) < 2, f"seed {SEED}"
 
     assert read_with_ours(broker.bootstrap, GOOD_TOPIC) == good.written
-    # The checksum keeps damaged records out; those whose checksum was made right may be anything well-formed.
+    # The checksum keeps damaged records out; those whose checksum was made right may be any well-formed ones.
     assert set(read_with_ours(broker.bootstrap, DAMAGED_TOPIC)) <= set(GOOD_VALUES), f"seed {SEED}"
     resealed = read_with_ours(broker.bootstrap, RESEALED_TOPIC)
     assert set(resealed) - set(GOOD_VALUES), "no batch with a damaged inside was well-formed: nothing was tested"

@@ -1,7 +1,8 @@
-"""Batches that lie, one lie each: the field's own error, the same connection goes on, and nobody else waits for it.
+"""Batches that lie, one lie each: the field's own error, the same connection goes on, and so do other clients.
 
-The rules themselves are tested in tests/unit/records/test_admission.py; here it is what a client gets from a running
-broker, in every codec and in old and new versions of Produce, and what the broker pays for it in time and memory.
+The rules themselves are tested in tests/unit/records/test_admission.py. Here it is what a client gets from a running
+broker, in every codec and in old and new versions of Produce, and what the broker pays for it in memory.
+``bench/latency.py`` measures how long other clients wait for it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.support.raw_client import RawClient
-
-pytestmark = pytest.mark.timeout(60)
+from tests.patience import PATIENCE_S
 
 CORRUPT, TOO_LARGE, BAD_TIMESTAMP, NO_TRANSACTIONS, BAD_CODEC, INVALID = 2, 10, 32, 53, 76, 87
 MEBIBYTE = 1024 * 1024
@@ -50,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.bootstrap, 30) as connected:
+    with RawClient(broker.bootstrap, PATIENCE_S) as connected:
         yield connected
 
 
@@ -230,17 +230,15 @@ def bombs() -> dict[str, tuple[str, bytes]]:
 
 
 def test_bombs_cost_no_more_than_the_cap(broker: BrokerProcess, client: RawClient) -> None:
-    """Each is refused for what it unpacks to; nobody else waits for it, and it takes the cap's memory, not its own."""
+    """Each is refused for what it unpacks to; another client goes on, and it takes the cap's memory, not its own."""
     made = bombs()
-    with GoodClient(broker, p99_s=0.25, slowest_s=1) as good:
+    with GoodClient(broker) as good:
         resident = broker.resident_bytes()
         forget_peak(broker)
-        rounds = 0
-        # Four times each, and until the other client has had turns enough to judge by.
-        while rounds < 4 or len(good.took_s) < 20:
-            rounds += 1
+        for _ in range(2):
             for what, (codec, section) in made.items():
                 refused_for_its_size(client, what, batch_with_section(section, codec))
+            good.goes_on()
         grown = peak_bytes(broker) - resident
         largest = max(len(section) for _, section in made.values())
         print(f"{grown / MEBIBYTE:.1f} MiB at most; the largest batch has {largest / MEBIBYTE:.1f}")
@@ -261,13 +259,10 @@ def test_bombs_cost_no_more_than_the_cap(broker: BrokerProcess, client: RawClien
 
 
 def refused_for_its_size(client: RawClient, what: str, batch: bytes) -> None:
-    """Send what unpacks to more than it may, and check that it is refused soon, and for that."""
-    began_s = time.monotonic()
-    outcome = client.produce("bad", batch, timeout_ms=20_000)
-    took_s = time.monotonic() - began_s
+    """Send what unpacks to more than it may, and check that it is refused for that."""
+    outcome = client.produce("bad", batch, timeout_ms=int(PATIENCE_S * 1000))
     assert (outcome.error_code, outcome.base_offset) == (INVALID, -1), (what, outcome)
     assert "max.decompressed.batch.bytes" in (outcome.error_message or ""), what
-    assert took_s < 2, (what, took_s)
 
 
 def varint_plain(number: int) -> bytes:

@@ -1,8 +1,7 @@
 """Compaction of a live broker: what consumers find afterwards, meanwhile, and after kills of broker and child.
 
 The broker looks for work every 200 ms and rolls quiet segments soon, so that what is compacted is known: the last
-record of each key. Each failure of the test with kills names its seed; ``KAFKALITE_KILL_SEED`` repeats it,
-``KAFKALITE_SOAK=1`` runs ten times as long.
+record of each key. Each failure of the test with kills names its seed. The soak kills ten times as often.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTop
 from tests.interop.support.python_clients import CODECS, PRODUCERS, READERS, knows
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.records import Sent
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
 pytestmark = pytest.mark.slow
 
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-KILLING_S = 120.0 if SOAK else 12.0
-SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+KILLS = 80 if SOAK else 8
 OVERRIDES = {
     "log.cleaner.backoff.ms": 200,
     "log.segment.delete.delay.ms": 100,
@@ -59,13 +58,6 @@ State = dict[bytes, bytes]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("compaction") / "data", overrides=OVERRIDES) as running:
         yield running
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, f"not in {timeout_s:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def cleaned_until(broker: BrokerProcess, topic: str) -> int:
@@ -180,12 +172,12 @@ def test_records_without_a_key_are_refused(broker: BrokerProcess) -> None:
     create(broker, "keyless")
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         with pytest.raises(InvalidRecord):
-            producer.send("keyless", b"value").result(10)
-        assert producer.send("keyless", b"value", b"key").result(10).offset == 0
+            producer.send("keyless", b"value").result(PATIENCE_S)
+        assert producer.send("keyless", b"value", b"key").result(PATIENCE_S).offset == 0
     errors: list[confluent_kafka.KafkaError] = []
     theirs = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     theirs.produce("keyless", b"value", on_delivery=lambda error, _: errors.append(error))
-    assert theirs.flush(10) == 0
+    assert theirs.flush(PATIENCE_S) == 0
     assert errors[0].code() == confluent_kafka.KafkaError.INVALID_RECORD
 
 
@@ -202,11 +194,13 @@ def test_deletions_are_forgotten_after_their_time_and_readers_get_past_them(brok
         with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
             consumer.assign([(topic, 0)])
             consumer.seek((topic, 0), 0)
-            found = []
-            until = time.monotonic() + 10
-            while consumer.position((topic, 0)) < len(records):
-                assert time.monotonic() < until, "the reader does not get to the end"
-                found += [record.value for record in consumer.poll(200)]
+            found: list[bytes | None] = []
+
+            def at_the_end() -> bool:
+                found.extend(record.value for record in consumer.poll(200))
+                return bool(consumer.position((topic, 0)) == len(records))
+
+            wait_until(at_the_end, "the reader at the end", poll_s=0)
             return found
 
     wait_until(lambda: values() == [], "no deletion left")
@@ -260,9 +254,8 @@ def test_a_cleaning_is_called_off(
 
 def test_a_stop_does_not_wait_for_a_cleaning(slow_broker: BrokerProcess) -> None:
     (child,) = children_of(slow_broker.pid)
-    began = time.monotonic()
-    assert slow_broker.stop() == 0
-    assert time.monotonic() - began < 5
+    # The cleaning takes minutes.
+    assert slow_broker.stop(PATIENCE_S) == 0
     assert not Path(f"/proc/{child}").exists()
     assert not files_ending(slow_broker, "slow", ".cleaned", "cleaner-swap")
     slow_broker.start()
@@ -384,7 +377,7 @@ class KeyedWriter:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(120)
+        self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive(), "the writer does not end"
 
 
@@ -421,7 +414,7 @@ class StateReader:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
 
 def state_of(read: Callable[[str, str, int], list[object]], bootstrap: str, topic: str, count: int) -> State:
@@ -434,7 +427,7 @@ def state_of(read: Callable[[str, str, int], list[object]], bootstrap: str, topi
     return state
 
 
-@pytest.mark.timeout(4 * KILLING_S + 240)
+@pytest.mark.timeout(240 + 20 * KILLS)
 def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     topic = "killed"
@@ -445,14 +438,9 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
         create(broker, topic, delete_retention_ms="60000")
         writer = KeyedWriter(broker.bootstrap, topic, SEED)
         reader = StateReader(broker.bootstrap, topic)
-        began = time.monotonic()
-
-        def enough() -> object:
-            # On a busy machine kills may leave no cleaning the time to end.
-            seconds = time.monotonic() - began
-            return seconds > KILLING_S and ((cleanings and min(kills.values())) or seconds > 4 * KILLING_S)
-
-        while not enough():
+        # On a busy machine kills may leave no cleaning the time to end. Some more are allowed for that.
+        while sum(kills.values()) < KILLS or not (cleanings and min(kills.values())):
+            assert sum(kills.values()) < KILLS + 40, f"seed {SEED}, {kills}, {cleanings} cleanings"
             time.sleep(chance.random() * 2.5)
             children = children_of(broker.pid)
             if children and chance.random() < 0.4:
@@ -465,7 +453,7 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
                 broker.start()
                 kills["broker"] += 1
         writer.stop()
-        # It has no grudge against a log over which its child has been killed.
+        # It goes on to clean a log over which its child has been killed.
         cleanings += log_text(broker).count("INFO cleaned ")
         broker.restart()
         end_offset = end_offset_of(broker, topic)
@@ -481,7 +469,6 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
         assert len(offsets) <= 200, what
         for client in ("ours", "confluent", "kafka-python"):
             assert state_of(READERS[client], broker.bootstrap, topic, len(offsets)) == writer.state, (what, client)
-        assert min(kills.values()) > 0 and cleanings > 0, what
         broker.restart()
         assert state_of(READERS["ours"], broker.bootstrap, topic, len(offsets)) == writer.state, what
 

@@ -67,9 +67,12 @@ def values_in(broker: BrokerProcess, topic: str) -> list[bytes | None]:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
         (end,) = consumer.end_offsets([(topic, 0)]).values()
-        until = time.monotonic() + 30
-        while len(values) < end and time.monotonic() < until:
-            values += [record.value for record in consumer.poll(500)]
+
+        def all_read() -> bool:
+            values.extend(record.value for record in consumer.poll(500))
+            return len(values) >= end
+
+        wait_until(all_read, lambda: f"{end} values, there are {len(values)}", poll_s=0)
     return values
 
 
@@ -99,10 +102,10 @@ def test_the_limit_counts_what_travels_not_what_it_unpacks_to(broker: BrokerProc
 def test_our_producer(broker: BrokerProcess, topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap, max_request_size=2 * MEBIBYTE) as producer:
         sent = [producer.send(topic, value, partition=0) for value in (b"", b"x", EXACT)]
-        assert [each.result(30).offset for each in sent] == [0, 1, 2]
+        assert [each.result(PATIENCE_S).offset for each in sent] == [0, 1, 2]
         with pytest.raises(MessageTooLarge):
-            producer.send(topic, TOO_LARGE, partition=0).result(30)
-        assert producer.send(topic, b"after", partition=0).result(30).offset == 3
+            producer.send(topic, TOO_LARGE, partition=0).result(PATIENCE_S)
+        assert producer.send(topic, b"after", partition=0).result(PATIENCE_S).offset == 3
     assert values_in(broker, topic) == [b"", b"x", EXACT, b"after"]
 
 
@@ -121,7 +124,7 @@ def test_confluent_kafka(broker: BrokerProcess, topic: str, idempotent: bool) ->
         producer.produce(
             topic, value, on_delivery=lambda error, message: outcomes.append((error and error.code(), message.offset()))
         )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     assert [error for error, _ in outcomes] == [None, None, None, confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE]
     assert values_in(broker, topic) == [b"", b"x", EXACT]
 
@@ -146,14 +149,14 @@ def test_values_of_a_mebibyte_where_the_topic_allows_them(broker: BrokerProcess,
     with Producer(
         bootstrap_servers=broker.bootstrap, max_request_size=RAISED, compression_type=codec, linger_ms=0
     ) as producer:
-        first = producer.send("raised", value, partition=0).result(30).offset
-        assert producer.send("raised", value, partition=0).result(30).offset == first + 1
+        first = producer.send("raised", value, partition=0).result(PATIENCE_S).offset
+        assert producer.send("raised", value, partition=0).result(PATIENCE_S).offset == first + 1
     failures: list[object] = []
     confluent = confluent_kafka.Producer(
         {"bootstrap.servers": broker.bootstrap, "message.max.bytes": RAISED, "compression.type": codec}
     )
     confluent.produce("raised", value, partition=0, on_delivery=lambda error, _: error and failures.append(error))
-    assert confluent.flush(30) == 0
+    assert confluent.flush(PATIENCE_S) == 0
     assert failures == []
     consumer = confluent_kafka.Consumer(
         {
@@ -166,13 +169,15 @@ def test_values_of_a_mebibyte_where_the_topic_allows_them(broker: BrokerProcess,
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition("raised", 0, first)])
-        read: list[bytes] = []
-        until = time.monotonic() + 30
-        while len(read) < 3 and time.monotonic() < until:
+        read: list[object] = []
+
+        def all_read() -> bool:
             message = consumer.poll(0.5)
             if message is not None:
-                assert message.error() is None
-                read.append(message.value())
+                read.append(message.error() or message.value())
+            return len(read) >= 3
+
+        wait_until(all_read, lambda: f"three values, there are {len(read)}", poll_s=0)
     finally:
         consumer.close()
     assert read == [value] * 3

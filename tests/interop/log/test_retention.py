@@ -48,7 +48,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with RawClient(broker.bootstrap) as connected:
+    with RawClient(broker.bootstrap, PATIENCE_S) as connected:
         yield connected
 
 
@@ -94,14 +94,6 @@ def delete(client: RawClient, name: str, before: int, *, partition: int = 0, ver
     return answer.error_code, answer.low_watermark
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
-    until_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < until_s, "the condition has not come true"
-        time.sleep(0.02)
-    return found
-
-
 def files(broker: BrokerProcess, name: str) -> list[str]:
     return sorted(path.name for path in (broker.data_dir / f"{name}-0").iterdir())
 
@@ -113,20 +105,20 @@ def test_old_segments_go_and_young_ones_stay(broker: BrokerProcess, client: RawC
     create(client, name, segment_bytes=300, retention_ms=HOUR_MS)
     for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, 0, 2 * HOUR_MS, 0):
         append(client, name, age_ms=age_ms)
-    wait_for(lambda: start(client, name) == 2)
+    wait_until(lambda: start(client, name) == 2, "the log start at 2")
     assert client.fetch(name, 1).error_code == OUT_OF_RANGE
     answer = client.fetch(name, 2)
     assert (answer.error_code, answer.log_start_offset) == (0, 2)
     assert next(iter(values_of(answer.records)))[0] == 2
-    wait_for(lambda: not [each for each in files(broker, name) if each.startswith(f"{0:019d}") and each[19] in "01"])
+    wait_until(lambda: not [each for each in files(broker, name) if each.startswith(f"{0:019d}") and each[19] in "01"], "the deleted files unlinked")
     assert start(client, name) == 2
 
 
 def test_a_log_of_old_records_only_is_emptied(broker: BrokerProcess, client: RawClient, name: str) -> None:
     create(client, name, retention_ms=HOUR_MS)
     append(client, name, age_ms=2 * HOUR_MS, count=5)
-    wait_for(lambda: start(client, name) == 5)
-    wait_for(lambda: [each for each in files(broker, name) if each.endswith(".log")] == [f"{5:020d}.log"])
+    wait_until(lambda: start(client, name) == 5, "the log start at 5")
+    wait_until(lambda: [each for each in files(broker, name) if each.endswith(".log")] == [f"{5:020d}.log"], "one segment left")
     assert append(client, name) == 6
     assert [each for each, _ in values_of(client.fetch(name, 5).records)] == [5]
 
@@ -135,7 +127,7 @@ def test_after_a_restart_the_age_of_records_counts_and_not_that_of_files(tmp_pat
     """A fast start does not read the last segment of a log; retention finds out how old it is."""
     overrides = OVERRIDES | {"log.retention.check.interval.ms": 1_000_000, "log.initial.task.delay.ms": 1_000_000}
     with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             for topic, age_ms in ("old", 2 * HOUR_MS), ("new", 0):
                 create(client, topic, retention_ms=HOUR_MS)
                 append(client, topic, age_ms=age_ms)
@@ -145,8 +137,8 @@ def test_after_a_restart_the_age_of_records_counts_and_not_that_of_files(tmp_pat
             os.utime(tmp_path / "data" / f"{topic}-0" / f"{0:020d}.log", (at, at))
         broker.overrides.update(OVERRIDES)
         broker.start()
-        with RawClient(broker.bootstrap) as client:
-            wait_for(lambda: start(client, "old") == 1)
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
+            wait_until(lambda: start(client, "old") == 1, "the log start at 1")
             assert start(client, "new") == 0
 
 
@@ -154,12 +146,12 @@ def test_size_leaves_up_to_one_segment_more(broker: BrokerProcess, client: RawCl
     create(client, name, segment_bytes=1000, retention_bytes=3000)
     for _ in range(40):
         append(client, name)
-    wait_for(lambda: start(client, name) > 0)
+    wait_until(lambda: start(client, name) > 0, "a log start above 0")
 
     def size() -> int:
         return sum(path.stat().st_size for path in (broker.data_dir / f"{name}-0").glob("*.log"))
 
-    wait_for(lambda: size() < 4000)
+    wait_until(lambda: size() < 4000, "a log below 4,000 bytes")
     assert size() >= 3000
 
 
@@ -169,7 +161,7 @@ def test_what_is_not_flushed_stays_where_only_flushed_records_show(client: RawCl
     create(client, other, retention_ms=1)
     append(client, name, age_ms=HOUR_MS)
     append(client, other, age_ms=HOUR_MS)
-    wait_for(lambda: start(client, other) == 1)
+    wait_until(lambda: start(client, other) == 1, "the other log start at 1")
     assert start(client, name) == 0
 
 
@@ -180,10 +172,10 @@ def test_a_slow_reader_gets_what_it_has_asked_for(broker: BrokerProcess, client:
         end = append(client, name, size=1000, count=200)
     with socket.create_connection((broker.host, broker.port)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        reader = RawClient(broker.bootstrap)
+        reader = RawClient(broker.bootstrap, PATIENCE_S)
         reader.socket.close()
         reader.socket = slow
-        slow.settimeout(20)
+        slow.settimeout(PATIENCE_S)
         reader.send_fetch(name, 0, partition_max_bytes=16 << 20, max_bytes=32 << 20)
         # The first bytes are there: the answer is under way, and far too large for the buffers.
         slow.recv(1, socket.MSG_PEEK)
@@ -191,7 +183,7 @@ def test_a_slow_reader_gets_what_it_has_asked_for(broker: BrokerProcess, client:
         append(client, name, size=1000, count=200)
         assert delete(client, name, end) == (0, end)
         assert client.fetch(name, 0).error_code == OUT_OF_RANGE
-        wait_for(lambda: files(broker, name)[0] > f"{end:020d}")
+        wait_until(lambda: files(broker, name)[0] > f"{end:020d}", "the deleted files unlinked")
         fetched = reader.receive_fetch().topics[0][1][0]
     assert fetched.error_code == 0
     position, count = 0, 0
@@ -203,7 +195,7 @@ def test_a_slow_reader_gets_what_it_has_asked_for(broker: BrokerProcess, client:
 
 
 def test_readers_see_no_hole_and_the_disk_does_not_fill(broker: BrokerProcess, name: str) -> None:
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap, PATIENCE_S) as client:
         create(client, name, segment_bytes=20_000, retention_bytes=60_000)
     stopping = threading.Event()
     failures: list[BaseException] = []
@@ -211,12 +203,12 @@ def test_readers_see_no_hole_and_the_disk_does_not_fill(broker: BrokerProcess, n
     largest = 0
 
     def write() -> None:
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             while not stopping.is_set():
                 append(client, name, size=200, count=20)
 
     def follow(index: int, pause_s: float) -> None:
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             at = 0
             while not stopping.is_set():
                 answer = client.fetch(name, at, max_wait_ms=50, partition_max_bytes=30_000)
@@ -246,17 +238,19 @@ def test_readers_see_no_hole_and_the_disk_does_not_fill(broker: BrokerProcess, n
         return thread
 
     threads = [guarded(write), guarded(follow, 0, 0.0), guarded(follow, 1, 0.1)]
-    until_s = time.monotonic() + 4
-    while time.monotonic() < until_s and not stopping.is_set():
-        largest = max(largest, sum(_size(path) for path in (broker.data_dir / f"{name}-0").iterdir()))
-        time.sleep(0.02)
-    stopping.set()
-    for thread in threads:
-        thread.join(20)
-    assert failures == []
-    assert min(read) > 0
-    with RawClient(broker.bootstrap) as client:
-        assert start(client, name) > 2000
+    with RawClient(broker.bootstrap, PATIENCE_S) as client:
+
+        def enough() -> bool:
+            """Whether much has been deleted under both readers, and a reader has failed otherwise."""
+            nonlocal largest
+            largest = max(largest, sum(_size(path) for path in (broker.data_dir / f"{name}-0").iterdir()))
+            return stopping.is_set() or (start(client, name) > 4000 and min(read) > 100)
+
+        wait_until(enough, lambda: f"a late log start and both readers on their way: {read}", poll_s=0.02)
+        stopping.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert failures == []
         written = offset(client, name, -1)[1] * 200
     # What one check lets grow, and what waits a second to be unlinked.
     assert largest < written * 0.8
@@ -277,25 +271,25 @@ def test_altered_settings_hold_from_the_next_check_on(broker: BrokerProcess, cli
         for hours, expected in ((2, 1), (0.5, 2)):
             assert start(client, name) < expected
             admin.alter_configs({"segment.bytes": "300", "retention.ms": str(int(hours * HOUR_MS))}, topic=name)
-            wait_for(lambda wanted=expected: start(client, name) == wanted)
+            wait_until(lambda wanted=expected: start(client, name) == wanted, f"the log start at {expected}")
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_segments_of_an_earlier_run_expire_too(tmp_path: Path, end: str) -> None:
     with BrokerProcess(tmp_path / "data", overrides={"log.initial.task.delay.ms": 86_400_000}) as broker:
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             create(client, "t", segment_bytes=300, retention_ms=HOUR_MS)
             for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, 2 * HOUR_MS, 0, 2 * HOUR_MS, 0):
                 append(client, "t", age_ms=age_ms)
         broker.stop() if end == "stop" else broker.kill()
         broker.overrides = dict(OVERRIDES)
         broker.start()
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             # Their timestamps are read from the files, up to the first that is young enough.
-            wait_for(lambda: start(client, "t") == 3)
+            wait_until(lambda: start(client, "t") == 3, "the log start at 3")
             assert next(iter(values_of(client.fetch("t", 3).records)))[0] == 3
             assert offset(client, "t", -1)[1] == 6
-            wait_for(lambda: files(broker, "t")[0] > f"{2:020d}~")
+            wait_until(lambda: files(broker, "t")[0] > f"{2:020d}~", "the deleted files unlinked")
             assert start(client, "t") == 3
 
 
@@ -319,7 +313,7 @@ def test_records_before_an_offset_are_deleted(
     assert delete(client, name, -2, version=version) == (OUT_OF_RANGE, -1)
     assert delete(client, name, -1, version=version) == (0, 10)
     assert client.fetch(name, 10, max_wait_ms=0).error_code == 0
-    wait_for(lambda: files(broker, name)[0] > f"{5:020d}")
+    wait_until(lambda: files(broker, name)[0] > f"{5:020d}", "the deleted files unlinked")
     assert append(client, name) == 11
 
 
@@ -346,27 +340,27 @@ def test_only_what_consumers_see_can_be_deleted(client: RawClient, name: str) ->
     assert delete(client, name, -1) == (0, 0)
     assert delete(client, name, 1) == (OUT_OF_RANGE, -1)
     append(client, name, count=2)
-    wait_for(lambda: offset(client, name, -1)[1] == 3)
+    wait_until(lambda: offset(client, name, -1)[1] == 3, "the log end at 3")
     assert delete(client, name, -1) == (0, 3)
 
 
 def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as broker:
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             create(client, "t", segment_bytes=500)
             for _ in range(10):
                 append(client, "t")
             assert delete(client, "t", 6) == (0, 6)
         broker.kill()
         broker.start()
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             assert start(client, "t") == 6
             assert client.fetch("t", 5).error_code == OUT_OF_RANGE
             assert offset(client, "t", -1)[1] == 10
             assert delete(client, "t", -1) == (0, 10)
         broker.kill()
         broker.start()
-        with RawClient(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap, PATIENCE_S) as client:
             assert (start(client, "t"), append(client, "t")) == (10, 11)
 
 
@@ -416,7 +410,7 @@ def test_a_directory_that_is_offline_is_named_with_its_error(tmp_path: Path) -> 
     good, in_the_way = tmp_path / "good", tmp_path / "file"
     in_the_way.write_text("")
     overrides = {"log.dirs": f"{good},{in_the_way}/bad"}
-    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker, RawClient(broker.bootstrap) as client:
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker, RawClient(broker.bootstrap, PATIENCE_S) as client:
         create(client, "t")
         append(client, "t")
         results = client.call(DescribeLogDirsRequest(topics=None), 4).results

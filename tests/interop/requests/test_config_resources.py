@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.interop.support.raw_client import RawClient
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,13 +57,6 @@ def client(bootstrap: str) -> Iterator[RawClient]:
         yield running
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 def synonyms(entry: Any) -> list[tuple[str, str | None, int]]:
     return [(each.name, each.value, each.source) for each in entry.synonyms]
 
@@ -74,7 +67,7 @@ def test_a_broker_its_defaults_and_a_topic_show_the_same_setting(client: RawClie
         alter(client, BROKER, "", (name, SET, "7001"))
         alter(client, BROKER, "1", (name, SET, "7002"))
         # Apache Kafka answers before its broker obeys.
-        wait_until(lambda: describe(client, BROKER, "1")[name].value == "7002")
+        wait_until(lambda: describe(client, BROKER, "1")[name].value == "7002", "the broker's own value")
         by_default = describe(client, BROKER, "")[name]
         assert (by_default.value, by_default.config_source, by_default.read_only) == ("7001", BY_DEFAULT, False)
         assert synonyms(by_default) == [(name, "7001", BY_DEFAULT)]
@@ -90,7 +83,7 @@ def test_a_broker_its_defaults_and_a_topic_show_the_same_setting(client: RawClie
     finally:
         alter(client, BROKER, "1", (name, DELETE, None))
         alter(client, BROKER, "", (name, DELETE, None))
-    wait_until(lambda: name not in describe(client, BROKER, ""))
+    wait_until(lambda: name not in describe(client, BROKER, ""), "no value for all brokers")
 
 
 @pytest.mark.parametrize("name", ["1", "01", "+1"])
@@ -140,7 +133,9 @@ def test_a_level_takes_effect_in_the_running_broker(tmp_path_factory: pytest.Tem
                 alter(client, LOGGER, "1", ("spark_kafkalite.broker", SET, level))
                 admin.create_topic(f"topic-{number}", 1, 1)
                 admin.delete_topics([f"topic-{number}"])
-            wait_until(lambda: "topic topic-3 has been deleted" in broker.stderr_path.read_text())
+            wait_until(
+                lambda: "topic topic-3 has been deleted" in broker.stderr_path.read_text(), "the deletion in the log"
+            )
             assert re.findall(r"topic topic-(\d) has been deleted", broker.stderr_path.read_text()) == ["1", "3"]
         broker.restart()
         with RawClient(broker.bootstrap) as again:

@@ -35,6 +35,7 @@ from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsReques
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterableConfig, IncrementalAlterConfigsRequest
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterConfigsResource as Resource
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -344,7 +345,7 @@ def test_dynamic_limits_of_the_broker(broker: BrokerProcess, admin: Admin) -> No
     topic = made(admin, "limits")
     admin.incremental_alter_configs(set_to("message.max.bytes", "1000"), all_brokers=True)
     with Producer(bootstrap_servers=broker.bootstrap, retries=0) as producer, pytest.raises(MessageTooLarge):
-        producer.send(topic, b"x" * 5000, partition=0).result(10)
+        producer.send(topic, b"x" * 5000, partition=0).result(PATIENCE_S)
     admin.incremental_alter_configs([ConfigChange("message.max.bytes", "delete")], all_brokers=True)
     with RawClient(broker.bootstrap) as before:
         admin.incremental_alter_configs(set_to("max.connections", "1"), broker_id=1)
@@ -363,9 +364,9 @@ def test_threads_of_the_broker_change_while_it_serves(broker: BrokerProcess, adm
         admin.incremental_alter_configs(set_to(name, count), broker_id=1)
         assert sources(admin, name, broker_id=1)[0] == (count, "dynamic broker")
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            # Compressed anew in a thread.
+            # A thread compresses them again.
             outcomes = [producer.send(topic, bytes(5000), partition=0) for _ in range(50)]
-            assert all(each.result(10).offset >= 0 for each in outcomes)
+            assert all(each.result(PATIENCE_S).offset >= 0 for each in outcomes)
     admin.incremental_alter_configs([ConfigChange(name, "delete")], broker_id=1)
 
 
@@ -423,9 +424,9 @@ def test_an_acknowledged_change_survives_a_kill_at_any_moment(broker: BrokerProc
 
     thread = threading.Thread(target=append_until_killed)
     thread.start()
-    assert some.wait(30)
+    assert some.wait(PATIENCE_S)
     broker.kill()
-    thread.join()
+    thread.join(PATIENCE_S)
     broker.start()
     kept = (admin.describe_configs(topic=topic)[name].value or "").split(",")
     # The last one may have been written without its answer getting out.
@@ -460,8 +461,8 @@ def test_what_another_program_wrote_wrongly_is_left_out(broker: BrokerProcess, a
     assert sources(admin, "flush.ms", topic=broken)[0] == ("5", "dynamic default broker")
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         for topic in (broken, mixed):
-            assert producer.send(topic, b"served", partition=0).result(10).offset == 0
-    # An alteration mends them; what is wrong with a topic must go first, as in Kafka.
+            assert producer.send(topic, b"served", partition=0).result(PATIENCE_S).offset == 0
+    # An alteration fixes them. The faults of a topic must go first, as in Kafka.
     admin.incremental_alter_configs(set_to("segment.ms", "99"), topic=broken)
     assert admin.describe_configs(topic=broken)["segment.ms"].value == "99"
     with pytest.raises(InvalidConfig, match=r"retention\.ms"):
@@ -482,11 +483,11 @@ def test_confluents_administrator(broker: BrokerProcess, admin: Admin) -> None:
     def alter(kind: object, name: str, *entries: ConfigEntry) -> None:
         resource = ConfigResource(kind, name, incremental_configs=list(entries))
         (future,) = client.incremental_alter_configs([resource]).values()
-        future.result(10)
+        future.result(PATIENCE_S)
 
     def described(kind: object, name: str) -> dict[str, ConfigEntry]:
         (future,) = client.describe_configs([ConfigResource(kind, name)]).values()
-        return future.result(10)  # type: ignore[no-any-return]
+        return future.result(PATIENCE_S)  # type: ignore[no-any-return]
 
     operation = AlterConfigOpType
     alter(
