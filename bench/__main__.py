@@ -28,6 +28,8 @@ NAMES = (
     "registry_rebalance",
     "registry",
     "cold_reader",
+    "latency",
+    "turns",
     "log_scale",
     "compaction_copy",
     "compaction",

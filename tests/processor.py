@@ -1,5 +1,5 @@
 """What a process has used of the processor: a bound on it holds however much else the machine does, and however slow it
-is, with what :func:`slowness` says of it."""
+is, with what :func:`slowness` says of it. For the soak and the benches: a test of ``make test`` bounds no time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ def slowness() -> float:
     Processors differ by a factor of two, and one that shares its core and its caches with somebody else takes up to
     half as long again. Asked next to what is measured.
     """
-    return max(1.0, statistics.median(_piece_ms() for _ in range(5)) / _PIECE_MS)
+    return max(1.0, statistics.median(piece_ms() for _ in range(5)) / _PIECE_MS)
 
 
-def _piece_ms() -> float:
-    """Work of a broker's kind, without containers: the collector would look at what else the process holds."""
+def piece_ms() -> float:
+    """Return what a piece of work of a broker's kind takes, in ms of this thread.
+
+    It makes no containers: the collector would visit what else the process holds.
+    """
     began_s = time.thread_time()
     table = {}
     for number in range(20_000):
