@@ -15,6 +15,7 @@ from spark_kafkalite.errors import MessageTooLarge
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.

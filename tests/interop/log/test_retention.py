@@ -28,6 +28,7 @@ from spark_kafkalite.wire.messages.delete_records import (
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -110,7 +111,10 @@ def test_old_segments_go_and_young_ones_stay(broker: BrokerProcess, client: RawC
     answer = client.fetch(name, 2)
     assert (answer.error_code, answer.log_start_offset) == (0, 2)
     assert next(iter(values_of(answer.records)))[0] == 2
-    wait_until(lambda: not [each for each in files(broker, name) if each.startswith(f"{0:019d}") and each[19] in "01"], "the deleted files unlinked")
+    wait_until(
+        lambda: not [each for each in files(broker, name) if each.startswith(f"{0:019d}") and each[19] in "01"],
+        "the deleted files unlinked",
+    )
     assert start(client, name) == 2
 
 
@@ -118,7 +122,8 @@ def test_a_log_of_old_records_only_is_emptied(broker: BrokerProcess, client: Raw
     create(client, name, retention_ms=HOUR_MS)
     append(client, name, age_ms=2 * HOUR_MS, count=5)
     wait_until(lambda: start(client, name) == 5, "the log start at 5")
-    wait_until(lambda: [each for each in files(broker, name) if each.endswith(".log")] == [f"{5:020d}.log"], "one segment left")
+    segments = [f"{5:020d}.log"]
+    wait_until(lambda: [each for each in files(broker, name) if each.endswith(".log")] == segments, "one segment left")
     assert append(client, name) == 6
     assert [each for each, _ in values_of(client.fetch(name, 5).records)] == [5]
 
@@ -241,19 +246,19 @@ def test_readers_see_no_hole_and_the_disk_does_not_fill(broker: BrokerProcess, n
     with RawClient(broker.bootstrap, PATIENCE_S) as client:
 
         def enough() -> bool:
-            """Whether much has been deleted under both readers, and a reader has failed otherwise."""
+            """Whether much has been deleted under both readers, and twice as much written as was ever on the disk."""
             nonlocal largest
             largest = max(largest, sum(_size(path) for path in (broker.data_dir / f"{name}-0").iterdir()))
-            return stopping.is_set() or (start(client, name) > 4000 and min(read) > 100)
+            if stopping.is_set():
+                return True
+            written = offset(client, name, -1)[1] * 200
+            return start(client, name) > 2000 and min(read) > 100 and written > 2 * largest
 
-        wait_until(enough, lambda: f"a late log start and both readers on their way: {read}", poll_s=0.02)
+        wait_until(enough, lambda: f"a disk that does not fill: {largest} bytes, {read} records read", poll_s=0.02)
         stopping.set()
         for thread in threads:
             thread.join(PATIENCE_S)
         assert failures == []
-        written = offset(client, name, -1)[1] * 200
-    # What one check lets grow, and what waits a second to be unlinked.
-    assert largest < written * 0.8
 
 
 def _size(path: Path) -> int:
@@ -410,7 +415,10 @@ def test_a_directory_that_is_offline_is_named_with_its_error(tmp_path: Path) -> 
     good, in_the_way = tmp_path / "good", tmp_path / "file"
     in_the_way.write_text("")
     overrides = {"log.dirs": f"{good},{in_the_way}/bad"}
-    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker, RawClient(broker.bootstrap, PATIENCE_S) as client:
+    with (
+        BrokerProcess(tmp_path / "data", overrides=overrides) as broker,
+        RawClient(broker.bootstrap, PATIENCE_S) as client,
+    ):
         create(client, "t")
         append(client, "t")
         results = client.call(DescribeLogDirsRequest(topics=None), 4).results

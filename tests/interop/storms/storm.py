@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.interop.storms.history import Event, final_owners, read_journals, violations
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.patience import PATIENCE_S, wait_until
 
 JAVA: Final = "java"
 # What a broker needs to allow such short sessions, and to let groups form at once.
@@ -46,7 +48,8 @@ class Plan:
     seed: int
     kinds: Sequence[str]
     members: int
-    seconds: float
+    # How often something happens to a member.
+    actions: int
     partitions: int = 12
     assignor: str = "range"
     records_per_s: int = 600
@@ -110,16 +113,33 @@ class Storm:
         return sum(len(process.names) for process in self._processes)
 
     def blow(self, meanwhile: Callable[[], None] | None = None) -> None:
-        """Let it storm for the plan's seconds; ``meanwhile`` is called after every action."""
-        until = time.monotonic() + self.plan.seconds
+        """Let it storm once all members have joined; ``meanwhile`` is called after every action."""
         while self.members < self.plan.members:
             self._join()
-        while time.monotonic() < until:
+        names = {name for process in self._processes for name in process.names}
+        wait_until(
+            lambda: (
+                names <= {event.member for event in self.events() if event.kind == "assigned"} or self._dead_members()
+            ),
+            "all members have joined",
+            poll_s=0.1,
+        )
+        for _ in range(self.plan.actions):
             self._resume_paused()
             self._act()
             if meanwhile is not None:
                 meanwhile()
             time.sleep(self._random.uniform(0, 2 * self.plan.pace_s))
+
+    def wait_for_deliveries(self, count: int) -> None:
+        """Wait until every member that runs has processed so many pieces."""
+        names = [name for process in self._processes for name in process.names]
+
+        def fewest() -> int:
+            counts = Counter(event.member for event in self.events() if event.kind == "delivered")
+            return min(counts[name] for name in names)
+
+        wait_until(lambda: fewest() >= count, lambda: f"{count} pieces of each member, one has {fewest()}", poll_s=0.1)
 
     def wait_for_commit(self, timeout_s: float) -> bool:
         """Wait until the observer sees a commit that it has not seen before; return whether it did."""
@@ -131,17 +151,19 @@ class Storm:
             time.sleep(0.01)
         return False
 
-    def settle(self, timeout_s: float = 30) -> list[Event]:
+    def settle(self) -> list[Event]:
         """Wait until the members that run share the partitions in one generation; return the events until then."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            events = self.events()
-            if sorted(self._owned(events)) == list(range(self.plan.partitions)) and not self._stragglers(events):
-                return events
-            time.sleep(0.05)
-        raise TimeoutError(f"not at rest after {timeout_s} s; behind: {self._stragglers(events)}")
 
-    def finish(self, timeout_s: float = 60) -> list[str]:
+        def at_rest() -> list[Event] | None:
+            events = self.events()
+            shared = sorted(self._owned(events)) == list(range(self.plan.partitions))
+            return events if shared and not self._stragglers(events) else None
+
+        events = wait_until(at_rest, lambda: f"rest; behind are {self._stragglers(self.events())}", poll_s=0.05)
+        assert events is not None
+        return events
+
+    def finish(self, timeout_s: float = PATIENCE_S) -> list[str]:
         """Stop the trouble, wait until all records are processed and committed; return every violation.
 
         A group that does not come to rest, or ends with a partition of nobody or of two, is a violation too.
@@ -165,7 +187,7 @@ class Storm:
             found += self._unrest(events, ends)
         for process in (*self._processes, *self._leaving):
             try:
-                process.child.wait(20)
+                process.child.wait(PATIENCE_S)
             except ChildFailed as failure:
                 found.append(f"member does not leave: {failure}")
         self._observer.stop()
@@ -330,7 +352,7 @@ class _Writer:
     def stop(self) -> dict[int, int]:
         """Stop, and return the end offsets. Raises what a record failed with."""
         self._stopping.set()
-        self._thread.join(120)
+        self._thread.join(2 * PATIENCE_S)
         if self._failure is not None:
             raise self._failure
         return self._ends
@@ -349,7 +371,7 @@ class _Writer:
                     sent = due
                 producer.flush(100)
                 if sent:
-                    last.result(1)
+                    last.result(PATIENCE_S)
         except Exception as error:  # it has to fail the test, not this thread
             self._failure = error
 
@@ -372,7 +394,7 @@ class Observer:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
         consumer = confluent_kafka.Consumer(

@@ -12,6 +12,7 @@ from spark_kafkalite.settings import property_name
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
+from tests.patience import PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -60,7 +61,7 @@ def connector(ensemble: str) -> Iterator[Callable[..., ConsumerConnector]]:
             "group.id": group,
             "zookeeper.connect": ensemble,
             "auto.offset.reset": "smallest",
-            "consumer.timeout.ms": 10_000,
+            "consumer.timeout.ms": int(PATIENCE_S * 1000),
             "rebalance.backoff.ms": 200,
             "rebalance.max.retries": 100,
         }

@@ -17,8 +17,7 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NodeExists, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-
-TIMEOUT_S = 20
+from tests.patience import PATIENCE_S
 
 
 class MirroredBroker:
@@ -31,23 +30,23 @@ class MirroredBroker:
 
     def register(self) -> None:
         """Write the broker's node."""
-        snapshot = self._cluster.refresh([], Deadline.after_ms(10_000))
+        snapshot = self._cluster.refresh([], Deadline.after_ms(int(PATIENCE_S * 1000)))
         for node in snapshot.nodes.values():
             registration = BrokerRegistration(BrokerId(node.node_id), node.host, node.port)
             with contextlib.suppress(NodeExists):
                 created = self._store.create(
                     znodes.broker_path(node.node_id), registration.encode(), ephemeral=True, make_parents=True
                 )
-                created.result(TIMEOUT_S)
+                created.result(PATIENCE_S)
 
     def unregister(self) -> None:
         """Remove the broker's node, as when it dies."""
-        for name in self._store.children(znodes.BROKER_IDS).result(TIMEOUT_S):
-            self._store.delete(znodes.broker_path(int(name))).result(TIMEOUT_S)
+        for name in self._store.children(znodes.BROKER_IDS).result(PATIENCE_S):
+            self._store.delete(znodes.broker_path(int(name))).result(PATIENCE_S)
 
     def copy_topics(self) -> None:
         """Write the nodes of all topics as they are now; to be called again after a change."""
-        for topic in self._cluster.all_topics(Deadline.after_ms(10_000)).values():
+        for topic in self._cluster.all_topics(Deadline.after_ms(int(PATIENCE_S * 1000))).values():
             if topic.is_internal:
                 continue
             # As brokers do: the topic with what it consists of, then the states below it.
@@ -64,10 +63,10 @@ class MirroredBroker:
 
     def _write(self, path: str, data: bytes) -> None:
         try:
-            self._store.create(path, data, make_parents=True).result(TIMEOUT_S)
+            self._store.create(path, data, make_parents=True).result(PATIENCE_S)
         except NodeExists:
-            if self._store.get(path).result(TIMEOUT_S)[0] != data:
-                self._store.set(path, data).result(TIMEOUT_S)
+            if self._store.get(path).result(PATIENCE_S)[0] != data:
+                self._store.set(path, data).result(PATIENCE_S)
 
     def close(self) -> None:
         self._store.close()

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from itertools import islice
 
 from spark_kafkalite import TopicPartition
 from spark_kafkalite.client.registry_consumer.message_stream import MessageStream
 from spark_kafkalite.errors import ConsumerTimeout
 
-TIMEOUT_S = 20
-
 
 def values(stream: MessageStream, count: int) -> list[int]:
     return [int(record.value or b"") for record in islice(stream, count)]
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 class Reader(threading.Thread):

@@ -31,6 +31,7 @@ from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
+from tests.patience import PATIENCE_S, wait_until
 
 TOPIC = "storm"
 GROUP = "storm"
@@ -39,11 +40,14 @@ SESSION_MS = 3_000
 
 @dataclass(frozen=True)
 class Plan:
+    """``troubles`` is how often a member leaves, is killed or is frozen; ``records`` are written at least."""
+
     members: int
     partitions: int
-    seconds: float
+    troubles: int
     zookeeper_kills: int
     seed: int
+    records: int
     records_per_s: int = 400
 
 
@@ -69,6 +73,10 @@ class Outcome:
     freezes: int = 0
     zookeeper_kills: int = 0
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def troubles(self) -> int:
+        return self.leaves + self.kills + self.freezes
 
 
 class Storm:
@@ -97,13 +105,11 @@ class Storm:
         try:
             sender.start()
             watcher.start()
-            began_s = time.monotonic()
             self._blow()
-            blown_s = time.monotonic()
+            wait_until(lambda: self._sent >= self._plan.records, lambda: f"enough records, there are {self._sent}")
             self._enough.set()
             sender.join()
             self._settle()
-            print(f"blew for {blown_s - began_s:.1f} s, settled in {time.monotonic() - blown_s:.1f} s")
         finally:
             self._enough.set()
             self._over.set()
@@ -118,12 +124,18 @@ class Storm:
     # What happens ---------------------------------------------------------------------------------------------------
 
     def _blow(self) -> None:
-        plan, began_s = self._plan, time.monotonic()
+        plan = self._plan
         for _ in range(plan.members):
             self._join()
-        kills_at = [plan.seconds * (number + 1) / (plan.zookeeper_kills + 1) for number in range(plan.zookeeper_kills)]
-        while (elapsed_s := time.monotonic() - began_s) < plan.seconds:
-            if kills_at and elapsed_s > kills_at[0]:
+        # What happens to members that have not come up yet tests nothing.
+        wait_until(
+            lambda: all(self._lines(member) for member in self._members), "the first members have joined", poll_s=0.1
+        )
+        kills_at = [
+            plan.troubles * (number + 1) // (plan.zookeeper_kills + 1) for number in range(plan.zookeeper_kills)
+        ]
+        while self.outcome.troubles < plan.troubles or kills_at:
+            if kills_at and self.outcome.troubles >= kills_at[0]:
                 kills_at.pop(0)
                 self._server.kill()
                 self.outcome.zookeeper_kills += 1
@@ -164,7 +176,7 @@ class Storm:
         for member in self._members:
             if member.ended_ns is None or member.woken:
                 continue
-            # A server that starts again gives every session its whole time anew.
+            # A server that starts again gives every session its whole time again.
             if time.monotonic_ns() - max(member.ended_ns, self._served_ns) > 2 * SESSION_MS * 1_000_000:
                 member.woken = True
                 member.process.signal(signal.SIGCONT)
@@ -185,7 +197,7 @@ class Storm:
                 "group.id": GROUP,
                 "zookeeper.connect": self._server.connect,
                 "zookeeper.session.timeout.ms": SESSION_MS,
-                "zookeeper.connection.timeout.ms": 20_000,
+                "zookeeper.connection.timeout.ms": int(PATIENCE_S * 1000),
                 "auto.offset.reset": "smallest",
                 "auto.commit.interval.ms": 200,
                 "rebalance.backoff.ms": 500,
@@ -208,27 +220,32 @@ class Storm:
 
     def _settle(self) -> None:
         """Let the rest read everything, and leave."""
-        deadline_s = time.monotonic() + 60
-        while self._read_values() != set(range(self._sent)):
-            if time.monotonic() > deadline_s:
-                missing = sorted(set(range(self._sent)) - self._read_values())
-                self.outcome.problems.append(
-                    f"{len(missing)} records were read by nobody: {missing[:10]}"
-                    + "".join(member.process.tail() for member in self._members)
-                )
-                return
+
+        def all_read() -> bool:
+            if self._read_values() == set(range(self._sent)):
+                return True
             if not any(member.process.running and member.ended_ns is None for member in self._members):
                 # All that are left are frozen.
                 self._join()
             self._wake()
-            time.sleep(0.3)
+            return False
+
+        try:
+            wait_until(all_read, "all records are read", poll_s=0.3)
+        except AssertionError:
+            missing = sorted(set(range(self._sent)) - self._read_values())
+            self.outcome.problems.append(
+                f"{len(missing)} records were not read: {missing[:10]}"
+                + "".join(member.process.tail() for member in self._members)
+            )
+            return
         for member in list(self._members):
             # Some wake and leave at once, and may or may not have their sessions still.
             member.process.signal(signal.SIGCONT)
             self._leave(member)
         for member in self._left:
             try:
-                member.process.wait(20)
+                member.process.wait(PATIENCE_S)
             except ChildFailed as failure:
                 self.outcome.problems.append(str(failure))
         self._check_last_commits()
@@ -250,7 +267,7 @@ class Storm:
                 for partition in range(self._plan.partitions):
                     with contextlib.suppress(NoNode):
                         path = consumer_nodes.offset_path(GROUP, TOPIC, partition)
-                        offset = int(store.get(path).result(30)[0])
+                        offset = int(store.get(path).result(PATIENCE_S)[0])
                         if offset < last.get(partition, 0):
                             self.outcome.problems.append(
                                 f"the offset of partition {partition} went back from {last[partition]} to {offset}"
@@ -273,7 +290,7 @@ class Storm:
         for partition in range(partitions):
             with contextlib.suppress(NoNode):
                 path = consumer_nodes.offset_path(GROUP, TOPIC, partition)
-                committed[partition] = int(store.get(path).result(30)[0])
+                committed[partition] = int(store.get(path).result(PATIENCE_S)[0])
         store.close()
         for member in self._left:
             lines = self._lines(member)

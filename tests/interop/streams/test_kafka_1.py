@@ -24,12 +24,12 @@ from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_argum
 from spark_kafkalite.testing.secure_kafka import PLAIN, jaas
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.conftest import fetch_or_skip
-from tests.interop.streams.reading import Reader, wait_until
+from tests.interop.streams.reading import Reader
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.kafka]
 
 PARTITIONS = 6
-TIMEOUT_S = 60
 
 
 class Kafka1:
@@ -65,7 +65,7 @@ class Kafka1:
             self.class_path, "kafka.Kafka", str(config), jvm_options=("-Xmx192m", *SHORT_LIVED_OPTIONS)
         )
         self.process = ChildProcess(command, directory, "broker")
-        self.process.wait_until(lambda: _accepts(port), TIMEOUT_S, "serving")
+        self.process.wait_until(lambda: _accepts(port), PATIENCE_S, "serving")
 
     def send(self, topic: str, numbers: range) -> None:
         with Producer(bootstrap_servers=self.bootstrap) as producer:
@@ -97,7 +97,7 @@ class Kafka1:
             "zookeeper.connect": self.zookeeper,
             "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": 100,
-            "consumer.timeout.ms": 20_000,
+            "consumer.timeout.ms": int(PATIENCE_S * 1000),
             **named,
         }
 
@@ -127,12 +127,12 @@ def test_kafka_s_consumers_and_ours_share_a_group(kafka_1: Kafka1) -> None:
     ours = ConsumerConnector(kafka_1.settings("shared", consumer_timeout_ms=-1))
     with ours:
         reader = Reader(ours.create_message_streams({"shared": 1})["shared"][0])
-        wait_until(lambda: len(reader.seen) == 600)
+        wait_until(lambda: len(reader.seen) == 600, "600 records read")
         ours.commit_offsets()
         with kafka_1.console_consumer("shared", "shared") as theirs:
-            wait_until(lambda: len(ours.owned_partitions) == PARTITIONS // 2, TIMEOUT_S)
+            wait_until(lambda: len(ours.owned_partitions) == PARTITIONS // 2, "half of the partitions owned")
             kafka_1.send("shared", range(600, 1200))
-            wait_until(lambda: len(reader.seen) + len(numbers_in(theirs)) >= 1200, TIMEOUT_S)
+            wait_until(lambda: len(reader.seen) + len(numbers_in(theirs)) >= 1200, "1,200 records read")
             mine = {value for _, value in reader.seen}
             assert mine | set(numbers_in(theirs)) == set(range(1200))
             assert len(numbers_in(theirs)) == 300
@@ -151,7 +151,7 @@ def test_kafka_s_consumers_and_ours_share_a_group(kafka_1: Kafka1) -> None:
             reader_count = len(reader.seen)
             ours.shutdown()
             kafka_1.send("shared", range(1200, 1500))
-            wait_until(lambda: set(range(1200, 1500)) <= set(numbers_in(theirs)), TIMEOUT_S)
+            wait_until(lambda: set(range(1200, 1500)) <= set(numbers_in(theirs)), "the last records read")
             # It went on where ours had stopped.
             assert len(numbers_in(theirs)) == 600 and len(reader.seen) == reader_count
 
@@ -164,7 +164,7 @@ def test_ours_go_on_where_kafka_s_stopped(kafka_1: Kafka1, storage: str) -> None
     properties = (f"offsets.storage={storage}", "dual.commit.enabled=false")
     with_properties = [part for each in properties for part in ("--consumer-property", each)]
     with kafka_1.console_consumer(topic, topic, *options, *with_properties) as theirs:
-        assert theirs.wait(TIMEOUT_S) == 0, theirs.tail()
+        assert theirs.wait(PATIENCE_S) == 0, theirs.tail()
         read = numbers_in(theirs)
     assert len(read) == 250
     settings = kafka_1.settings(topic, offsets_storage=storage, dual_commit_enabled=False, consumer_timeout_ms=3000)

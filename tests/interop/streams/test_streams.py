@@ -15,11 +15,11 @@ from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.mirrored_nodes import MirroredBroker
-from tests.interop.streams.reading import Reader, values, wait_until
+from tests.interop.streams.reading import Reader, values
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
-TIMEOUT_S = 20
 MakeTopic = Callable[..., str]
 MakeConnector = Callable[..., ConsumerConnector]
 
@@ -32,11 +32,15 @@ def store(ensemble: str) -> Iterator[Store]:
 
 
 def children(store: Store, path: str) -> list[str]:
-    return store.children(path).result(TIMEOUT_S)
+    return store.children(path).result(PATIENCE_S)
 
 
 def data(store: Store, path: str) -> bytes:
-    return store.get(path).result(TIMEOUT_S)[0]
+    return store.get(path).result(PATIENCE_S)[0]
+
+
+def committed(store: Store, path: str) -> bytes | None:
+    return data(store, path) if store.exists(path).result(PATIENCE_S) is not None else None
 
 
 def produce(producer: Producer, topic: str, numbers: range, partitions: int = 4) -> None:
@@ -52,7 +56,7 @@ def test_records_are_spread_over_streams_in_order(
     produce(producer, topic, range(4000))
     streams = connector().create_message_streams({topic: 2})[topic]
     readers = [Reader(stream) for stream in streams]
-    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 4000)
+    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 4000, "4,000 records read")
     for reader, partitions in zip(readers, ((0, 1), (2, 3)), strict=True):
         assert {each.partition for each, _ in reader.seen} == set(partitions)
         for partition in partitions:
@@ -66,10 +70,13 @@ def test_an_iterator_blocks_until_something_comes(
     topic = make_topic()
     (stream,) = connector(consumer_timeout_ms=-1).create_message_streams({topic: 1})[topic]
     reader = Reader(stream)
-    reader.join(0.3)
+    # One with a time-out begins later and ends first.
+    (other,) = connector(consumer_timeout_ms=200, group_id=f"other-{topic}").create_message_streams({topic: 1})[topic]
+    with pytest.raises(ConsumerTimeout):
+        next(other)
     assert reader.is_alive() and not reader.seen
     produce(producer, topic, range(3))
-    wait_until(lambda: len(reader.seen) == 3)
+    wait_until(lambda: len(reader.seen) == 3, "three records read")
     assert reader.is_alive()
 
 
@@ -100,14 +107,14 @@ def test_nodes_are_those_of_the_document(
     assert registration.pop("timestamp").isdigit()
     assert registration == {"version": 1, "subscription": {topic: 2}, "pattern": "static"}
     for partition, thread in enumerate((0, 0, 1, 1)):
-        owner = store.get(consumer_nodes.owner_path(group, topic, partition)).result(TIMEOUT_S)
+        owner = store.get(consumer_nodes.owner_path(group, topic, partition)).result(PATIENCE_S)
         assert owner[0].decode() == f"{ids[0]}-{thread}"
         assert owner[1].ephemeral_owner
     values(one, 4), values(two, 4)
     consumer.commit_offsets()
     for partition in range(4):
         path = consumer_nodes.offset_path(group, topic, partition)
-        offset, stat = store.get(path).result(TIMEOUT_S)
+        offset, stat = store.get(path).result(PATIENCE_S)
         assert stat.ephemeral_owner == 0
         # The record in this thread's hand counts: its own commit says so.
         assert offset == b"2"
@@ -156,9 +163,9 @@ def test_automatic_commits_leave_out_what_is_in_hand(
     (stream,) = consumer.create_message_streams({topic: 1})[topic]
     path = consumer_nodes.offset_path(consumer.config.group_id, topic, 0)
     values(stream, 4)
-    wait_until(lambda: store.exists(path).result(TIMEOUT_S) is not None and data(store, path) == b"3")
+    wait_until(lambda: committed(store, path) == b"3", "the offset 3 committed")
     values(stream, 1)
-    wait_until(lambda: data(store, path) == b"4")
+    wait_until(lambda: committed(store, path) == b"4", "the offset 4 committed")
 
 
 def test_without_automatic_commits_only_asked_for_ones_count(
@@ -185,7 +192,7 @@ def test_largest_starts_at_the_end_and_does_not_move_when_the_partition_does(
     first.create_message_streams({topic: 1})
     path = consumer_nodes.offset_path(first.config.group_id, topic, 0)
     # Nothing was read, but where it begins is known, and kept.
-    wait_until(lambda: store.exists(path).result(TIMEOUT_S) is not None)
+    wait_until(lambda: store.exists(path).result(PATIENCE_S) is not None, "an offset committed")
     assert data(store, path) == b"5"
     produce(producer, topic, range(5, 8), 1)
     first.shutdown()
@@ -202,10 +209,13 @@ def test_two_groups_get_everything_each_and_one_group_shares(
     readers = [Reader(each.create_message_streams({topic: 1})[topic][0]) for each in shared]
     alone = connector({"group.id": f"other-{topic}"})
     other = Reader(alone.create_message_streams({topic: 1})[topic][0])
-    wait_until(lambda: sum(len(reader.seen) for reader in readers) >= 400 and len(other.seen) == 400)
+    wait_until(
+        lambda: sum(len(reader.seen) for reader in readers) >= 400 and len(other.seen) == 400,
+        "400 records read by both groups",
+    )
     assert sorted(value for _, value in other.seen) == list(range(400))
     assert {value for reader in readers for _, value in reader.seen} == set(range(400))
-    wait_until(lambda: [len(each.owned_partitions) for each in shared] == [2, 2])
+    wait_until(lambda: [len(each.owned_partitions) for each in shared] == [2, 2], "the partitions shared")
 
 
 def test_a_whitelist_takes_new_topics_while_it_runs(
@@ -215,11 +225,11 @@ def test_a_whitelist_takes_new_topics_while_it_runs(
     produce(producer, first, range(10), 2)
     streams = connector().create_message_streams_by_filter(Whitelist("white-.*"), 2)
     readers = [Reader(stream) for stream in streams]
-    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 10)
+    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 10, "ten records read")
     second = make_topic(2, "white")
     make_topic(1, "other")
     produce(producer, second, range(10, 20), 2)
-    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 20)
+    wait_until(lambda: sum(len(reader.seen) for reader in readers) == 20, "20 records read")
     for reader in readers:
         assert {each.topic for each, _ in reader.seen} == {first, second}
 
@@ -263,7 +273,7 @@ def test_a_partition_that_moves_loses_and_repeats_nothing(
         other = connector()
         readers += [Reader(stream) for stream in other.create_message_streams({topic: 1})[topic]]
     produce(producer, topic, range(8000, 12_000), 8)
-    wait_until(lambda: len({value for reader in readers for _, value in reader.seen}) == 12_000)
+    wait_until(lambda: len({value for reader in readers for _, value in reader.seen}) == 12_000, "12,000 records read")
     for partition in range(8):
         for reader in readers:
             read = [value for each, value in reader.seen if each.partition == partition]
@@ -286,15 +296,15 @@ def test_a_session_that_expires_stops_the_streams_and_the_consumer_comes_back(
     consumer = connector(open_registry=open_registry, auto_commit_interval_ms=50)
     reader = Reader(consumer.create_message_streams({topic: 1})[topic][0])
     produce(producer, topic, range(10), 2)
-    wait_until(lambda: len(reader.seen) == 10)
+    wait_until(lambda: len(reader.seen) == 10, "ten records read")
     offset_path = consumer_nodes.offset_path(consumer.config.group_id, topic, 1)
-    wait_until(lambda: store.exists(offset_path).result(TIMEOUT_S) is not None and data(store, offset_path) == b"5")
+    wait_until(lambda: committed(store, offset_path) == b"5", "the offset 5 committed")
     # Another connection closes this very session: what the server does to it when it expires.
     expire(opened[0], ensemble)
-    wait_until(lambda: len(opened) == 2 and len(consumer.owned_partitions) == 2)
+    wait_until(lambda: len(opened) == 2 and len(consumer.owned_partitions) == 2, "another session with both partitions")
     produce(producer, topic, range(10, 20), 2)
-    wait_until(lambda: {value for _, value in reader.seen} == set(range(20)))
-    owner = store.get(consumer_nodes.owner_path(consumer.config.group_id, topic, 0)).result(TIMEOUT_S)
+    wait_until(lambda: {value for _, value in reader.seen} == set(range(20)), "20 records read")
+    owner = store.get(consumer_nodes.owner_path(consumer.config.group_id, topic, 0)).result(PATIENCE_S)
     assert owner[1].ephemeral_owner == opened[1].session_id
 
 
@@ -332,7 +342,7 @@ def test_an_offset_that_is_no_longer_in_the_log_goes_where_the_setting_says(
         admin.delete_records({TopicPartition(topic, 0): 12})
     consumer = connector()
     path = consumer_nodes.offset_path(consumer.config.group_id, topic, 0)
-    store.create(path, b"4", make_parents=True).result(TIMEOUT_S)
+    store.create(path, b"4", make_parents=True).result(PATIENCE_S)
     (stream,) = consumer.create_message_streams({topic: 1})[topic]
     assert values(stream, 8) == list(range(12, 20))
 

@@ -13,9 +13,12 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.interop.streams.reading import Reader, values, wait_until
+from tests.interop.streams.reading import Reader, values
+from tests.patience import PATIENCE_S, wait_until
 
-TIMEOUT_S = 20
+
+def all_seen(readers: list[Reader]) -> set[int]:
+    return {value for reader in readers for _, value in reader.seen}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def settings(registry: str, group: str, **more: object) -> dict[str, object]:
         "group.id": group,
         "zookeeper.connect": registry,
         "auto.offset.reset": "smallest",
-        "consumer.timeout.ms": 10_000,
+        "consumer.timeout.ms": int(PATIENCE_S * 1000),
         "rebalance.backoff.ms": 200,
         **named,
     }
@@ -56,10 +59,10 @@ def test_two_consumers_share_a_topic_through_the_broker_s_registry(broker: Broke
     with ConsumerConnector(settings(registry, "g1")) as first, ConsumerConnector(settings(registry, "g1")) as second:
         readers = [Reader(first.create_message_streams({topic: 1})[topic][0])]
         readers += [Reader(second.create_message_streams({topic: 1})[topic][0])]
-        wait_until(lambda: {value for reader in readers for _, value in reader.seen} == set(range(400)))
-        wait_until(lambda: (len(first.owned_partitions), len(second.owned_partitions)) == (2, 2))
+        wait_until(lambda: all_seen(readers) == set(range(400)), "400 records read")
+        wait_until(lambda: [len(each.owned_partitions) for each in (first, second)] == [2, 2], "shares of two")
         first.shutdown()
-        wait_until(lambda: len(second.owned_partitions) == 4)
+        wait_until(lambda: len(second.owned_partitions) == 4, "all partitions owned")
 
 
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
@@ -79,7 +82,7 @@ def test_offsets_go_to_the_stores_that_were_asked_for(
             at_coordinator = {each: found.offset for each, found in admin.group_offsets(group).items()}
         store = open_zookeeper(registry)
         path = consumer_nodes.offset_path(group, topic, 0)
-        in_registry = store.exists(path).result(TIMEOUT_S) and store.get(path).result(TIMEOUT_S)[0]
+        in_registry = store.exists(path).result(PATIENCE_S) and store.get(path).result(PATIENCE_S)[0]
         store.close()
     assert at_coordinator == ({TopicPartition(topic, 0): 7} if dual or storage == "kafka" else {})
     assert in_registry == (b"7" if dual or storage == "zookeeper" else None)
@@ -95,7 +98,7 @@ def test_while_dual_a_start_takes_the_larger_offset(broker: BrokerProcess, regis
     store = open_zookeeper(registry)
     for partition, offset in ((0, b"5"), (1, b"12")):
         path = consumer_nodes.offset_path(group, topic, partition)
-        store.create(path, offset, make_parents=True).result(TIMEOUT_S)
+        store.create(path, offset, make_parents=True).result(PATIENCE_S)
     store.close()
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.alter_group_offsets(group, {TopicPartition(topic, 0): 9, TopicPartition(topic, 1): 3})
@@ -116,14 +119,18 @@ def test_consumers_outlive_their_broker_and_registry(tmp_path: Path) -> None:
         quick = settings(broker.registry_connect, "g", consumer_timeout_ms=-1, zookeeper_session_timeout_ms=2000)
         with ConsumerConnector(quick) as first, ConsumerConnector(quick) as second:
             readers = [Reader(each.create_message_streams({topic: 1})[topic][0]) for each in (first, second)]
-            wait_until(lambda: {value for reader in readers for _, value in reader.seen} == set(range(200)))
+            wait_until(lambda: all_seen(readers) == set(range(200)), "200 records read")
             broker.kill()
             broker.start()
             with Producer(bootstrap_servers=broker.bootstrap) as producer:
                 for number in range(200, 400):
                     producer.send(topic, b"%d" % number, partition=number % 4)
-            wait_until(lambda: {value for reader in readers for _, value in reader.seen} == set(range(400)), 60)
-            wait_until(lambda: (len(first.owned_partitions), len(second.owned_partitions)) == (2, 2))
+            wait_until(
+                lambda: {value for reader in readers for _, value in reader.seen} == set(range(400)), "400 records read"
+            )
+            wait_until(
+                lambda: (len(first.owned_partitions), len(second.owned_partitions)) == (2, 2), "the partitions shared"
+            )
 
 
 def test_a_registry_that_asks_for_proof_gets_it(tmp_path: Path) -> None:
