@@ -161,7 +161,7 @@ def test_offsets_times_and_sizes_are_right_after_a_cleaning_and_after_a_restart(
                 following = min(offset for offset in wanted if offset >= number)
                 consumer.assign([(topic, 0)])
                 consumer.seek((topic, 0), number)
-                found = consumer.poll(5000, 1)
+                found = consumer.poll(int(PATIENCE_S * 1000), 1)
                 assert found[0].offset == following
                 by_time = consumer.offsets_for_times({TopicPartition(topic, 0): records[number].timestamp_ms})
                 assert by_time[TopicPartition(topic, 0)].offset == following  # type: ignore[union-attr]
@@ -328,7 +328,7 @@ def test_compact_and_delete_both_apply(tmp_path: Path) -> None:
         with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
             consumer.assign([("both", 0)])
             consumer.seek_to_beginning()
-            assert [record.offset for record in consumer.poll(5000)] == [len(records)]
+            assert [record.offset for record in consumer.poll(int(PATIENCE_S * 1000))] == [len(records)]
 
 
 # Kills ----------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import HIGH_WATERMARK, TopicPartition
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 COUNT = 2000
 
@@ -33,7 +33,7 @@ def overtaken(bootstrap: str, admin: Admin, log: TopicPartition, policy: str) ->
     )
     consumer.assign([log])
     consumer.seek(log, 0)
-    read = wait_until(lambda: len(consumer.poll(5000, 10)), "the first records", poll_s=0)
+    read = wait_until(lambda: len(consumer.poll(int(PATIENCE_S * 1000), 10)), "the first records", poll_s=0)
     admin.delete_records({log: 1500})
     return consumer, read
 

@@ -320,7 +320,7 @@ def test_visibility_and_flush_timers_follow_a_change(broker: BrokerProcess, admi
             consumer.assign([here])
             consumer.seek(here, 1)
             admin.incremental_alter_configs(set_to("flush.ms", "50"), topic=topic)
-            assert [record.offset for record in consumer.poll(10_000)] == [1]
+            assert [record.offset for record in consumer.poll(int(PATIENCE_S * 1000))] == [1]
         assert end() == 2
         admin.incremental_alter_configs(set_to("flush.ms", "100000000"), topic=topic)
         send()

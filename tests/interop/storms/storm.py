@@ -141,15 +141,10 @@ class Storm:
 
         wait_until(lambda: fewest() >= count, lambda: f"{count} pieces of each member, one has {fewest()}", poll_s=0.1)
 
-    def wait_for_commit(self, timeout_s: float) -> bool:
-        """Wait until the observer sees a commit that it has not seen before; return whether it did."""
+    def wait_for_commit(self) -> None:
+        """Wait until the observer sees a commit that it has not seen before."""
         before = dict(self._observer.latest)
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if self._observer.latest != before:
-                return True
-            time.sleep(0.01)
-        return False
+        wait_until(lambda: self._observer.latest != before, "a commit")
 
     def settle(self) -> list[Event]:
         """Wait until the members that run share the partitions in one generation; return the events until then."""
