@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from spark_kafkalite import Admin
 from spark_kafkalite.broker.requests.gate import AT_ONCE
@@ -23,8 +24,10 @@ from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
+# They are much work: the last answer may come after a minute on a slow machine.
+ANSWERED_S = 10 * PATIENCE_S
 LONGEST_MS = 100
 TOPICS, PARTITIONS = 1000, 1000
 ALL_TOPICS = worst_requests.frame(metadata.MetadataRequest(topics=None), 9)
@@ -43,6 +46,8 @@ SMALL = {
     ),
     "new topics, validated": (lambda: worst_requests.new_topics(900), 50, 1),
 }  # fmt: skip
+# Those that make test sends: of each kind of handler one.
+SHORT = ("settings of 1,000 topics", "metadata of all topics, sent ahead", "new topics, validated")
 # Of handlers that wait, which go on when their requests have been decoded.
 LARGE = {
     "alterations of 100,000 topics": lambda: worst_requests.increments(100_000, 1),
@@ -62,7 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
 
 def send_at_once(broker: MeteredBroker, frame: bytes, connections: int, count: int) -> None:
     """Have the broker find all of it there when it looks, and read all answers."""
-    clients = [RawClient(broker.bootstrap, PATIENCE_S) for _ in range(connections)]
+    clients = [RawClient(broker.bootstrap, ANSWERED_S) for _ in range(connections)]
     try:
         clients[0].send_frame(ALL_TOPICS)
         clients[0].receive_frame()
@@ -89,7 +94,16 @@ def play_small(broker: MeteredBroker, name: str) -> None:
     send_at_once(broker, frame, connections, count)
 
 
-@pytest.mark.parametrize("name", SMALL)
+def the_rest_in_the_soak(names: Iterable[str], *short: str) -> list[ParameterSet]:
+    return [pytest.param(name, marks=() if name in short else pytest.mark.soak) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    the_rest_in_the_soak(
+        SMALL, "settings of 1,000 topics", "metadata of all topics, sent ahead", "new topics, validated"
+    ),
+)
 def test_small_requests_by_the_dozen_do_not_add_up(broker: MeteredBroker, name: str) -> None:
     before = broker.read()
     play_small(broker, name)
@@ -107,7 +121,7 @@ def test_small_requests_by_the_dozen_do_not_hold_the_loop(broker: MeteredBroker,
 
 def play_large(broker: MeteredBroker, frame: bytes, count: int) -> None:
     """Send a request on several connections and wait for all answers."""
-    clients = [RawClient(broker.bootstrap, PATIENCE_S) for _ in range(count)]
+    clients = [RawClient(broker.bootstrap, ANSWERED_S) for _ in range(count)]
     try:
         for client in clients:
             client.send_frame(frame)
@@ -118,7 +132,7 @@ def play_large(broker: MeteredBroker, frame: bytes, count: int) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", the_rest_in_the_soak(LARGE, "alterations of 100,000 topics"))
 def test_few_large_requests_are_worked_on_at_a_time_where_handlers_wait(broker: MeteredBroker, name: str) -> None:
     frame = LARGE[name]()
     before = broker.read()

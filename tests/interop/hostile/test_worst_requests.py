@@ -21,8 +21,10 @@ from tests.interop.support.metered_broker import MeteredBroker, Readings
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+# They are much work: an answer may take a minute on a slow machine.
+ANSWERED_S = 5 * PATIENCE_S
 # What one turn of the loop may take of the processor, whatever is asked for.
 LONGEST_MS = 100
 # What a request may take of memory beside its own bytes, while it is worked on. docs/protocol.md names it.
@@ -56,7 +58,7 @@ ALL_WORST = pytest.mark.parametrize("worst", worst_requests.ALL, ids=lambda wors
 
 def play(broker: MeteredBroker, frame: bytes, *, refused: bool) -> int:
     """Send a request and wait for what it gets; return the size of its answer in bytes."""
-    with RawClient(broker.bootstrap, PATIENCE_S) as client:
+    with RawClient(broker.bootstrap, ANSWERED_S) as client:
         client.send_frame(frame)
         if refused:
             assert client.is_closed()
@@ -97,7 +99,7 @@ def test_the_loop_is_never_held_for_long(broker: MeteredBroker, worst: Worst) ->
 
 def play_session(broker: MeteredBroker) -> None:
     """Open a session of partitions that do not exist but for a few, and fetch from it."""
-    with RawClient(broker.bootstrap, PATIENCE_S) as client:
+    with RawClient(broker.bootstrap, ANSWERED_S) as client:
         client.send_frame(worst_requests.session_fetch(worst_requests.positions(range(10_000))))
         opened = client.receive_fetch(11)
         assert opened.session_id
