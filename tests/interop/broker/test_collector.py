@@ -28,8 +28,9 @@ CONNECTIONS, TOPICS, PARTITIONS = (5_000, 10, 1_000) if SOAK else (2_000, 6, 500
 # Where Python collects by itself, 2,000 connections and 3,000 partitions cost pauses of 60 to 150 ms, 5,000 and 10,000
 # of up to 500 ms.
 BOUND_MS = 40
-# Of all objects that the collector tracks there: several hundred thousand.
-MOST_OBJECTS = 40_000
+# The collector looks at up to 15,000 objects that have survived, and at what is young. All there are would be many
+# times that.
+MOST_OBJECTS = 30_000
 
 
 @contextlib.contextmanager
