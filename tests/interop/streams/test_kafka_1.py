@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -23,8 +22,10 @@ from spark_kafkalite.testing.child_process import ChildProcess, free_ports
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
 from spark_kafkalite.testing.secure_kafka import PLAIN, jaas
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.conftest import fetch_or_skip
 from tests.interop.streams.reading import Reader
+from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.kafka]
@@ -65,7 +66,7 @@ class Kafka1:
             self.class_path, "kafka.Kafka", str(config), jvm_options=("-Xmx192m", *SHORT_LIVED_OPTIONS)
         )
         self.process = ChildProcess(command, directory, "broker")
-        self.process.wait_until(lambda: _accepts(port), PATIENCE_S, "serving")
+        self.process.wait_until(lambda: _serves(self.bootstrap), PATIENCE_S, "serving")
 
     def send(self, topic: str, numbers: range) -> None:
         with Producer(bootstrap_servers=self.bootstrap) as producer:
@@ -102,9 +103,10 @@ class Kafka1:
         }
 
 
-def _accepts(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.2):
-        return True
+def _serves(bootstrap: str) -> bool:
+    """Whether it answers: it accepts connections before that."""
+    with contextlib.suppress(OSError), RawClient(bootstrap, PATIENCE_S) as client:
+        return bool(client.call(ApiVersionsRequest(), 0).error_code == 0)
     return False
 
 
