@@ -12,6 +12,7 @@ import pytest
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -39,18 +40,19 @@ def test_short_programs_run(program: str, tmp_path: Path) -> None:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("events", 1, 1)
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            producer.send("events", b"hello").result(10)
-            program = program.replace("127.0.0.1:9092", broker.bootstrap)
-            program = program.replace("127.0.0.1:2181", broker.registry_connect)
+            producer.send("events", b"hello").result(PATIENCE_S)
+            # In one pass: the address of a broker may begin as the registry's does.
+            addresses = {"127.0.0.1:9092": broker.bootstrap, "127.0.0.1:2181": broker.registry_connect}
+            program = re.sub("|".join(map(re.escape, addresses)), lambda found: addresses[found[0]], program)
             process = ChildProcess([sys.executable, "-u", "-c", program], tmp_path, "program")
 
             # A registry consumer starts at the log's end, so something has to come after it has begun.
             def shown() -> bool:
-                producer.send("events", b"hello").result(10)
+                producer.send("events", b"hello").result(PATIENCE_S)
                 return "b'hello'" in process.stdout_text()
 
             try:
-                process.wait_until(shown, 20, "printing a record")
+                process.wait_until(shown, PATIENCE_S, "printing a record")
             finally:
                 process.kill()
 
@@ -69,5 +71,5 @@ def test_the_fixture_of_the_readme_works(tmp_path: Path) -> None:
         f"--rootdir={tmp_path}",
         "test_readme.py",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
