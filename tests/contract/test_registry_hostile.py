@@ -1,19 +1,17 @@
 """What arrives on the registry's socket neither crashes, hangs nor bloats it, and a well-behaved client is served.
 
-The registry is a process of its own, whose memory is measured. ``KAFKALITE_REGISTRY_SEED`` repeats the mutations of a
-run, ``KAFKALITE_SOAK=1`` sends twenty times as many.
+The registry is a process of its own, whose memory is measured. The soak sends twenty times as many mutations. What it
+holds of requests: test_registry_memory.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,23 +31,22 @@ from tests.contract.test_tree_protocol import (
     conversation,
     create,
 )
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
 pytestmark = pytest.mark.timeout(120)
 
-SEED = int(os.environ.get("KAFKALITE_REGISTRY_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-MUTATIONS = 12_000 if os.environ.get("KAFKALITE_SOAK") else 600
+MUTATIONS = 12_000 if SOAK else 600
 MEBIBYTE = 1024 * 1024
-TIMEOUT_S = 15
 
 
 class Good:
-    """A client that writes and reads back all the time, and keeps the longest time that took."""
+    """A client that writes and reads back all the time."""
 
     def __init__(self, address: str) -> None:
         self._store: ZooKeeperStore = open_zookeeper(address, session_timeout_ms=20_000)
-        self._store.create("/good").result(TIMEOUT_S)
+        self._store.create("/good").result(PATIENCE_S)
         self.done = 0
-        self.longest_s = 0.0
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -58,22 +55,19 @@ class Good:
     def _run(self) -> None:
         try:
             while not self._stopping.wait(0.005):
-                began = time.monotonic()
                 data = str(self.done).encode()
-                self._store.set("/good", data).result(TIMEOUT_S)
-                assert self._store.get("/good").result(TIMEOUT_S)[0] == data
-                self.longest_s = max(self.longest_s, time.monotonic() - began)
+                self._store.set("/good", data).result(PATIENCE_S)
+                assert self._store.get("/good").result(PATIENCE_S)[0] == data
                 self.done += 1
         except BaseException as error:
             self._failure = error
 
     def close(self) -> None:
         self._stopping.set()
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(PATIENCE_S)
         self._store.close()
         assert self._failure is None, self._failure
         assert self.done
-        assert self.longest_s < 5
 
 
 @pytest.fixture
@@ -88,15 +82,6 @@ def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
 
 def descriptors(registry: RegistryProcess) -> int:
     return len(list(Path(f"/proc/{registry.pid}/fd").iterdir()))
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(TIMEOUT_S * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"not within {TIMEOUT_S} s: {what}")
 
 
 def mutated(chosen: random.Random, payload: bytes) -> bytes:
@@ -118,7 +103,6 @@ def mutated(chosen: random.Random, payload: bytes) -> bytes:
 
 
 def test_mutated_frames_harm_nobody(registry: RegistryProcess) -> None:
-    print(f"KAFKALITE_REGISTRY_SEED={SEED}")
     chosen = random.Random(SEED)
     hello = write_int(0) + write_long(0) + write_int(10_000) + write_long(0) + write_buffer(bytes(16)) + b"\0"
     before = registry.resident_bytes()
@@ -177,7 +161,7 @@ def test_a_reader_that_does_not_read_holds_up_itself_alone(registry: RegistryPro
         for _ in range(50):
             assert other.ask(EXISTS, write_string("/large") + b"\0").error == 0
     assert registry.resident_bytes() - before < 120 * MEBIBYTE
-    # Whoever reads after all gets everything, in order.
+    # The one that reads after all gets everything, in order.
     answers = [slow[0].receive() for _ in range(count)]
     assert [answer.xid for answer in answers] == list(range(1, count + 1))
     assert all(answer.error == 0 and len(answer.body) > 900_000 for answer in answers)
@@ -239,11 +223,11 @@ def test_half_open_and_idle_connections_go(registry: RegistryProcess) -> None:
     half = [ProtocolClient(registry.connect, hello=False) for _ in range(50)]
     for peer in half:
         peer.socket.sendall(b"\0\0")
-    until(lambda: descriptors(registry) >= before + 100, "all are accepted")
+    wait_until(lambda: descriptors(registry) >= before + 100, "all are accepted")
     for peer in (*silent, *half):
         assert peer.ended()
         peer.close()
-    until(lambda: descriptors(registry) <= before, "every descriptor is given back")
+    wait_until(lambda: descriptors(registry) <= before, "every descriptor is given back")
 
 
 def test_connections_are_bounded(registry: RegistryProcess) -> None:
@@ -251,9 +235,9 @@ def test_connections_are_bounded(registry: RegistryProcess) -> None:
         crowd = []
         for _ in range(1100):
             with contextlib.suppress(OSError):
-                crowd.append(socket.create_connection(("127.0.0.1", registry.port), timeout=5))
+                crowd.append(socket.create_connection(("127.0.0.1", registry.port), timeout=PATIENCE_S))
                 stack.callback(crowd[-1].close)
-        crowd[-1].settimeout(5)
+        crowd[-1].settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionResetError):
             assert crowd[-1].recv(1) == b""
         assert descriptors(registry) < 1100
@@ -270,7 +254,7 @@ def test_requests_beyond_the_bound_wait_in_the_socket(registry: RegistryProcess)
         )
         sending.start()
         answers = [peer.receive() for _ in range(count)]
-        sending.join(TIMEOUT_S)
+        sending.join(PATIENCE_S)
         xids = [answer.xid for answer in answers if answer.xid != -2]
         assert xids == sorted(xids)
         assert len(xids) == count - count // 5
@@ -278,8 +262,7 @@ def test_requests_beyond_the_bound_wait_in_the_socket(registry: RegistryProcess)
         assert zxids == sorted(zxids)
 
 
-def test_requests_of_a_crowd_are_bounded_together(registry: RegistryProcess) -> None:
-    before = registry.resident_bytes()
+def test_requests_of_a_crowd_do_not_keep_others_from_being_served(registry: RegistryProcess) -> None:
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(ProtocolClient(registry.connect, timeout_ms=60_000)) for _ in range(100)]
         frame = struct.pack("!ii", 1, SET) + write_string("/good") + write_buffer(bytes(200_000)) + write_int(7)
@@ -290,6 +273,5 @@ def test_requests_of_a_crowd_are_bounded_together(registry: RegistryProcess) -> 
                 for _ in range(20):
                     peer.send_frame(frame)
                 peer.socket.sendall(unfinished)
-        assert registry.resident_bytes() - before < 200 * MEBIBYTE
         with ProtocolClient(registry.connect) as other:
             assert other.ask(EXISTS, write_string("/good") + b"\0").error == 0

@@ -13,6 +13,8 @@ Bounds, so that nobody's behaviour costs more than it should:
 - MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
   then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
   taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
+- a closed connection's requests still run, and count until they have. When all connections together hold too many
+  bytes of requests, the server has the one with the most drop its requests (``drop_requests``): they do not run;
 - events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
   event is too much for all together (``outbox.MAX_EVENT_BYTES``);
 - there must be a session within HELLO_S; then its deadline rules.
@@ -28,9 +30,9 @@ from typing import Final, Protocol
 
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.registry.served import jute
-from spark_kafkalite.registry.served.requests import Run
+from spark_kafkalite.registry.served.requests import Answer, Requester, Run
 from spark_kafkalite.registry.served.sessions import ServedSession
-from spark_kafkalite.registry.store import WatchEvent
+from spark_kafkalite.registry.store import ConnectionLoss, WatchEvent
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.frame import FrameBuffer
 
@@ -48,8 +50,6 @@ STALLED_S: Final = 5.0
 
 _WORD_BYTES: Final = 4
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
-# A connection that holds less of requests is not worth adding all of them up: 1,000 of these are within the bound.
-_NOTABLE_BYTES: Final = 60 * 1024
 # Postponed requests that are tried again together: few of them, as most are postponed again.
 _AGAIN_AT_ONCE: Final = 32
 
@@ -86,8 +86,8 @@ class ConnectionOwner(Protocol):
         """Say why a connection was closed."""
         ...
 
-    def check_buffers(self) -> None:
-        """Close the connection that holds most, if all together hold too much."""
+    def count_requests(self, connection: TreeConnection, more_bytes: int) -> None:
+        """Count bytes of requests that a connection holds; have some dropped if all together hold too many."""
         ...
 
     def advance_soon(self, connection: TreeConnection) -> None:
@@ -129,8 +129,13 @@ class TreeConnection(asyncio.Protocol):
         self._ending = False
         self._reading = True
         self._writable = True
-        self.in_flight = 0
+        # Requests that the registry has not answered, in their order, and what they take.
+        self._under_way: dict[Request, None] = {}
         self._in_flight_bytes = 0
+        # What the server has counted of ``buffered_bytes``.
+        self._counted_bytes = 0
+        # Whether the requests under way must not run any more. Read in the writer thread.
+        self.dropped = False
         # The largest zxid that the client knows of.
         self.last_zxid = 0
         # Bytes of answers: made (writer thread), handed to the transport, and of these sent.
@@ -162,8 +167,19 @@ class TreeConnection(asyncio.Protocol):
         return self.made_bytes - self.sent_bytes
 
     @property
+    def in_flight(self) -> int:
+        """Requests that the registry has not answered."""
+        return len(self._under_way)
+
+    @property
     def buffered_bytes(self) -> int:
+        """Bytes of requests: those that wait to be taken, and those under way, also of a closed connection."""
         return len(self._received) + self._in_flight_bytes
+
+    @property
+    def droppable_bytes(self) -> int:
+        """What of ``buffered_bytes`` goes, now or soon, when the requests are dropped."""
+        return 0 if self.dropped else self.buffered_bytes
 
     def overdue(self, now_s: float) -> bool:
         """Whether there should be a session, or an end, by now."""
@@ -197,8 +213,7 @@ class TreeConnection(asyncio.Protocol):
         self._received.feed(data)
         self._server.advance_soon(self)
         self._read_or_not()
-        if self.buffered_bytes > _NOTABLE_BYTES:
-            self._server.check_buffers()
+        self._count()
 
     def eof_received(self) -> bool:
         return False
@@ -206,7 +221,7 @@ class TreeConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed:
             self.closed = True
-            self._received.clear()
+            self._forget()
             self._server.connection_lost(self)
 
     def pause_writing(self) -> None:
@@ -229,12 +244,14 @@ class TreeConnection(asyncio.Protocol):
                 if frame is None:
                     break
                 self._server.take(self, frame)
+                self._count()
                 yield None
         except FrameError as error:
             self.close(str(error))
             return
         if self.closed or self._ending:
             self._received.clear()
+        self._count()
         self._read_or_not()
 
     def _next_frame(self) -> bytes | None:
@@ -269,11 +286,14 @@ class TreeConnection(asyncio.Protocol):
 
     def begin(self, request: Request) -> None:
         """Count a request that is handed to the registry."""
-        self.in_flight += 1
+        self._under_way[request] = None
         self._in_flight_bytes += request.size
 
     def postpone(self, requests: Sequence[Request]) -> None:
         """Keep requests that were not run, in their order."""
+        if self.closed:
+            self._complete(requests)
+            return
         self._returned += requests
         self.retry_postponed()
 
@@ -301,8 +321,7 @@ class TreeConnection(asyncio.Protocol):
 
     def deliver(self, frames: list[bytes], done: list[Request]) -> None:
         """Send what came out of the registry, which completes these requests."""
-        self.in_flight -= len(done)
-        self._in_flight_bytes -= sum(request.size for request in done)
+        self._complete(done)
         self._handed_bytes += sum(request.answer_bytes for request in done)
         if self.closed:
             self.sent_bytes = self._handed_bytes
@@ -320,6 +339,19 @@ class TreeConnection(asyncio.Protocol):
         if self._received or not self._reading:
             self._server.advance_soon(self)
 
+    def _complete(self, requests: Sequence[Request]) -> None:
+        """Forget requests that the registry has answered, or that nobody will run."""
+        for request in requests:
+            del self._under_way[request]
+            self._in_flight_bytes -= request.size
+        self._count()
+
+    def _count(self) -> None:
+        more_bytes = self.buffered_bytes - self._counted_bytes
+        if more_bytes:
+            self._counted_bytes += more_bytes
+            self._server.count_requests(self, more_bytes)
+
     def send(self, data: bytes) -> None:
         """Send something that has no request under way."""
         if not self.closed:
@@ -329,6 +361,7 @@ class TreeConnection(asyncio.Protocol):
         """Take nothing more, and close when everything has been sent."""
         self._ending = True
         self._received.clear()
+        self._count()
         self.began_s = time.monotonic()
         if not self.closed:
             self.transport.close()
@@ -339,6 +372,29 @@ class TreeConnection(asyncio.Protocol):
             return
         self._server.log_closed(self, reason)
         self.closed = True
-        self._received.clear()
+        self._forget()
         self.transport.abort()
         self._server.connection_lost(self)
+
+    def drop_requests(self, reason: str) -> None:
+        """Close at once, and give back the memory of requests that have not run: they do not run any more."""
+        # Before any of them is emptied: a later one must not run when an earlier one has not.
+        self.dropped = True
+        for request in self._under_way:
+            request.run = _dropped
+            self._in_flight_bytes -= request.size - REQUEST_OVERHEAD_BYTES
+            request.size = REQUEST_OVERHEAD_BYTES
+        self._count()
+        self.close(reason)
+
+    def _forget(self) -> None:
+        """Forget what the registry does not have yet."""
+        self._received.clear()
+        postponed = (*self._returned, *self.postponed)
+        self._returned.clear()
+        self.postponed.clear()
+        self._complete(postponed)
+
+
+def _dropped(_: Requester) -> Answer:
+    raise ConnectionLoss("the connection was closed before its request ran")

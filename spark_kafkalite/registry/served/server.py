@@ -56,7 +56,7 @@ _LOG = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 1000
 MAX_SESSIONS: Final = 10_000
-# All connections together: requests that have not been run.
+# All connections together: requests that have not been answered.
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 MAX_WATCHES_OF_SESSION: Final = 50_000
 MAX_WATCHES: Final = 200_000
@@ -102,6 +102,9 @@ class TreeServer:
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event
         self._connections: set[TreeConnection] = set()
+        # Connections that hold requests, among them closed ones, and how many bytes they hold together.
+        self._holders: set[TreeConnection] = set()
+        self.request_bytes = 0
         self._sessions = Sessions(_TICK_S, time.monotonic())
         self._outbox: AnswerQueue
         # Connections whose buffers hold something to take.
@@ -222,11 +225,18 @@ class TreeServer:
     def log_closed(self, connection: TreeConnection, reason: str) -> None:
         _LOG.debug("closed the registry connection of %s: %s", connection.peer, reason)
 
-    def check_buffers(self) -> None:
-        """Close the connection that holds most, if all together hold too much."""
-        if sum(connection.buffered_bytes for connection in self._connections) > MAX_BUFFERED_BYTES:
-            most = max(self._connections, key=lambda connection: connection.buffered_bytes)
-            most.close(f"all connections together hold more than {MAX_BUFFERED_BYTES} bytes of requests, it the most")
+    def count_requests(self, connection: TreeConnection, more_bytes: int) -> None:
+        """Count bytes of requests; if all connections hold too many, have the one with the most drop its requests."""
+        self.request_bytes += more_bytes
+        if connection.buffered_bytes:
+            self._holders.add(connection)
+        else:
+            self._holders.discard(connection)
+        if more_bytes > 0 and self.request_bytes > MAX_BUFFERED_BYTES:
+            most = max(self._holders, key=lambda holder: holder.droppable_bytes)
+            most.drop_requests(
+                f"all connections together hold more than {MAX_BUFFERED_BYTES} bytes of requests, it the most"
+            )
 
     @property
     def has_room_for_answers(self) -> bool:
@@ -301,6 +311,8 @@ class TreeServer:
         registry = self.registry
         answer, failure = None, None
         try:
+            if connection.dropped:
+                raise store.ConnectionLoss("the connection was closed before its request ran")
             if asked.session_id not in registry.tree.sessions:
                 raise store.SessionExpired(f"registry session {asked.session_id} has ended")
             watches = registry.tree.watches
@@ -308,7 +320,7 @@ class TreeServer:
                 raise TooManyWatches(f"registry session {asked.session_id} has left too many watches")
             answer = request.run(asked)
         except (RegistryError, FrameError) as error:
-            failure = error
+            failure = _without_frames(error)
         request.answer_bytes = len(answer.body) if answer is not None else 0
         connection.made_bytes += request.answer_bytes - made_before
         self._outbox.count_made(request.answer_bytes - made_before)
@@ -483,6 +495,13 @@ def _reading(kind: int, frame: bytes) -> requests.Run:
         return requests.parse(kind, reader)(asked)
 
     return run
+
+
+def _without_frames(error: RegistryError | FrameError) -> RegistryError | FrameError:
+    """Take from an error the calls that raised it: they hold the error itself and the request, until the garbage
+    collector comes, and nobody counts these bytes."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _raising(error: Exception) -> requests.Run:

@@ -290,6 +290,9 @@ class EmbeddedRegistry:
                 stop = True
             self._finish_group(group, touched, *before)
             self._answered()
+            # The requests are not to be kept until the next one comes.
+            group.clear()
+            task = None
         self._shut_down()
 
     def _run(self, task: _Task) -> set[str]:
