@@ -19,11 +19,11 @@ import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.model_broker import ModelBroker
+from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 30
 # Older than now, within every limit on timestamps.
 BASE_MS = int(time.time() * 1000) - 60_000
 _topics = count()
@@ -274,7 +274,7 @@ def test_consume_follows_and_ctrl_c_ends_it_quietly(run: Commands, topic: str) -
             run("produce", "--topic", topic, given=text)
             assert process.stdout.readline() == text
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, b"", b"Processed a total of 2 messages\n")
 
 
@@ -285,11 +285,11 @@ def test_ctrl_c_ends_the_input_of_produce_and_nothing_read_is_lost(run: Commands
         assert process.stdin is not None
         process.stdin.write(b"kept\n")
         process.stdin.flush()
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while f"{topic}:0:1" not in run("offsets", "get").stdout:
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stdout is not None and process.stderr is not None
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
     assert run.consume(topic) == "kept\n"
@@ -302,7 +302,7 @@ def test_a_reader_that_goes_away_is_no_error(run: Commands, topic: str) -> None:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"0123456789\n"
         process.stdout.close()
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == b""
 
 
@@ -319,7 +319,7 @@ def test_a_full_disk_behind_the_output_is_one_line(run: Commands, topic: str) ->
     run("topics", "create", "--topic", topic)  # without any topic there would be nothing to write
     with Path("/dev/full").open("wb") as full, started("topics", "list", *run.at, stdout=full.fileno()) as process:
         assert process.stderr is not None
-        assert process.wait(TIMEOUT_S) == 1
+        assert process.wait(PATIENCE_S) == 1
         assert process.stderr.read() == b"kafkalite: No space left on device\n"
 
 
@@ -342,7 +342,7 @@ def test_no_broker_is_one_clear_line_within_seconds() -> None:
             for command in commands
         ]
         for process in running:
-            out, err = process.communicate(timeout=TIMEOUT_S)
+            out, err = process.communicate(timeout=PATIENCE_S)
             assert (process.returncode, out) == (1, b"")
             (line,) = err.decode().splitlines()
             assert "127.0.0.1:1: connection refused" in line
@@ -363,7 +363,7 @@ def test_a_terminal_gets_progress(run: Commands, topic: str, tmp_path: Path) -> 
             while piece := os.read(ours, 65536):
                 shown += piece
         os.close(ours)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert b"sending" in shown
     assert b"bytes/s" in shown
     assert b"200000 records sent." in shown

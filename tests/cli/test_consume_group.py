@@ -14,8 +14,8 @@ import pytest
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30
 _numbers = count()
 
 
@@ -126,7 +126,7 @@ class Printing:
     def interrupt(self) -> list[str]:
         """End it as Ctrl-C does; return what it printed since."""
         self._process.send_signal(signal.SIGINT)
-        out, err = self._process.communicate(timeout=TIMEOUT_S)
+        out, err = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0, err
         assert "Traceback" not in err, err
         return out.splitlines()
@@ -153,7 +153,7 @@ def test_two_share_the_partitions_and_one_takes_over(
     broker: BrokerProcess, admin: Admin, group: str, topic: str
 ) -> None:
     with Printing(broker, group, topic) as first, Printing(broker, group, topic) as second:
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             described = admin.describe_groups([group])[group]
             if described.state == "Stable" and sorted(len(each.assignment) for each in described.members) == [1, 2]:
@@ -166,7 +166,7 @@ def test_two_share_the_partitions_and_one_takes_over(
         printed = first.interrupt()
         send(broker, topic, range(30, 60))
         while offsets_of(admin, group) != [20, 20, 20]:
-            assert time.monotonic() < deadline + TIMEOUT_S, admin.group_offsets(group)
+            assert time.monotonic() < deadline + PATIENCE_S, admin.group_offsets(group)
             time.sleep(0.05)
         printed += second.interrupt()
     # Nobody crashed: what one had printed it had committed before the other took over.

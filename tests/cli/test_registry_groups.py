@@ -16,8 +16,8 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.client.registry_consumer.streams import ConsumerConnector
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30
 _numbers = count()
 
 
@@ -68,7 +68,7 @@ class Streaming:
             self.read.append(record.value)
 
     def wait_for(self, records: int) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while len(self.read) < records:
             assert time.monotonic() < deadline, f"{len(self.read)} of {records} records"
             time.sleep(0.02)
@@ -82,7 +82,7 @@ class Streaming:
     ) -> None:
         self._connector.shutdown()
         for thread in self._threads:
-            thread.join(TIMEOUT_S)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture

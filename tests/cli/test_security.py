@@ -18,6 +18,7 @@ from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, A
 from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests import canary
 from tests.paths import PROJECT
+from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -172,7 +173,7 @@ def test_the_program_of_the_documentation_works(secure_kafka: SecureKafka, etc: 
     program = program.replace("kafka.example:9093", secure_kafka.address(SecuredListener.SASL_SSL.listener_name))
     done = subprocess.run(
         [sys.executable, "-c", program.replace("/etc/kafka", str(etc))],
-        env={"KAFKA_PASSWORD": ALICE.password}, capture_output=True, text=True, timeout=60,
+        env={"KAFKA_PASSWORD": ALICE.password}, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("[")

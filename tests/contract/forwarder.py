@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from tests.patience import PATIENCE_S
+
 
 class Forwarder:
     """Listens on a loopback port (``address``) and forwards to another; ``cut`` ends and refuses connections.
@@ -95,4 +97,4 @@ class Forwarder:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long
 from spark_kafkalite.wire.frame import FrameBuffer, framed
+from tests.patience import PATIENCE_S
 
 EVENT_XID = -1
 
@@ -37,7 +38,7 @@ class ProtocolClient:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(15)
+        self.socket.settimeout(PATIENCE_S)
         self.socket.connect((host, int(port)))
         self.events: list[tuple[int, str]] = []
         self._received = FrameBuffer(2**31 - 1)

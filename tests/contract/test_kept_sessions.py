@@ -19,8 +19,7 @@ from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import CREATE, EXISTS, SET, create
 from tests.contract.test_tree_sessions import CLOSE, NO_NODE
-
-TIMEOUT_S = 15
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_kazoo_goes_on_in_its_session(registry: RegistryProcess, killed: bool) -
         else:
             assert registry.stop() == 0
         registry.start()
-        assert back.wait(TIMEOUT_S)
+        assert back.wait(PATIENCE_S)
         assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
         assert client.client_id[0] == number
         assert client.get("/e") == (b"2", before)
@@ -136,9 +135,9 @@ def test_a_node_that_changes_its_kind_is_what_it_was_last(registry: RegistryProc
 def test_in_a_broker_they_end_with_the_process_that_kept_them(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry:
         client = open_zookeeper(registry.connect, session_timeout_ms=60_000)
-        client.create("/e", ephemeral=True).result(TIMEOUT_S)
-        client.create("/p/e", ephemeral=True, make_parents=True).result(TIMEOUT_S)
-        last_zxid = client.create("/last", ephemeral=True).result(TIMEOUT_S) and client._client.last_zxid
+        client.create("/e", ephemeral=True).result(PATIENCE_S)
+        client.create("/p/e", ephemeral=True, make_parents=True).result(PATIENCE_S)
+        last_zxid = client.create("/last", ephemeral=True).result(PATIENCE_S) and client._client.last_zxid
         registry.kill()
         client.close()
     with EmbeddedRegistry(tmp_path / "registry") as broker:

@@ -18,8 +18,8 @@ from kazoo.security import make_digest_acl
 
 from spark_kafkalite.testing.java_process import run_java
 from spark_kafkalite.testing.zookeeper import class_path
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 15
 SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 NewClient = Callable[..., KazooClient]
 
@@ -53,7 +53,7 @@ def _end(client: KazooClient) -> None:
 def test_locks_exclude_and_pass_on_when_a_holder_dies(new_client: NewClient) -> None:
     clients = [new_client() for _ in range(3)]
     locks = [client.Lock("/lock", str(number)) for number, client in enumerate(clients)]
-    assert locks[0].acquire(timeout=TIMEOUT_S)
+    assert locks[0].acquire(timeout=PATIENCE_S)
     assert not locks[1].acquire(blocking=False)
     order: list[int] = []
     held = [threading.Event(), threading.Event()]
@@ -70,8 +70,8 @@ def test_locks_exclude_and_pass_on_when_a_holder_dies(new_client: NewClient) -> 
         _until(lambda number=number: len(locks[0].contenders()) == number + 1)
     clients[0].stop()  # its session ends, and with it its claim
     for event, thread in zip(held, threads, strict=True):
-        assert event.wait(TIMEOUT_S)
-        thread.join(TIMEOUT_S)
+        assert event.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert order == [1, 2]
 
 
@@ -84,7 +84,7 @@ def test_an_election_has_one_leader_and_then_the_next(new_client: NewClient) -> 
     def lead(number: int) -> None:
         led.append(str(number))
         leading[number].set()
-        resign[number].wait(TIMEOUT_S)
+        resign[number].wait(PATIENCE_S)
 
     threads = []
     for number, client in enumerate(clients):
@@ -93,11 +93,11 @@ def test_an_election_has_one_leader_and_then_the_next(new_client: NewClient) -> 
         threads[-1].start()
         _until(lambda number=number, election=election: len(election.contenders()) == number + 1)
     for number in range(len(clients)):
-        assert leading[number].wait(TIMEOUT_S)
+        assert leading[number].wait(PATIENCE_S)
         assert led == [str(before) for before in range(number + 1)]
         resign[number].set()
     for thread in threads:
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)
 
 
 def test_barriers_counters_queues_and_semaphores(new_client: NewClient) -> None:
@@ -105,17 +105,17 @@ def test_barriers_counters_queues_and_semaphores(new_client: NewClient) -> None:
     barrier = one.Barrier("/barrier")
     barrier.create()
     passed = threading.Event()
-    waiter = threading.Thread(target=lambda: two.Barrier("/barrier").wait(TIMEOUT_S) and passed.set(), daemon=True)
+    waiter = threading.Thread(target=lambda: two.Barrier("/barrier").wait(PATIENCE_S) and passed.set(), daemon=True)
     waiter.start()
     barrier.remove()
-    assert passed.wait(TIMEOUT_S)
-    waiter.join(TIMEOUT_S)
+    assert passed.wait(PATIENCE_S)
+    waiter.join(PATIENCE_S)
 
     entered = [threading.Thread(target=client.DoubleBarrier("/double", 2).enter, daemon=True) for client in (one, two)]
     for thread in entered:
         thread.start()
     for thread in entered:
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
     for client in (one, two):
@@ -130,15 +130,15 @@ def test_barriers_counters_queues_and_semaphores(new_client: NewClient) -> None:
     locking = one.LockingQueue("/locking")
     locking.put_all([b"a", b"b"])
     other = two.LockingQueue("/locking")
-    assert other.get(TIMEOUT_S) == b"a"
+    assert other.get(PATIENCE_S) == b"a"
     assert other.consume()
-    assert locking.get(TIMEOUT_S) == b"b"
+    assert locking.get(PATIENCE_S) == b"b"
 
     first, second = one.Semaphore("/semaphore", max_leases=1), two.Semaphore("/semaphore", max_leases=1)
-    assert first.acquire(timeout=TIMEOUT_S)
+    assert first.acquire(timeout=PATIENCE_S)
     assert not second.acquire(blocking=False)
     first.release()
-    assert second.acquire(timeout=TIMEOUT_S)
+    assert second.acquire(timeout=PATIENCE_S)
 
 
 def test_parties_have_members_while_their_sessions_last(new_client: NewClient) -> None:
@@ -256,7 +256,7 @@ def test_zookeepers_shell_works(served: str, zookeeper: Any) -> None:
 def _until(condition: Callable[[], Any]) -> None:
     """Ask again until it holds: kazoo's recipes tell nobody when they have come to something."""
     pause = threading.Event()
-    for _ in range(TIMEOUT_S * 100):
+    for _ in range(PATIENCE_S * 100):
         if condition():
             return
         pause.wait(0.01)

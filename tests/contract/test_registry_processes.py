@@ -24,37 +24,36 @@ from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.zookeeper import four_letters
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import EXISTS
-
-TIMEOUT_S = 15
+from tests.patience import PATIENCE_S
 
 
 def test_the_registry_runs_alone_and_keeps_nodes_and_sessions(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry:
         first = open_zookeeper(registry.connect)
-        first.create("/kept", b"data").result(TIMEOUT_S)
-        first.create("/ephemeral", ephemeral=True).result(TIMEOUT_S)
-        stat = first.set("/kept", b"more").result(TIMEOUT_S)
+        first.create("/kept", b"data").result(PATIENCE_S)
+        first.create("/ephemeral", ephemeral=True).result(PATIENCE_S)
+        stat = first.set("/kept", b"more").result(PATIENCE_S)
         assert registry.stop() == 0
         registry.start()
         second = open_zookeeper(registry.connect)
-        assert second.get("/kept").result(TIMEOUT_S) == (b"more", stat)
-        assert second.get("/ephemeral").result(TIMEOUT_S)[1].ephemeral_owner == first.session_id < second.session_id
-        assert first.set("/ephemeral", b"more").result(TIMEOUT_S).version == 1
+        assert second.get("/kept").result(PATIENCE_S) == (b"more", stat)
+        assert second.get("/ephemeral").result(PATIENCE_S)[1].ephemeral_owner == first.session_id < second.session_id
+        assert first.set("/ephemeral", b"more").result(PATIENCE_S).version == 1
         first.close()
-        assert second.exists("/ephemeral").result(TIMEOUT_S) is None
+        assert second.exists("/ephemeral").result(PATIENCE_S) is None
         second.close()
 
 
 def test_a_registry_that_stood_still_expires_nobody(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry:
         store = open_zookeeper(registry.connect, session_timeout_ms=1000)
-        store.create("/e", ephemeral=True).result(TIMEOUT_S)
+        store.create("/e", ephemeral=True).result(PATIENCE_S)
         with ProtocolClient(registry.connect, timeout_ms=60_000) as other:
             registry.pause()
             # Three of its sessions' timeouts.
             threading.Event().wait(3)
             registry.resume()
-            assert store.get("/e").result(TIMEOUT_S)[1].ephemeral_owner == store.session_id
+            assert store.get("/e").result(PATIENCE_S)[1].ephemeral_owner == store.session_id
             assert other.ask(EXISTS, write_string("/e") + b"\0").error == 0
         store.close()
 
@@ -72,16 +71,16 @@ def test_four_letter_words_are_answered(tmp_path: Path) -> None:
 def test_a_broker_serves_its_registry(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", registry_port=0) as broker:
         store = open_zookeeper(broker.registry_connect)
-        assert store.children("/brokers/ids").result(TIMEOUT_S) == ["1"]
-        data, _ = store.get("/brokers/ids/1").result(TIMEOUT_S)
+        assert store.children("/brokers/ids").result(PATIENCE_S) == ["1"]
+        data, _ = store.get("/brokers/ids/1").result(PATIENCE_S)
         assert json.loads(data)["port"] == broker.port
         where = broker.registry_connect
-        store.create("/consumers/g", make_parents=True).result(TIMEOUT_S)
+        store.create("/consumers/g", make_parents=True).result(PATIENCE_S)
         store.close()
         broker.restart()
         assert broker.registry_connect == where
         store = open_zookeeper(where)
-        assert store.exists("/consumers/g").result(TIMEOUT_S) is not None
+        assert store.exists("/consumers/g").result(PATIENCE_S) is not None
         store.close()
         assert broker.stop() == 0
 
@@ -91,10 +90,10 @@ def test_a_registry_with_a_digest_answers_who_proves_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r"), "--port", "0"]
     process = ChildProcess([*command, "--digest-file", str(tmp_path / "secret")], tmp_path, "registry")
     try:
-        process.wait_until(lambda: "\n" in process.stdout_text(), TIMEOUT_S, "ready")
+        process.wait_until(lambda: "\n" in process.stdout_text(), PATIENCE_S, "ready")
         address = process.stdout_text().split()[-1]
         store = open_zookeeper(address, auth=("digest", "user:secret"))
-        assert store.create("/a").result(TIMEOUT_S) == "/a"
+        assert store.create("/a").result(PATIENCE_S) == "/a"
         store.close()
         for wrong in (None, ("digest", "user:wrong")):
             for chroot in ("", "/part"):
@@ -107,7 +106,7 @@ def test_a_registry_with_a_digest_answers_who_proves_it(tmp_path: Path) -> None:
         stranger.stop()
         stranger.close()
         process.signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
 
@@ -120,7 +119,7 @@ def test_a_refusal_that_comes_before_anybody_waits_for_it_is_told_as_one(
 
     def start_and_be_refused(client: Client) -> object:
         connected = start(client)
-        assert client._connection.connection_stopped.wait(TIMEOUT_S)
+        assert client._connection.connection_stopped.wait(PATIENCE_S)
         return connected
 
     with EmbeddedRegistry(tmp_path / "r") as registry:
@@ -134,7 +133,7 @@ def test_a_refusal_that_comes_before_anybody_waits_for_it_is_told_as_one(
 
 def test_a_registry_for_everybody_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r")]
-    done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
     assert "--host 0.0.0.0 can be reached from other hosts" in done.stderr
     assert "give --digest-file FILE with USER:PASSWORD, or --insecure" in done.stderr
@@ -149,10 +148,10 @@ def test_zookeeper_runs_from_the_command_line(tmp_path: Path) -> None:
         process.wait_until(lambda: "\n" in process.stdout_text(), 60, "ready")
         address = process.stdout_text().removeprefix("kafkalite zookeeper ready on ").strip()
         store = open_zookeeper(address)
-        assert store.create("/a").result(TIMEOUT_S) == "/a"
+        assert store.create("/a").result(PATIENCE_S) == "/a"
         store.close()
         process.signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert four_letters(int(address.rpartition(":")[2]), "ruok") == ""
     finally:
         process.kill()

@@ -42,8 +42,8 @@ from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10
 Connect = Callable[[], Store]
 
 
@@ -99,7 +99,7 @@ def store(connect: Connect) -> Store:
 
 
 def get(future: Future[Any]) -> Any:
-    return future.result(TIMEOUT_S)
+    return future.result(PATIENCE_S)
 
 
 class Events:
@@ -114,7 +114,7 @@ class Events:
         self._arrived.release()
 
     def next(self) -> WatchEvent:
-        assert self._arrived.acquire(timeout=TIMEOUT_S), "no watch event came"
+        assert self._arrived.acquire(timeout=PATIENCE_S), "no watch event came"
         return self.seen[-1]
 
 
@@ -375,7 +375,7 @@ class Model:
 
 
 def _outcome(future: Future[Any]) -> str:
-    error = future.exception(TIMEOUT_S)
+    error = future.exception(PATIENCE_S)
     return "ok" if error is None else type(error).__name__
 
 

@@ -26,8 +26,8 @@ from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from spark_kafkalite.testing.cluster import RegistryProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.contract.forwarder import Forwarder
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 15
 SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 
 
@@ -56,7 +56,7 @@ class Link:
 
     def wait_for(self, *states: SessionState) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.states == list(states), TIMEOUT_S), self.states
+            assert self._changed.wait_for(lambda: self.states == list(states), PATIENCE_S), self.states
 
     def cut(self) -> None:
         self.forwarder.cut()
@@ -81,14 +81,14 @@ def link(address: str, stack: contextlib.ExitStack) -> Link:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
 
 
 def get(future: Future[Any]) -> Any:
-    return future.result(TIMEOUT_S)
+    return future.result(PATIENCE_S)
 
 
 def test_watches_outlive_the_connection_and_tell_what_was_missed(link: Link) -> None:
@@ -172,13 +172,13 @@ def test_a_watch_outlives_a_break_while_what_came_before_it_is_still_being_told(
     def hold(state: SessionState) -> None:
         if state is SessionState.CONNECTED and not busy.is_set():
             busy.set()
-            assert go_on.wait(TIMEOUT_S)
+            assert go_on.wait(PATIENCE_S)
 
     link.store.add_session_listener(hold)
     link.cut()
     answers = link.forwarder.answers
     link.forwarder.mend()
-    assert busy.wait(TIMEOUT_S)
+    assert busy.wait(PATIENCE_S)
     # The session's, and that of the read which leaves the watch.
     wait_until(lambda: link.forwarder.answers >= answers + 2)
     refused = link.forwarder.refused
@@ -213,7 +213,7 @@ def test_a_broken_connection_leaves_what_was_under_way_unknown(link: Link) -> No
     get(link.store.create("/w"))
     pending = [link.store.set("/w", bytes(1000)) for _ in range(300)]
     link.forwarder.cut()
-    outcomes = [future.exception(TIMEOUT_S) for future in pending]
+    outcomes = [future.exception(PATIENCE_S) for future in pending]
     link.forwarder.mend()
     assert all(outcome is None or isinstance(outcome, ConnectionLoss) for outcome in outcomes)
     done = sum(outcome is None for outcome in outcomes)
@@ -240,7 +240,7 @@ def test_a_session_away_for_too_long_is_lost_for_good(address: str, stack: conte
     get(link.other.exists("/e", watch=lambda _: gone.set()))
     link.cut()
     pending = link.store.create("/too-late")
-    assert gone.wait(TIMEOUT_S)
+    assert gone.wait(PATIENCE_S)
     link.forwarder.mend()
     link.wait_for(SessionState.SUSPENDED, SessionState.LOST)
     for future in (pending, link.store.exists("/")):
@@ -274,7 +274,7 @@ def test_a_session_outlives_a_restart_of_the_registry(
         pending = [store.set("/e", str(step).encode()) for step in range(20)]
         server.start()
         # Those that were asked for after the loss had been noticed wait; the others are not known to be done.
-        assert all(isinstance(future.exception(TIMEOUT_S), (ConnectionLoss, type(None))) for future in pending)
+        assert all(isinstance(future.exception(PATIENCE_S), (ConnectionLoss, type(None))) for future in pending)
         get(store.create("/later"))
         assert get(store.exists("/e")).ephemeral_owner == store.session_id == number
         assert seen == [WatchEvent(EventType.CREATED, "/later")]
@@ -301,7 +301,7 @@ def test_closing_a_suspended_session_ends_at_once(link: Link) -> None:
     began = time.monotonic()
     link.store.close()
     assert time.monotonic() - began < 5
-    assert isinstance(pending.exception(TIMEOUT_S), SessionExpired | ConnectionLoss)
+    assert isinstance(pending.exception(PATIENCE_S), SessionExpired | ConnectionLoss)
     assert link.states == [SessionState.SUSPENDED]
 
 

@@ -11,9 +11,9 @@ import pytest
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.store import Create
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
+from tests.patience import PATIENCE_S
 
 SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
-TIMEOUT_S = 15
 
 
 @pytest.fixture(params=SERVERS)
@@ -39,34 +39,34 @@ def test_what_is_created_with_acls_may_be_changed_by_its_creator_alone(
     connect: str, stack: contextlib.ExitStack
 ) -> None:
     owner = opened(stack, connect, "u:secret", set_acl=True)
-    owner.create("/a/b", b"1", make_parents=True).result(TIMEOUT_S)
-    owner.multi([Create("/a/c", b"1")]).result(TIMEOUT_S)
-    owner.create("/consumers/g", make_parents=True).result(TIMEOUT_S)
+    owner.create("/a/b", b"1", make_parents=True).result(PATIENCE_S)
+    owner.multi([Create("/a/c", b"1")]).result(PATIENCE_S)
+    owner.create("/consumers/g", make_parents=True).result(PATIENCE_S)
     for digest in (None, "u:other"):
         stranger = opened(stack, connect, digest)
         for path in ("/a/b", "/a/c"):
-            assert stranger.get(path).result(TIMEOUT_S)[0] == b"1"
+            assert stranger.get(path).result(PATIENCE_S)[0] == b"1"
             with pytest.raises(RegistryError, match="NoAuth"):
-                stranger.set(path, b"2").result(TIMEOUT_S)
+                stranger.set(path, b"2").result(PATIENCE_S)
         for path in ("/a/d", "/new"):
             with pytest.raises(RegistryError, match="NoAuth"):
-                stranger.create(path).result(TIMEOUT_S)
-        stranger.create(f"/consumers/g/{digest}").result(TIMEOUT_S)
-    opened(stack, connect, "u:secret").set("/a/b", b"2").result(TIMEOUT_S)
+                stranger.create(path).result(PATIENCE_S)
+        stranger.create(f"/consumers/g/{digest}").result(PATIENCE_S)
+    opened(stack, connect, "u:secret").set("/a/b", b"2").result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("in_multi", [False, True])
 def test_a_private_node_is_for_who_proves_the_same(connect: str, stack: contextlib.ExitStack, in_multi: bool) -> None:
     owner = opened(stack, connect, "u:secret")
     if in_multi:
-        owner.multi([Create("/secret", b"1", private=True)]).result(TIMEOUT_S)
+        owner.multi([Create("/secret", b"1", private=True)]).result(PATIENCE_S)
     else:
-        owner.create("/secret", b"1", private=True).result(TIMEOUT_S)
-    assert opened(stack, connect, "u:secret").get("/secret").result(TIMEOUT_S)[0] == b"1"
+        owner.create("/secret", b"1", private=True).result(PATIENCE_S)
+    assert opened(stack, connect, "u:secret").get("/secret").result(PATIENCE_S)[0] == b"1"
     stranger = opened(stack, connect, None)
     with pytest.raises(RegistryError, match="NoAuth"):
-        stranger.get("/secret").result(TIMEOUT_S)
+        stranger.get("/secret").result(PATIENCE_S)
     # Who has proved nothing cannot make one.
     with pytest.raises(RegistryError, match="InvalidACL"):
-        stranger.create("/other", private=True).result(TIMEOUT_S)
-    assert stranger.exists("/other").result(TIMEOUT_S) is None
+        stranger.create("/other", private=True).result(PATIENCE_S)
+    assert stranger.exists("/other").result(PATIENCE_S) is None

@@ -25,6 +25,7 @@ from tests.contract.test_tree_protocol import (
     SET_WATCHES,
     create,
 )
+from tests.patience import PATIENCE_S
 
 CLOSE = -11
 NO_NODE, NO_AUTH, AUTH_FAILED, UNIMPLEMENTED, MARSHALLING = -101, -102, -115, -6, -5
@@ -170,7 +171,7 @@ def test_a_registry_whose_disk_fails_stops(tmp_path: Path) -> None:
                     if answer.error == 0:
                         acknowledged.append(number)
         assert 5 < len(acknowledged) < 100
-        assert registry._started().wait(15) == 1
+        assert registry._started().wait(PATIENCE_S) == 1
     with RegistryProcess(tmp_path / "registry") as registry, ProtocolClient(registry.connect) as peer:
         for number in acknowledged:
             assert peer.ask(EXISTS, write_string(f"/n{number}") + b"\0").error == 0

@@ -19,6 +19,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
+from tests.patience import PATIENCE_S
 
 
 def test_a_topics_life(admin: Admin) -> None:
@@ -90,7 +91,7 @@ def test_a_brokers_settings_go_before_those_of_all_brokers(admin: Admin) -> None
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until Apache Kafka's broker has caught up with its controller; ours answers when it obeys."""
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.02)

@@ -18,6 +18,7 @@ from spark_kafkalite.model import TimestampType, TopicPartition
 from spark_kafkalite.records import layout
 from spark_kafkalite.testing.batches import make_batch
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 START_MS = 1_700_000_000_000
 
@@ -43,7 +44,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 def take(consumer: Consumer, count: int, max_records: int | None = None) -> list[Record]:
     records: list[Record] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(records) < count and time.monotonic() < deadline:
         records += consumer.poll(500, max_records)
     return records
@@ -77,7 +78,7 @@ def test_a_waiting_poll_gets_what_arrives(consumer: Consumer, filled: str, boots
     consumer.assign([(filled, 2)])
     assert consumer.poll(300) == []
     with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
-        producer.send(filled, b"7", partition=2).result(20)
+        producer.send(filled, b"7", partition=2).result(PATIENCE_S)
         assert values(take(consumer, 1)) == [7]
 
 
@@ -115,7 +116,7 @@ def test_offsets_can_be_looked_up(consumer: Consumer, filled: str) -> None:
 def test_columns_are_those_of_the_spark_source(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 1)])
     batches = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while sum(batch.num_rows for batch in batches) < 100 and time.monotonic() < deadline:
         batch = consumer.poll_columns(500, max_rows=30)
         if batch is not None:
@@ -265,7 +266,7 @@ def test_small_fetches_and_little_memory_lose_nothing(bootstrap: str, filled: st
 def test_a_value_larger_than_a_fetch_arrives(bootstrap: str, topic: str) -> None:
     value = bytes(range(256)) * 3_000
     with Producer(bootstrap_servers=bootstrap, compression_type="none") as producer:
-        producer.send(topic, value, partition=0).result(20)
+        producer.send(topic, value, partition=0).result(PATIENCE_S)
     with Consumer(
         bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=1_000
     ) as consumer:
@@ -294,7 +295,7 @@ def test_aborted_transactions_are_seen_only_uncommitted(apache_kafka: object) ->
             for number, producer in enumerate(producers):
                 value = b"%d-%d-%d" % (turn, number, part)
                 producer.produce(topic, value, partition=0)
-                producer.flush(30)
+                producer.flush(PATIENCE_S)
                 aborts = (turn + number) % 3 == 0
                 (aborted if aborts else committed).append(value)
         for number, producer in enumerate(producers):

@@ -20,6 +20,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -66,7 +67,7 @@ class Recipe:
         """Wait until the group has committed this many records, and end both processes."""
         with Consumer(bootstrap_servers=self._bootstrap, group_id=f"{self.name}-group") as observer:
             partitions = [("work", number) for number in range(PARTITIONS)]
-            until = time.monotonic() + 30
+            until = time.monotonic() + PATIENCE_S
             while time.monotonic() < until:
                 found = observer.committed(partitions)
                 if sum(each.offset for each in found.values() if each is not None) == committed:
@@ -99,8 +100,8 @@ def run(name: str, broker: BrokerProcess, directory: Path, rng: random.Random) -
             before = recipe.processed().total()
             for number in range(kill * share, (kill + 1) * share):
                 producer.send("work", b"%07d" % number, partition=number % PARTITIONS)
-            producer.flush(10)
-            until = time.monotonic() + 10
+            producer.flush(PATIENCE_S)
+            until = time.monotonic() + PATIENCE_S
             # In the midst of the work, however fast the machine is: after some of it, before the rest.
             wanted = before + rng.randint(1, share - 1)
             while recipe.processed().total() < wanted and time.monotonic() < until:

@@ -21,6 +21,7 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, DeliveryTimeout, KafkaliteError, NoBrokerThere
 from spark_kafkalite.testing.child_process import free_ports
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,7 @@ class CuttingProxy:
         for sock in self._sockets:
             sock.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def read_values(bootstrap: str, topic: str, count: int) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
         consumer.assign(consumer.partitions_for(topic))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         total = 0
         while time.monotonic() < deadline:
             records = consumer.poll(300, 10_000)
@@ -121,14 +122,14 @@ def test_cut_connections_neither_lose_nor_repeat_nor_reorder(bootstrap: str, top
         bootstrap_servers=bootstrap, batch_size=1_500, linger_ms=1, retry_backoff_ms=5, reconnect_backoff_ms=5,
         reconnect_backoff_max_ms=50, retry_backoff_max_ms=50,
     ) as producer:  # fmt: skip
-        producer.send(topic, b"0").result(20)
+        producer.send(topic, b"0").result(PATIENCE_S)
         proxy.cutting = True
         deliveries = []
         for number in range(1, count):
             deliveries.append(producer.send(topic, b"%d" % number))
             if number % 100 == 0:
                 time.sleep(0.005)
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
         proxy.cutting = False
         assert proxy.cuts > 5
         offsets = [delivery.result(0) for delivery in deliveries]
@@ -151,7 +152,7 @@ def test_a_consumer_reads_on_through_cut_connections(bootstrap: str, topic: str,
         consumer.seek_to_beginning()
         proxy.cutting = True
         found: dict[int, list[int]] = {}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while sum(map(len, found.values())) < 2_000 and time.monotonic() < deadline:
             for record in consumer.poll(200, 100):
                 found.setdefault(record.partition, []).append(int(record.value or b""))
@@ -182,9 +183,9 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(tmp_path: Path) -> 
                         time.sleep(0.002)
                 for record in consumer.poll(1_000, 500):
                     seen.setdefault(record.partition, []).append(int(record.value or b""))
-            producer.flush(60)
+            producer.flush(PATIENCE_S)
             offsets = [delivery.result(0) for delivery in deliveries]
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENCE_S
             while sum(map(len, seen.values())) < 6_000 and time.monotonic() < deadline:
                 for record in consumer.poll(500, 1_000):
                     seen.setdefault(record.partition, []).append(int(record.value or b""))
@@ -201,13 +202,13 @@ def test_a_broker_that_stands_still_is_waited_for(tmp_path: Path) -> None:
         with Producer(
             bootstrap_servers=broker.bootstrap, linger_ms=0, request_timeout_ms=700, delivery_timeout_ms=20_000
         ) as producer:
-            producer.send("t", b"0", partition=0).result(20)
+            producer.send("t", b"0", partition=0).result(PATIENCE_S)
             broker.pause()
             deliveries = [producer.send("t", b"%d" % number, partition=0) for number in range(1, 4)]
             # Long enough for a request to time out, and to be sent again into the same standstill.
             time.sleep(1.6)
             broker.resume()
-            assert [delivery.result(20).offset for delivery in deliveries] == [1, 2, 3]
+            assert [delivery.result(PATIENCE_S).offset for delivery in deliveries] == [1, 2, 3]
         assert read_values(broker.bootstrap, "t", 4) == {0: [0, 1, 2, 3]}
 
 
@@ -219,18 +220,18 @@ def test_records_that_are_never_acknowledged_expire(tmp_path: Path) -> None:
             bootstrap_servers=broker.bootstrap, linger_ms=0, request_timeout_ms=400, delivery_timeout_ms=900
         ) as producer,
     ):
-        producer.send("t", b"0").result(20)
+        producer.send("t", b"0").result(PATIENCE_S)
         broker.pause()
         started = time.monotonic()
         delivery = producer.send("t", b"1", on_delivery=lambda metadata, error: errors.append(error))
         with pytest.raises(TimeoutError):
             delivery.result(0.1)
         with pytest.raises(DeliveryTimeout, match=r"delivery\.timeout\.ms=900.*may or may not be in the log"):
-            delivery.result(20)
+            delivery.result(PATIENCE_S)
         assert time.monotonic() - started < 5
         broker.resume()
         # What comes later is in order again.
-        assert producer.send("t", b"2").result(20).offset in (1, 2)
+        assert producer.send("t", b"2").result(PATIENCE_S).offset in (1, 2)
     assert [type(error) for error in errors] == [DeliveryTimeout]
 
 
@@ -245,7 +246,7 @@ def test_a_broker_that_goes_on_refusing_is_told_of_once(tmp_path: Path, caplog: 
         with Producer(settings, bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
             for value in (b"0", b"1"):
                 with pytest.raises(DeliveryTimeout, match=r"log\.dir\.min\.free\.bytes"):
-                    producer.send("t", value).result(20)
+                    producer.send("t", value).result(PATIENCE_S)
     (warning,) = [record.getMessage() for record in caplog.records if "retrying within" in record.getMessage()]
     assert warning.startswith("producer: t-0: the broker refused a batch of 1 records")
     assert "log.dir.min.free.bytes" in warning
@@ -257,7 +258,7 @@ def test_full_memory_fails_after_max_block(tmp_path: Path) -> None:
         producer = Producer(
             bootstrap_servers=broker.bootstrap, buffer_memory=10_000, batch_size=1_000, max_block_ms=500, linger_ms=0
         )
-        producer.send("t", b"0").result(20)
+        producer.send("t", b"0").result(PATIENCE_S)
         broker.pause()
         started = time.monotonic()
         with pytest.raises(KafkaliteError, match=r"buffer\.memory=10000 stayed full for max\.block\.ms=500"):
@@ -266,7 +267,7 @@ def test_full_memory_fails_after_max_block(tmp_path: Path) -> None:
         assert 0.4 < time.monotonic() - started < 5
         left = producer.send_batch  # still usable afterwards
         broker.resume()
-        left("t", [b"y"]).result(20)
+        left("t", [b"y"]).result(PATIENCE_S)
         broker.pause()
         waiting = producer.send("t", b"z")
         producer.close(0.2)
@@ -293,7 +294,7 @@ def test_a_wrong_advertised_address_is_named(tmp_path: Path) -> None:
             ) as producer,
             pytest.raises(DeliveryTimeout) as expired,
         ):
-            producer.send("t", b"x").result(20)
+            producer.send("t", b"x").result(PATIENCE_S)
     for error in (raised.value, expired.value):
         assert f"broker 1 at 127.0.0.1:{dead_port}, the address that the cluster advertises for it" in str(error)
         assert "advertised.listeners" in str(error)
@@ -303,7 +304,7 @@ def test_a_wrong_advertised_address_is_named(tmp_path: Path) -> None:
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """Serve a port with something that is not a broker; yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(10)
+    listener.settimeout(PATIENCE_S)
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -319,7 +320,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 ANSWERS: dict[str, Callable[[socket.socket], None]] = {
@@ -348,7 +349,7 @@ def test_what_is_not_a_broker_is_refused_in_time(what: str) -> None:
 
 def test_a_silent_server_is_left_for_the_next(our_broker: BrokerProcess) -> None:
     def keep_silent(client: socket.socket) -> None:
-        client.settimeout(5)
+        client.settimeout(PATIENCE_S)
         client.recv(1)
 
     with serving(keep_silent) as address:

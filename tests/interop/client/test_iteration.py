@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.model import TopicPartition
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -89,7 +90,7 @@ def test_an_iteration_follows_seeks_pauses_and_polls(reader: Callable[..., Consu
 def test_a_slow_iteration_commits_what_is_done_meanwhile(
     reader: Callable[..., Consumer], filled: TopicPartition
 ) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     with reader(auto_commit_interval_ms=50) as consumer:
         for record in consumer:
             found = consumer.committed([filled])[filled]

@@ -24,6 +24,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -492,7 +493,7 @@ def test_a_rebalance_can_be_asked_for(group: Group, topic: str) -> None:
 def test_columns_of_all_members_are_everything(group: Group, filled: str) -> None:
     members = [group.member(partition_assignment_strategy="cooperative-sticky").subscribe([filled]) for _ in range(2)]
     rows: list[tuple[int, int]] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(rows) < 4 * PER_PARTITION:
         assert time.monotonic() < deadline
         for member in members:
@@ -544,18 +545,18 @@ def test_a_second_close_lets_the_first_one_leave_the_group(admin: Admin, group: 
     def on_revoked(_: list[TopicPartition]) -> None:
         consumer.close()  # by the callback of a close: nothing more to do
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
 
     consumer.subscribe([filled], on_revoked=on_revoked)
     until(consumer.assignment, group.members)
     closers = [threading.Thread(target=consumer.close), threading.Thread(target=consumer.close)]
     closers[0].start()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_S)
     closers[1].start()
     closers[1].join(0.2)
     go_on.set()
     for closer in closers:
-        closer.join(10)
+        closer.join(PATIENCE_S)
     assert admin.describe_groups([group.name])[group.name].state == "Empty"
 
 

@@ -24,13 +24,14 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
+from tests.patience import PATIENCE_S
 
 
 def read_all(bootstrap: str, topic: str, count: int, **settings: object) -> list[Record]:
     records: list[Record] = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(consumer.partitions_for(topic))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while len(records) < count and time.monotonic() < deadline:
             records += consumer.poll(1_000, 10_000)
     return records
@@ -42,7 +43,7 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[tuple[in
     )
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(4)])
     found = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < deadline:
         for message in consumer.consume(1_000, 0.5):
             assert message.error() is None
@@ -55,7 +56,7 @@ def test_a_record_arrives_with_all_its_parts(bootstrap: str, topic: str) -> None
     with Producer(bootstrap_servers=bootstrap) as producer:
         metadata = producer.send(
             topic, b"value", b"key", partition=2, headers=[("a", b"1"), ("a", None)], timestamp_ms=1_700_000_000_123
-        ).result(30)
+        ).result(PATIENCE_S)
     assert metadata == RecordMetadata(topic, 2, 0, 1_700_000_000_123)
     (record,) = read_all(bootstrap, topic, 1)
     assert (record.partition, record.offset, record.timestamp) == (2, 0, 1_700_000_000_123)
@@ -98,7 +99,7 @@ def test_every_codec_and_acks(bootstrap: str, topic: str, codec: str, acks: str)
         for number in range(2_000):
             producer.send(topic, b"%d" % number, b"%d" % (number % 17))
         producer.send_batch(topic, [{"value": b"%d" % number, "key": b"k"} for number in range(2_000, 3_000)])
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     expected = {b"%d" % number for number in range(3_000)}
     records = read_all(bootstrap, topic, 3_000)
     assert Counter(record.value for record in records) == Counter(expected)
@@ -125,8 +126,8 @@ def test_a_new_topic_has_its_records_in_order_without_idempotence(bootstrap: str
 
 def test_without_idempotence(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, enable_idempotence=False) as producer:
-        assert producer.send(topic, b"x", partition=0).result(30).offset == 0
-        assert producer.send(topic, b"x", partition=0).result(30).offset == 1
+        assert producer.send(topic, b"x", partition=0).result(PATIENCE_S).offset == 0
+        assert producer.send(topic, b"x", partition=0).result(PATIENCE_S).offset == 1
 
 
 def test_sync_returns_when_it_is_acknowledged(bootstrap: str, topic: str) -> None:
@@ -147,7 +148,7 @@ def test_callbacks_come_with_metadata_and_their_errors_are_logged(
     with Producer(bootstrap_servers=bootstrap) as producer:
         producer.send(topic, b"a", partition=1, on_delivery=broken)
         producer.send(topic, b"b", partition=1, on_delivery=lambda metadata, error: seen.append((metadata, error)))
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         producer.close()
     assert [(metadata.offset, error) for metadata, error in seen if metadata] == [(1, None)]
     assert "from the callback" in caplog.text
@@ -163,7 +164,7 @@ def test_the_callback_of_a_batch_comes_once_for_all(bootstrap: str, topic: str) 
 
     with Producer(bootstrap_servers=bootstrap, max_request_size=2_000, batch_size=1_000) as producer:
         delivery = producer.send_batch(topic, [b"x" * 500] * 20, on_delivery=count)
-        assert finished.wait(30)
+        assert finished.wait(PATIENCE_S)
         assert delivery.done() and calls == [delivery]
         ranges = delivery.result(0)
     assert sum(each.record_count for each in ranges) == delivery.record_count == 20
@@ -186,7 +187,7 @@ def test_arrow_columns_arrive_as_they_are(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         # A slice, so that every buffer has an offset.
         both = pa.concat_tables([table, table]).combine_chunks()
-        producer.send_batch(topic, both.slice(4, 4)).result(30)
+        producer.send_batch(topic, both.slice(4, 4)).result(PATIENCE_S)
     rows = {record.timestamp: record for record in read_all(bootstrap, topic, 4)}
     assert [rows[t].key for t in (1_000, 2_000, 3_000, 4_000)] == [b"k0", None, b"k2", b"k3"]
     assert [rows[t].value for t in (1_000, 2_000, 3_000, 4_000)] == [b"v0", b"v1", None, b"v3"]
@@ -199,8 +200,8 @@ def test_a_topic_column_spreads_rows_over_topics(bootstrap: str, topic: str, adm
     admin.create_topic(other, 1, 1)
     table = pa.table({"topic": [topic, other, topic], "value": [b"0", b"1", b"2"]})
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_batch(None, table).result(30)
-        producer.send_batch(None, [{"topic": other, "value": b"3"}]).result(30)
+        producer.send_batch(None, table).result(PATIENCE_S)
+        producer.send_batch(None, [{"topic": other, "value": b"3"}]).result(PATIENCE_S)
     assert {record.value for record in read_all(bootstrap, topic, 2)} == {b"0", b"2"}
     assert [record.value for record in read_all(bootstrap, other, 2)] == [b"1", b"3"]
 
@@ -210,7 +211,7 @@ def test_columns_and_records_with_a_key_go_to_the_same_partition(bootstrap: str,
     with Producer(bootstrap_servers=bootstrap) as producer:
         for key in keys:
             producer.send(topic, b"record", key)
-        producer.send_batch(topic, pa.table({"key": keys, "value": [b"column"] * 200})).result(30)
+        producer.send_batch(topic, pa.table({"key": keys, "value": [b"column"] * 200})).result(PATIENCE_S)
     where: dict[bytes | None, set[int]] = {}
     for record in read_all(bootstrap, topic, 400):
         where.setdefault(record.key, set()).add(record.partition)
@@ -224,7 +225,7 @@ def test_records_without_key_are_spread(bootstrap: str, topic: str, partitioner:
     with Producer(bootstrap_servers=bootstrap, partitioner=partitioner) as producer:
         for _ in range(100):
             producer.send(topic, b"x")
-        producer.send_batch(topic, [b"y"] * 100).result(30)
+        producer.send_batch(topic, [b"y"] * 100).result(PATIENCE_S)
     for value in (b"x", b"y"):
         spread = Counter(record.partition for record in read_all(bootstrap, topic, 200) if record.value == value)
         assert len(spread) == 4 and sum(spread.values()) == 100
@@ -251,12 +252,12 @@ def test_batches_that_a_topic_finds_too_large_are_split(bootstrap: str, topic: s
             for number in range(100)
         ]
         whole = producer.send_batch(small, [b"%04d" % number * 50 for number in range(100, 150)])
-        offsets = [delivery.result(30).offset for delivery in deliveries]
-        assert sum(each.record_count for each in whole.result(30)) == 50
+        offsets = [delivery.result(PATIENCE_S).offset for delivery in deliveries]
+        assert sum(each.record_count for each in whole.result(PATIENCE_S)) == 50
         with pytest.raises(MessageTooLarge, match=r"small-0: the broker refused a batch of 1 records"):
-            producer.send(small, b"x" * 3_000).result(30)
+            producer.send(small, b"x" * 3_000).result(PATIENCE_S)
         # The sequence goes on after the refused record.
-        assert producer.send(small, b"after").result(30).offset == 150
+        assert producer.send(small, b"after").result(PATIENCE_S).offset == 150
     assert offsets == list(range(100))
     assert [metadata.offset for metadata in seen if metadata] == offsets
     values = [record.value for record in read_all(bootstrap, small, 151)]
@@ -277,9 +278,9 @@ def test_what_the_broker_refuses_fails_alone(bootstrap: str, topic: str, admin: 
     with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
         old = producer.send(strict, b"x", timestamp_ms=1)
         with pytest.raises(InvalidTimestamp) as refused:
-            old.result(30)
+            old.result(PATIENCE_S)
         assert str(refused.value).count("record 0:") == 1
-        assert producer.send(strict, b"y").result(30).offset == 0
+        assert producer.send(strict, b"y").result(PATIENCE_S).offset == 0
 
 
 def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
@@ -326,7 +327,7 @@ def test_flush_returns_when_the_callbacks_have_been_called(bootstrap: str, topic
     with Producer(bootstrap_servers=bootstrap) as producer:
         for count in range(1, 6):
             producer.send(topic, b"x", on_delivery=slowly)
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
             assert told == [None] * count
 
 
@@ -343,13 +344,13 @@ def test_failures_that_nobody_looks_at_are_logged_and_end_the_block(
         looked_at = producer.send(strict, b"y", partition=1, timestamp_ms=1)
         for _ in range(2):
             with pytest.raises(InvalidTimestamp):
-                looked_at.result(30)
-        producer.flush(30)
+                looked_at.result(PATIENCE_S)
+        producer.flush(PATIENCE_S)
         assert isinstance(told[0], InvalidTimestamp)
         # One of each partition in a call whose handle is asked, in one whose handle is not, and in one with a callback.
         records = [{"value": b"z", "partition": number, "timestamp": 1} for number in (0, 1)]
         with pytest.raises(InvalidTimestamp):
-            producer.send_batch(strict, records).result(30)
+            producer.send_batch(strict, records).result(PATIENCE_S)
         producer.send_batch(strict, records)
         producer.send_batch(strict, records, on_delivery=lambda handle: told.extend(handle.errors()))
     assert ended.value.record_count == 3 + 4 + 1 + 1
@@ -380,28 +381,28 @@ def test_failures_do_not_hide_the_error_of_the_block(
 
 def test_partitions_added_later_are_used(bootstrap: str, topic: str, admin: Admin) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send(topic, b"x", partition=0).result(30)
+        producer.send(topic, b"x", partition=0).result(PATIENCE_S)
         admin.create_partitions({topic: 6})
-        assert producer.send(topic, b"y", partition=5).result(30).partition == 5
+        assert producer.send(topic, b"y", partition=5).result(PATIENCE_S).partition == 5
 
 
 def test_columns_go_to_partitions_added_later(bootstrap: str, topic: str, admin: Admin) -> None:
     with Producer({"bootstrap.servers": bootstrap}) as producer:
-        producer.send_batch(topic, [b"before"]).result(30)
+        producer.send_batch(topic, [b"before"]).result(PATIENCE_S)
         count = len(admin.describe_topics([topic])[topic].partitions) + 1
         admin.create_partitions({topic: count})
-        producer.send_batch(topic, [{"value": b"after", "partition": count - 1}]).result(30)
+        producer.send_batch(topic, [{"value": b"after", "partition": count - 1}]).result(PATIENCE_S)
         with pytest.raises(UnknownTopicOrPartition, match=f"has partitions 0 to {count - 1}"):
             producer.send_batch(topic, [{"value": b"nowhere", "partition": count}])
 
 
 def test_partitions_added_later_are_found_without_any_error(bootstrap: str, topic: str, admin: Admin) -> None:
     """By the age of the metadata alone: every record goes to a partition that is where it was."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     with Producer(bootstrap_servers=bootstrap, metadata_max_age_ms=200, partitioner="round_robin") as producer:
-        producer.send(topic, b"before").result(10)
+        producer.send(topic, b"before").result(PATIENCE_S)
         admin.create_partitions({topic: 5})
-        while producer.send(topic, b"after").result(10).partition != 4:
+        while producer.send(topic, b"after").result(PATIENCE_S).partition != 4:
             assert time.monotonic() < deadline, "the fifth partition was never used"
 
 
@@ -417,7 +418,7 @@ def test_many_threads_share_a_producer(bootstrap: str, topic: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     values = [tuple(map(int, (record.value or b"").split())) for record in read_all(bootstrap, topic, 2_000)]
     assert len(set(values)) == len(values) == 2_000
     for thread in range(4):
@@ -450,7 +451,7 @@ def test_full_memory_blocks_then_fails(bootstrap: str, topic: str) -> None:
     ) as producer:
         for _ in range(50):
             producer.send(topic, b"x" * 400)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     assert len(read_all(bootstrap, topic, 50)) == 50
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import aiokafka
 import confluent_kafka
 
+from tests.patience import PATIENCE_S
+
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -23,14 +25,13 @@ _POLL_S = 0.05
 # kafka-python 3.0.12 throws away an answer that comes between two polls, and joins again
 # (BaseCoordinator.join_group_async, when _join_task is done): a rebalance more, with Apache Kafka as with us.
 _KAFKA_PYTHON_POLL_S = 1.0
-_PATIENCE_S = 30
 
 
 def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
     """Wait for a condition; AssertionError says what did not come (a callable: as it is then)."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited {_PATIENCE_S} s for {what() if callable(what) else what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what() if callable(what) else what}"
         time.sleep(0.01)
 
 
@@ -73,7 +74,7 @@ class GroupMember(threading.Thread):
     def leave(self) -> None:
         """Close the consumer, which leaves the group unless it is static."""
         self._leave.set()
-        self.join(_PATIENCE_S)
+        self.join(PATIENCE_S)
         assert not self.is_alive(), "the consumer does not close"
         if self.error is not None:
             raise self.error

@@ -14,6 +14,7 @@ from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroup
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 # No coordinator yet: loading, not available, not this one.
 NOT_YET = (14, 15, 16)
@@ -22,7 +23,7 @@ MEMBER_ID_REQUIRED = 79
 
 def find_coordinator(client: RawClient, group: str) -> None:
     """Wait until the broker coordinates the group."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while True:
         answer = client.call(FindCoordinatorRequest(key=group), 2)
         if answer.error_code == 0:

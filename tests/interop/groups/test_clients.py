@@ -16,6 +16,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.groups.group_clients import KINDS, Confluent, GroupMember, until
 from tests.interop.groups.group_peer import GroupPeer, find_coordinator
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 PARTITIONS = 4
 RECORDS = 100
@@ -49,7 +50,7 @@ def send(broker: BrokerProcess, topic: str, first: int) -> set[bytes]:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         for number, value in enumerate(values):
             producer.send(topic, value, partition=number % PARTITIONS)
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
     return set(values)
 
 

@@ -16,6 +16,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_tools import JavaTools
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -97,7 +98,7 @@ def test_a_group_with_a_member(broker: BrokerProcess, groups: Groups, admin: Adm
     consumer = OtherConsumer({**settings, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not consumer.assignment():
             assert time.monotonic() < deadline, "no assignment"
             consumer.poll(0.1)
@@ -139,7 +140,7 @@ def test_the_verifiable_consumer_takes_over_what_a_member_leaves(
     other = OtherConsumer({**settings, "enable.auto.commit": False})
     other.subscribe([topic])
     seen: list[tuple[int, int]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(seen) < 5:
         assert time.monotonic() < deadline, "nothing to read"
         record = other.poll(0.2)

@@ -28,6 +28,7 @@ from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.conftest import fetch_or_skip
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -153,7 +154,7 @@ class KafkaPython:
 
     def close(self) -> None:
         self._stopping = True
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._consumer.close()
 
 
@@ -202,7 +203,7 @@ class Java:
 
     def close(self) -> None:
         self._process.signal(signal.SIGTERM)
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
 
 
 KINDS: dict[str, type[Ours | Confluent | KafkaPython | Java]] = {

@@ -16,6 +16,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ def names(kind: str) -> list[bytes]:
 def with_our_producer(broker: BrokerProcess, topic: str) -> None:
     def send(producer: Producer, texts: list[bytes]) -> None:
         for delivery in [producer.send(topic, text, partition=0) for text in texts]:
-            delivery.result(20)
+            delivery.result(PATIENCE_S)
 
     # Small batches, so that some are in flight when the first is refused.
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0, batch_size=100) as idle:
@@ -71,7 +72,7 @@ def with_confluent(broker: BrokerProcess, topic: str) -> None:
         errors: list[object] = []
         for text in texts:
             producer.produce(topic, text, partition=0, on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert errors == [None] * len(texts)
 
     idle = producer()

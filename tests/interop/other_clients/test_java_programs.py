@@ -29,11 +29,11 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.conftest import fetch_or_skip
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(180)]
 
 # Starting such a program takes seconds even on an idle machine.
-PATIENCE_S = 60
 # The dead are missed soon, so that their successors need not wait.
 BROKER_SETTINGS = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 SESSION_MS = 2000

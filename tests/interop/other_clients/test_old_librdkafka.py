@@ -19,6 +19,7 @@ from spark_kafkalite.records.compression import CODECS
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.stored_codecs import stored_codecs
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -34,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def kcat(*arguments: str, input: bytes = b"") -> bytes:
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not installed (make setup-debian)")
-    return subprocess.run(["kcat", *arguments], input=input, capture_output=True, check=True, timeout=30).stdout
+    return subprocess.run(["kcat", *arguments], input=input, capture_output=True, check=True, timeout=PATIENCE_S).stdout
 
 
 @pytest.mark.debian

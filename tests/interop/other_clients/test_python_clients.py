@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.
@@ -37,7 +38,7 @@ def confluent_produce(bootstrap: str, topic: str, values: Values, **settings: ob
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **settings})
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == []
 
 
@@ -48,7 +49,7 @@ def confluent_consume(bootstrap: str, topic: str, count: int) -> Values:
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         values: Values = []
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while len(values) < count and time.monotonic() < until:
             for message in consumer.consume(500, 0.5):
                 assert message.error() is None
@@ -62,7 +63,7 @@ def kafka_python_produce(bootstrap: str, topic: str, values: Values, **settings:
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, **settings)
     try:
         pending = [producer.send(topic, value) for value in values]
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         for future in pending:
             future.get(10)
     finally:
@@ -76,7 +77,7 @@ def kafka_python_consume(bootstrap: str, topic: str, count: int) -> Values:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         values: Values = []
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while len(values) < count and time.monotonic() < until:
             for records in consumer.poll(timeout_ms=500).values():
                 values += [record.value for record in records]
@@ -109,7 +110,7 @@ def aiokafka_consume(bootstrap: str, topic: str, count: int) -> Values:
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
             values: Values = []
-            until = time.monotonic() + 30
+            until = time.monotonic() + PATIENCE_S
             while len(values) < count and time.monotonic() < until:
                 found = await consumer.getmany(partition, timeout_ms=500)
                 values += [record.value for record in found.get(partition, [])]
@@ -155,7 +156,7 @@ def test_what_one_client_sends_every_client_reads(broker: BrokerProcess, produce
 def test_confluent_admin_and_offsets(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics([NewTopic("administered", 3, 1, config={"retention.ms": "60000"})]).values():
-        future.result(10)
+        future.result(PATIENCE_S)
     described = admin.list_topics("administered", timeout=10).topics["administered"]
     assert sorted(described.partitions) == [0, 1, 2]
     assert all(part.leader == 1 for part in described.partitions.values())
@@ -170,7 +171,7 @@ def test_confluent_admin_and_offsets(broker: BrokerProcess) -> None:
     assert by_time[0].error is None
     consumer.close()
     for future in admin.delete_topics(["administered"]).values():
-        future.result(10)
+        future.result(PATIENCE_S)
     assert "administered" not in admin.list_topics(timeout=10).topics
 
 
@@ -216,7 +217,7 @@ def test_an_idempotent_producer_rides_out_kill_9(tmp_path: Path) -> None:
                 producer.produce("t", b"%d" % sent, on_delivery=lambda error, _: error and failures.append(error))
                 sent += 1
                 producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert failures == []
         assert confluent_consume(broker.bootstrap, "t", sent) == [b"%d" % number for number in range(sent)]
 
@@ -243,7 +244,7 @@ def test_a_consumer_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def _poll_until(consumer: confluent_kafka.Consumer, seen: Values, count: int) -> bool:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while len(seen) < count and time.monotonic() < until:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:

@@ -14,8 +14,7 @@ from spark_kafkalite.registry.znodes import CLUSTER_ID, decode_cluster_id
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-
-TIMEOUT_S = 30
+from tests.patience import PATIENCE_S
 
 
 def a_broker(directory: Path, number: int = 1, **settings: object) -> BrokerProcess:
@@ -29,7 +28,7 @@ def a_broker(directory: Path, number: int = 1, **settings: object) -> BrokerProc
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + TIMEOUT_S
+    until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, "it has not come"
         time.sleep(0.01)
@@ -38,7 +37,7 @@ def eventually(condition: Callable[[], object]) -> None:
 def produce(bootstrap: str, topic: str, *values: bytes) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         for value in values:
-            producer.send(topic, value, partition=0).result(TIMEOUT_S)
+            producer.send(topic, value, partition=0).result(PATIENCE_S)
 
 
 def read_in_group(bootstrap: str, count: int) -> list[bytes | None]:
@@ -75,10 +74,10 @@ def test_from_one_broker_to_three_and_back(tmp_path: Path) -> None:
                 assert admin.list_topics() == ["t"]
             assert read_in_group(first.bootstrap, 1) == [b"2"]
             store = open_zookeeper(registry.connect)
-            cluster_id = decode_cluster_id(store.get(CLUSTER_ID).result(TIMEOUT_S)[0])
+            cluster_id = decode_cluster_id(store.get(CLUSTER_ID).result(PATIENCE_S)[0])
             assert cluster_id in (first.data_dir / "meta.properties").read_text()
             with a_broker(tmp_path, 2, **connect) as second, a_broker(tmp_path, 3, **connect) as third:
-                assert store.children("/brokers/ids").result(TIMEOUT_S) == ["1", "2", "3"]
+                assert store.children("/brokers/ids").result(PATIENCE_S) == ["1", "2", "3"]
                 store.close()
                 # Any broker serves any client.
                 produce(third.bootstrap, "t", b"3")

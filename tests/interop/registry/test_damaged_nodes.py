@@ -20,10 +20,10 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(120)
 
-TIMEOUT_S = 15
 STATE = "/brokers/topics/t/partitions/0/state"
 LEADER_NOT_AVAILABLE = 5
 UNKNOWN_TOPIC = 3
@@ -39,7 +39,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
             admin.create_topic("u", 1, 1)
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
             for topic in ("t", "u"):
-                producer.send(topic, b"first", partition=0).result(10)
+                producer.send(topic, b"first", partition=0).result(PATIENCE_S)
         assert broker.stop() == 0
     return data
 
@@ -62,11 +62,11 @@ def write(data: Path, nodes: dict[str, bytes]) -> dict[str, bytes]:
     with RegistryProcess(data / "_registry") as registry:
         store = open_zookeeper(registry.connect)
         for path, content in nodes.items():
-            if store.exists(path).result(TIMEOUT_S) is None:
-                store.create(path, content, make_parents=True).result(TIMEOUT_S)
+            if store.exists(path).result(PATIENCE_S) is None:
+                store.create(path, content, make_parents=True).result(PATIENCE_S)
             else:
-                held[path] = store.get(path).result(TIMEOUT_S)[0]
-                store.set(path, content).result(TIMEOUT_S)
+                held[path] = store.get(path).result(PATIENCE_S)[0]
+                store.set(path, content).result(PATIENCE_S)
         store.close()
     return held
 
@@ -87,19 +87,19 @@ def metadata(broker: BrokerProcess, topic: str) -> tuple[int, dict[int, int]]:
 def served(broker: BrokerProcess, topic: str) -> list[bytes | None]:
     """Send one more record and return all."""
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        producer.send(topic, b"second", partition=0).result(10)
+        producer.send(topic, b"second", partition=0).result(PATIENCE_S)
     found: list[bytes | None] = []
     with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + PATIENCE_S
         while len(found) < 2 and time.monotonic() < until_s:
             found += [record.value for record in consumer.poll(timeout_ms=500)]
     return found
 
 
 def wait_for_metadata(broker: BrokerProcess, topic: str, wanted: tuple[int, dict[int, int]]) -> None:
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + PATIENCE_S
     while (found := metadata(broker, topic)) != wanted and time.monotonic() < until_s:
         time.sleep(0.05)
     assert found == wanted
@@ -129,7 +129,7 @@ def test_a_partition_whose_state_cannot_be_used_is_offline_and_all_others_are_se
     if said == "which cannot be read":
         # What it held is written again while the broker runs: it leads, and nothing is lost.
         store = open_zookeeper(broker.registry_connect)
-        store.set(STATE, held[STATE]).result(TIMEOUT_S)
+        store.set(STATE, held[STATE]).result(PATIENCE_S)
         store.close()
         wait_for_metadata(broker, "t", (0, {0: 0, 1: 0}))
         assert served(broker, "t") == [b"first", b"second"]
@@ -161,10 +161,10 @@ def test_a_topic_whose_node_cannot_be_read_keeps_its_logs(data: Path, broker: Br
     assert served(broker, "u") == [b"first", b"second"]
     assert (data / "t-0").is_dir()
     store = open_zookeeper(broker.registry_connect)
-    store.set("/brokers/topics/t", held["/brokers/topics/t"]).result(TIMEOUT_S)
+    store.set("/brokers/topics/t", held["/brokers/topics/t"]).result(PATIENCE_S)
     wait_for_metadata(broker, "t", (0, {0: 0, 1: 0}))
     assert served(broker, "t") == [b"first", b"second"]
-    store.set("/brokers/topics/u", b"junk").result(TIMEOUT_S)
+    store.set("/brokers/topics/u", b"junk").result(PATIENCE_S)
     store.close()
     broker.restart()
     # The other way out: it is deleted, and can be made again.
@@ -195,18 +195,18 @@ def test_other_nodes_that_cannot_be_read_cost_what_they_say_and_nothing_else(dat
     assert "/brokers/ids/7 holds" in said
     assert metadata(broker, "t") == (0, {0: 0, 1: 0})
     with Producer(bootstrap_servers=broker.bootstrap, enable_idempotence=False) as producer:
-        assert producer.send("u", b"second", partition=0).result(10).offset == 1
+        assert producer.send("u", b"second", partition=0).result(PATIENCE_S).offset == 1
     with (
         Producer(bootstrap_servers=broker.bootstrap, delivery_timeout_ms=1_000, request_timeout_ms=500) as producer,
         pytest.raises(Exception, match="u-0"),
     ):
-        producer.send("u", b"third", partition=0).result(10)
+        producer.send("u", b"third", partition=0).result(PATIENCE_S)
     assert f"{block} says that all producer ids" in broker.stderr_path.read_text()
     store = open_zookeeper(broker.registry_connect)
-    store.set(block, held[block]).result(TIMEOUT_S)
+    store.set(block, held[block]).result(PATIENCE_S)
     store.close()
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        assert producer.send("u", b"third", partition=0).result(10).offset == 2
+        assert producer.send("u", b"third", partition=0).result(PATIENCE_S).offset == 2
     assert broker.stop() == 0
 
 
@@ -219,7 +219,7 @@ def test_what_a_broker_cannot_be_without_is_named_and_made_again(data: Path, bro
     assert f"registry node {path} holds b'junk', which cannot be read" in said
     assert "kafkalite registry rebuild" in said
     command = [*broker._command()[:3], "registry", "rebuild", "--log-dirs", str(data), "--execute"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     broker.start()
     assert served(broker, "t") == [b"first", b"second"]

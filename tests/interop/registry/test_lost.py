@@ -22,6 +22,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -41,7 +42,7 @@ def fill(broker: BrokerProcess) -> None:
         admin.create_topic("u", 1, 1)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         for value in VALUES:
-            producer.send("t", value, partition=0).result(10)
+            producer.send("t", value, partition=0).result(PATIENCE_S)
 
 
 def values(broker: BrokerProcess, topic: str = "t", count: int = len(VALUES)) -> list[bytes | None]:
@@ -49,7 +50,7 @@ def values(broker: BrokerProcess, topic: str = "t", count: int = len(VALUES)) ->
     with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < until_s:
             found += [record.value for record in consumer.poll(timeout_ms=500)]
     return found
@@ -150,7 +151,7 @@ def test_an_older_copy_of_the_registry_is_refused_and_completed_from_the_logs(tm
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("newer", 1, 1)
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            producer.send("newer", b"kept").result(10)
+            producer.send("newer", b"kept").result(PATIENCE_S)
         broker.stop()
         shutil.rmtree(data / "_registry")
         shutil.copytree(copy, data / "_registry")
@@ -201,9 +202,11 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
             Consumer(**where, group_id="ours", auto_offset_reset="earliest") as consumer,
         ):
             consumer.subscribe(["t"])
-            sent = [producer.send("t", b"before %d" % number, partition=0).result(10).offset for number in range(5)]
+            sent = [
+                producer.send("t", b"before %d" % number, partition=0).result(PATIENCE_S).offset for number in range(5)
+            ]
             ours, theirs = [], []
-            until_s = time.monotonic() + 40
+            until_s = time.monotonic() + PATIENCE_S
 
             def read(count: int) -> None:
                 while (len(ours) < count or len(theirs) < count) and time.monotonic() < until_s:
@@ -229,7 +232,9 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
             assert all(epoch > before[2][number] for number, epoch in after[2].items())
             assert next_producer_id(broker) > used_id
             # The very producer goes on in its sequence, and the consumers at their positions.
-            sent += [producer.send("t", b"after %d" % number, partition=0).result(30).offset for number in range(5)]
+            sent += [
+                producer.send("t", b"after %d" % number, partition=0).result(PATIENCE_S).offset for number in range(5)
+            ]
             assert sent == list(range(10, 20))
             read(20)
         expected = (

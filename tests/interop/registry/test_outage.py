@@ -20,13 +20,13 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from tests.contract.forwarder import Forwarder
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30
 SESSION_MS = 2000
 PARTITIONS = 6
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     until_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until_s, "it has not come"
@@ -53,7 +53,7 @@ class Producing(threading.Thread):
                         producer.send("t", b"%d" % number, partition=partition) for partition in range(PARTITIONS)
                     ]
                     for partition, delivery in enumerate(deliveries):
-                        delivery.result(TIMEOUT_S)
+                        delivery.result(PATIENCE_S)
                         self.values[partition].append(b"%d" % number)
                         self.acknowledged_s[partition].append(time.monotonic())
                     self._ending.wait(0.01)
@@ -62,7 +62,7 @@ class Producing(threading.Thread):
 
     def end(self) -> None:
         self._ending.set()
-        self.join(TIMEOUT_S)
+        self.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
 
@@ -103,7 +103,7 @@ class Three:
         self.store: Store = open_zookeeper(self.registry.connect)
         stack.callback(lambda: self.store.close())
         eventually(self.all_in_sync)
-        data, _ = self.store.get(znodes.state_path("alone", 0)).result(TIMEOUT_S)
+        data, _ = self.store.get(znodes.state_path("alone", 0)).result(PATIENCE_S)
         leader = self.brokers[LeaderAndIsr.decode("alone", 0, data).leader - 1]
         self.client = stack.enter_context(RawClient(leader.bootstrap))
         self.producing = Producing(self.bootstrap)
@@ -112,7 +112,7 @@ class Three:
 
     def states(self) -> list[tuple[LeaderAndIsr, int]]:
         """Return each partition's state with the transaction that wrote it."""
-        found = [self.store.get(znodes.state_path("t", number)).result(TIMEOUT_S) for number in range(PARTITIONS)]
+        found = [self.store.get(znodes.state_path("t", number)).result(PATIENCE_S) for number in range(PARTITIONS)]
         return [(LeaderAndIsr.decode("t", number, data), stat.mzxid) for number, (data, stat) in enumerate(found)]
 
     def all_in_sync(self) -> bool:
@@ -123,7 +123,7 @@ class Three:
 
     def registered(self) -> list[int]:
         """Return the broker epochs of those that live."""
-        stats = [self.store.exists(znodes.broker_path(number)).result(TIMEOUT_S) for number in (1, 2, 3)]
+        stats = [self.store.exists(znodes.broker_path(number)).result(PATIENCE_S) for number in (1, 2, 3)]
         return [stat.czxid for stat in stats if stat is not None]
 
     def check_records(self) -> None:
@@ -134,7 +134,7 @@ class Three:
         with Consumer(bootstrap_servers=self.bootstrap) as consumer:
             consumer.assign([("t", number) for number in range(PARTITIONS)])
             consumer.seek_to_beginning()
-            until_s = time.monotonic() + TIMEOUT_S
+            until_s = time.monotonic() + PATIENCE_S
             while sum(map(len, found)) < expected and time.monotonic() < until_s:
                 for record in consumer.poll(timeout_ms=200):
                     found[record.partition].append(record.value)

@@ -23,12 +23,13 @@ from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry, Fault, expire_after, expire_before
 from tests.contract.forwarder import Forwarder
-from tests.interop.support.running_broker import TIMEOUT_S, RunningBroker, running_broker
+from tests.interop.support.running_broker import RunningBroker, running_broker
+from tests.patience import PATIENCE_S
 
 
 def run(work: Awaitable[None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(work, 90)
+        await asyncio.wait_for(work, PATIENCE_S)
 
     asyncio.run(bounded())
 
@@ -41,7 +42,7 @@ def registry(tmp_path: Path) -> Iterator[FakeRegistry]:
 
 def eventually(condition: Callable[[], object]) -> None:
     """Wait for what another thread does. Not in the broker's loop, which stands still meanwhile."""
-    until_s = time.monotonic() + TIMEOUT_S
+    until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, "it has not come"
         time.sleep(0.005)
@@ -62,7 +63,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> dict[int, list[bytes | N
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
         consumer.seek_to_beginning()
-        until_s = time.monotonic() + TIMEOUT_S
+        until_s = time.monotonic() + PATIENCE_S
         while sum(map(len, found.values())) < count and time.monotonic() < until_s:
             for record in consumer.poll(timeout_ms=500):
                 found[record.partition].append(record.value)
@@ -90,14 +91,14 @@ class Producing(threading.Thread):
                         value = b"%d" % len(self.sent[partition])
                         delivery = producer.send(self._topic, value, partition=partition)
                         self.sent[partition].append(value)
-                        delivery.result(TIMEOUT_S)
+                        delivery.result(PATIENCE_S)
                         self.acknowledged += 1
         except BaseException as error:
             self.error = error
 
     def end(self) -> None:
         self._ending.set()
-        self.join(TIMEOUT_S)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
         if self.error is not None:
             raise self.error
@@ -121,7 +122,7 @@ def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
 
 def produce(bootstrap: str, topic: str, value: bytes) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send(topic, value, partition=0).result(TIMEOUT_S)
+        producer.send(topic, value, partition=0).result(PATIENCE_S)
 
 
 def test_clients_go_on_over_sessions_that_are_lost(tmp_path: Path, registry: FakeRegistry) -> None:
@@ -165,7 +166,7 @@ def test_without_a_session_nothing_is_led_and_the_last_metadata_stands(tmp_path:
         address = running.bootstrap
         create(address, "t")
         with Admin(bootstrap_servers=address) as admin, Producer(bootstrap_servers=address) as producer:
-            producer.send("t", b"0", partition=0).result(TIMEOUT_S)
+            producer.send("t", b"0", partition=0).result(PATIENCE_S)
             registry.become_unreachable()
             registry.expire()
             eventually(lambda: registry._waiting)
@@ -177,10 +178,10 @@ def test_without_a_session_nothing_is_led_and_the_last_metadata_stands(tmp_path:
                 Producer(bootstrap_servers=address, request_timeout_ms=400, delivery_timeout_ms=500) as hasty_producer,
                 pytest.raises(KafkaliteError),
             ):
-                hasty_producer.send("t", b"never", partition=1).result(TIMEOUT_S)
+                hasty_producer.send("t", b"never", partition=1).result(PATIENCE_S)
             assert not late.done()
             registry.become_reachable()
-            late.result(TIMEOUT_S)
+            late.result(PATIENCE_S)
             admin.create_topic("yes", 1)
         assert read_all(address, "t", 2) == {0: [b"0", b"1"], 1: []}
 

@@ -27,8 +27,8 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.contract.forwarder import Forwarder
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 20
 SESSION_MS = 2000
 SERVERS = ["kafkalite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 
@@ -73,7 +73,7 @@ def observer(stack: contextlib.ExitStack, connect: str) -> Store:
 
 def registered(store: Store, number: int) -> BrokerRegistration | None:
     try:
-        data, _ = store.get(znodes.broker_path(number)).result(TIMEOUT_S)
+        data, _ = store.get(znodes.broker_path(number)).result(PATIENCE_S)
     except NoNode:
         return None
     return BrokerRegistration.decode(number, data)
@@ -81,11 +81,11 @@ def registered(store: Store, number: int) -> BrokerRegistration | None:
 
 def registered_as(store: Store, number: int) -> int | None:
     """Return the broker epoch of a registration."""
-    stat = store.exists(znodes.broker_path(number)).result(TIMEOUT_S)
+    stat = store.exists(znodes.broker_path(number)).result(PATIENCE_S)
     return None if stat is None else stat.czxid
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     until_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until_s, "it has not come"
@@ -101,7 +101,7 @@ def create(bootstrap: str, *topics: str) -> None:
 def produce(bootstrap: str, topic: str, *values: bytes) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         for value in values:
-            producer.send(topic, value).result(TIMEOUT_S)
+            producer.send(topic, value).result(PATIENCE_S)
 
 
 def read_all(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
@@ -147,11 +147,11 @@ def test_a_second_broker_with_the_same_id_says_whose_it_is(
 ) -> None:
     broker = stack.enter_context(a_broker(tmp_path / "a", connect))
     store = observer(stack, connect)
-    before = store.exists(znodes.broker_path(1)).result(TIMEOUT_S)
+    before = store.exists(znodes.broker_path(1)).result(PATIENCE_S)
     second = a_broker(tmp_path / "b", connect)
     with pytest.raises(ChildFailed, match=rf"is taken by the broker at {broker.bootstrap}.*an id of its own"):
         second.start()
-    assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
+    assert store.exists(znodes.broker_path(1)).result(PATIENCE_S) == before
     assert "broker.id=1 is still registered: waiting up to" in second.stderr_path.read_text()
     # Its new directory is not the first broker's for all that.
     second.overrides["broker.id"] = 2
@@ -175,7 +175,7 @@ def test_another_clusters_registry_and_an_emptied_one_are_refused(
     broker.overrides["zookeeper.connect"] = empty
     with pytest.raises(ChildFailed, match="no /cluster/id, so it is new or has been emptied"):
         broker.start()
-    assert observer(stack, empty).children("/").result(TIMEOUT_S) == []
+    assert observer(stack, empty).children("/").result(PATIENCE_S) == []
     broker.overrides["zookeeper.connect"] = mine
     broker.start()
     assert read_all(broker.bootstrap, "t", 1) == [b"0"]
@@ -200,7 +200,7 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     store = observer(stack, registry.connect)
     # Sessions that begin and end on the copy are transactions too: it has to be further behind than they bring it.
     for _ in range(100):
-        store.create("/n", sequential=True).result(TIMEOUT_S)
+        store.create("/n", sequential=True).result(PATIENCE_S)
     seen_zxid = store.seen_zxid
     eventually(lambda: note.exists() and int(note.read_text().split()[-1]) >= seen_zxid)
     store.close()
@@ -223,7 +223,7 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     registry.start()
     store = observer(stack, registry.connect)
     while store.seen_zxid < seen_zxid + 1000:
-        store.create("/n", sequential=True).result(TIMEOUT_S)
+        store.create("/n", sequential=True).result(PATIENCE_S)
     broker.resume()
     eventually(lambda: list(broker.data_dir.glob("t-0.*-stray")))
     assert broker.running
@@ -352,8 +352,8 @@ def test_a_registry_that_restarts_changes_nothing(tmp_path: Path, stack: context
     create(broker.bootstrap, "t")
     client = stack.enter_context(RawClient(broker.bootstrap))
     store = open_zookeeper(registry.connect)
-    before = store.exists(znodes.broker_path(1)).result(TIMEOUT_S)
-    state = store.exists(znodes.state_path("t", 0)).result(TIMEOUT_S)
+    before = store.exists(znodes.broker_path(1)).result(PATIENCE_S)
+    state = store.exists(znodes.state_path("t", 0)).result(PATIENCE_S)
     store.close()
     registry.kill() if how == "kill" else registry.stop()
     # Longer than a session.
@@ -365,8 +365,8 @@ def test_a_registry_that_restarts_changes_nothing(tmp_path: Path, stack: context
     # How soon is in test_outage.py.
     eventually(lambda: client.produce("t", make_batch([b"x"]), acks=1).error_code == 0)
     store = observer(stack, registry.connect)
-    assert store.exists(znodes.broker_path(1)).result(TIMEOUT_S) == before
-    assert store.exists(znodes.state_path("t", 0)).result(TIMEOUT_S) == state
+    assert store.exists(znodes.broker_path(1)).result(PATIENCE_S) == before
+    assert store.exists(znodes.state_path("t", 0)).result(PATIENCE_S) == state
     create(broker.bootstrap, "u")
 
 

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from spark_kafkalite import Admin, Consumer, Producer
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 60
 PARTITIONS = 4
 _ROWS = 400
 _VALUE = b"v" * 100
@@ -48,9 +48,9 @@ class NumberedLoad:
     def run_for(self, seconds: float) -> None:
         """Let the clients work. Raises what a client has raised."""
         until = time.monotonic() + seconds
-        self.wait_until(lambda: time.monotonic() > until, seconds + TIMEOUT_S)
+        self.wait_until(lambda: time.monotonic() > until, seconds + PATIENCE_S)
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Wait for the condition. Raises what a client has raised, and TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -66,7 +66,7 @@ class NumberedLoad:
         self._stop.set()
         with self._pool:
             for part in self._parts:
-                part.result(TIMEOUT_S)
+                part.result(PATIENCE_S)
         assert self.read == [self.sent] * PARTITIONS
 
     def _produce(self) -> None:

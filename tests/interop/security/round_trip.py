@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30
 PARTITIONS = 4
 _numbers = itertools.count(1)
 
@@ -38,7 +38,7 @@ def round_trip(settings: Mapping[str, object], count: int = 200) -> None:
 def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
     """Return the numbers in the records of each partition: ``count`` of them, or more if more come along."""
     found: dict[int, list[int]] = {}
-    until = time.monotonic() + TIMEOUT_S
+    until = time.monotonic() + PATIENCE_S
     while sum(map(len, found.values())) < count and time.monotonic() < until:
         for record in consumer.poll(500):
             assert record.value is not None

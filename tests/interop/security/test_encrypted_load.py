@@ -9,7 +9,8 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
 from tests.interop.security.numbered_load import NumberedLoad
-from tests.interop.security.round_trip import TIMEOUT_S, new_name
+from tests.interop.security.round_trip import new_name
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -33,7 +34,7 @@ def test_large_records(secure_kafka: SecureKafka, version: str, codec: str) -> N
         consumer.assign([(topic, 0)])
         found: list[bytes | None] = []
         while len(found) < len(values):
-            records = consumer.poll(TIMEOUT_S * 1000)
+            records = consumer.poll(int(PATIENCE_S * 1000))
             assert records
             found += [record.value for record in records]
     assert found == values
@@ -52,7 +53,7 @@ def test_many_partitions(secure_kafka: SecureKafka, codec: str) -> None:
     with Consumer(settings, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, number) for number in range(MANY)])
         while sum(map(len, found.values())) < 20 * MANY:
-            records = consumer.poll(TIMEOUT_S * 1000)
+            records = consumer.poll(int(PATIENCE_S * 1000))
             assert records
             for record in records:
                 assert record.value is not None

@@ -33,6 +33,7 @@ from spark_kafkalite.testing.secure_kafka import (
     User,
     jaas,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -52,7 +53,7 @@ def ask_as_admin(settings: Settings) -> None:
 def ask_as_producer(settings: Settings) -> None:
     producer = Producer(settings)
     try:
-        producer.send("a-topic", b"x").result(60)
+        producer.send("a-topic", b"x").result(PATIENCE_S)
     finally:
         producer.close(0)
 

@@ -17,7 +17,8 @@ from spark_kafkalite.errors import (
     TopicAuthorizationFailed,
 )
 from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, SecuredListener, SecureKafka
-from tests.interop.security.round_trip import TIMEOUT_S, new_name
+from tests.interop.security.round_trip import new_name
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -67,7 +68,7 @@ def refused(kind: type[KafkaliteError], *words: str) -> Iterator[None]:
 
 
 def poll(consumer: Consumer) -> None:
-    until = time.monotonic() + TIMEOUT_S
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         consumer.poll(500)
 
@@ -79,7 +80,7 @@ def test_a_topic_that_may_not_be_written(carol: Settings, bob: Settings, topic: 
             # Who may write no topic at all may not have a producer id either.
             kind = ClusterAuthorizationFailed if idempotent and settings is bob else TopicAuthorizationFailed
             with refused(kind, *([topic] if kind is TopicAuthorizationFailed else []), operation):
-                producer.send(topic, b"x").result(TIMEOUT_S)
+                producer.send(topic, b"x").result(PATIENCE_S)
             producer.close(0)
 
 

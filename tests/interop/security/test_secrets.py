@@ -22,6 +22,7 @@ from spark_kafkalite.testing.secure_kafka import (
     jaas,
 )
 from tests import canary
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -94,7 +95,7 @@ def test_clients_show_no_secret(secure_kafka: SecureKafka, monkeypatch, caplog, 
             Producer(settings) as producer,
             Consumer(settings, group_id=topic, auto_offset_reset="earliest") as consumer,
         ):
-            producer.send(topic, b"x").result(20)
+            producer.send(topic, b"x").result(PATIENCE_S)
             consumer.subscribe([topic])
             while not consumer.poll(500):
                 pass
@@ -117,7 +118,7 @@ def test_refused_clients_show_no_secret(secure_kafka: SecureKafka, caplog) -> No
         settings = secure_kafka.client_settings(listener, mechanism, wrong)
         with Producer(settings, max_block_ms=5_000, delivery_timeout_ms=40_000) as producer:
             with pytest.raises(KafkaliteError) as caught:
-                producer.send("secrets-refused", b"x").result(20)
+                producer.send("secrets-refused", b"x").result(PATIENCE_S)
             texts += canary.exception_texts(caught.value)
         with Consumer(settings, group_id="g") as consumer:
             consumer.subscribe(["secrets-refused"])

@@ -19,19 +19,19 @@ from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.partition_reader import read_task
 from spark_kafkalite.spark.read_plan import ReadPlan
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from tests.patience import PATIENCE_S
 
 A_BATCH = ReadMaxRows(4)
-TIMEOUT_S = 30
 
 
 def send(bootstrap: str, topic: str, *values: bytes) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_batch(topic, [{"value": value, "partition": 0} for value in values]).result(TIMEOUT_S)
+        producer.send_batch(topic, [{"value": value, "partition": 0} for value in values]).result(PATIENCE_S)
 
 
 def make_again(admin: Admin, topic: str) -> None:
     admin.delete_topics([topic])
-    until_s = time.monotonic() + TIMEOUT_S
+    until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return admin.create_topic(topic, 1, 1)

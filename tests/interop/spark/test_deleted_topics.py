@@ -26,6 +26,7 @@ from spark_kafkalite.spark.read_plan import ReadPlan
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -113,11 +114,11 @@ def test_a_topic_is_deleted_at_any_moment(broker: BrokerProcess, admin: Admin) -
         def send(name: str) -> None:
             value = b"%d" % len(sent[name])
             sent[name].append(value)
-            producer.send(f"{name}-stays", value).result(30)
+            producer.send(f"{name}-stays", value).result(PATIENCE_S)
 
         queries = []
         for name in names:
-            producer.send_batch(f"{name}-goes", [b"gone"] * 30).result(30)
+            producer.send_batch(f"{name}-goes", [b"gone"] * 30).result(PATIENCE_S)
             pattern = {"subscribePattern": f"^{name}-(stays|goes)$"}
             both = {"subscribe": f"{name}-stays,{name}-goes"}
             chosen = pattern if "subscribePattern" in name else both
@@ -152,7 +153,7 @@ def test_a_task_whose_topic_is_gone_loses_its_range(
     monkeypatch.setattr(partition_reader, "UNKNOWN_GRACE_S", 1.0)
     admin.create_topic("planned", 1)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        producer.send_batch("planned", [b"x"] * 5).result(30)
+        producer.send_batch("planned", [b"x"] * 5).result(PATIENCE_S)
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "planned"}
     strict, lossy = (reader_options({**given, "failOnDataLoss": each}) for each in ("true", "false"))
     (task,) = KafkaliteBatchReader(strict, READ_SCHEMA).partitions()
@@ -197,7 +198,7 @@ def test_some_topics_may_be_gone_at_load_only_where_data_may_be_lost(
     stream = KafkaliteStreamReader(reader_options(lossy), READ_SCHEMA)
     stream.prepareForTriggerAvailableNow()
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        producer.send("there", b"x").result(30)
+        producer.send("there", b"x").result(PATIENCE_S)
     going_on = KafkaliteStreamReader(reader_options(lossy), READ_SCHEMA)
     end = going_on.latestOffset({"there": {"0": 0}, "was-there": {"0": 5}}, ReadAllAvailable())
     assert end == {"there": {"0": 1}}

@@ -22,6 +22,7 @@ from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from tests.patience import PATIENCE_S
 
 FIRST, END = 3, 9
 
@@ -36,7 +37,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def bounded(bootstrap: str, topic: str, admin: Admin) -> str:
     """A topic whose first partition holds [3, 9), and its others nothing."""
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_batch(topic, [{"value": b"x", "partition": 0} for _ in range(END)]).result(20)
+        producer.send_batch(topic, [{"value": b"x", "partition": 0} for _ in range(END)]).result(PATIENCE_S)
     admin.delete_records({TopicPartition(topic, 0): FIRST})
     return topic
 

@@ -24,9 +24,9 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from tests.patience import PATIENCE_S
 
 ALL = ReadAllAvailable()
-TIMEOUT_S = 30
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def given(bootstrap: str, topics: str, **options: str) -> dict[str, str]:
 
 def send(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_batch(topic, [{"value": b"x", "partition": partition} for _ in range(count)]).result(TIMEOUT_S)
+        producer.send_batch(topic, [{"value": b"x", "partition": partition} for _ in range(count)]).result(PATIENCE_S)
 
 
 class Stream:
@@ -70,7 +70,7 @@ class Stream:
 
     def until(self, expected: list[str]) -> None:
         """Go on until batches have had exactly these ranges, one after the other."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         found: list[str] = []
         while found != expected:
             assert time.monotonic() < deadline, found
@@ -95,7 +95,7 @@ def test_new_partitions_begin_where_the_option_says(
     send(bootstrap, topic, 3, partition=4)
     # What had been there when the partition was seen first is read, or is not; what comes later is.
     seen = [f"{topic}-4[{first}, 3)"] if first < 3 else []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while "4" not in stream.offset[topic]:
         assert time.monotonic() < deadline
         assert stream.batch() in ([], seen)
@@ -139,13 +139,13 @@ def test_a_missing_topic_is_waited_for(
     )
     waiting.start()
     said = f"topic {late} does not exist, and is read when it does"
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while said not in warnings.messages:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert waiting.is_alive()
     admin.create_topic(late, 1, 1)
-    waiting.join(TIMEOUT_S)
+    waiting.join(PATIENCE_S)
     assert planned == [[]]
 
 

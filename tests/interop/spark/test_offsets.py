@@ -35,6 +35,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -155,13 +156,13 @@ def fill(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         for _ in range(count):
             producer.send(topic, b"x", partition=partition)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
 
 
 def make_again(bootstrap: str, topic: str, count: int) -> None:
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.delete_topics([topic])
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while True:
             try:
                 admin.create_topic(topic, 1)
@@ -179,7 +180,7 @@ def make_again_with_offsets(request: pytest.FixtureRequest, bootstrap: str, grou
     def make(topic: str, count: int) -> None:
         before = fetch_offsets(group, None, soon())
         make_again(bootstrap, topic, count)
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while forgets and fetch_offsets(group, None, soon()):
             assert time.monotonic() < until
         commit_offsets(group, before, deadline=soon())
@@ -331,7 +332,7 @@ def test_offsets_that_were_forgotten_with_their_topic_are_told_of(apache_kafka, 
     query = Query(bootstrap, topic, groupId=group.group_id)
     query.available_now()
     make_again(bootstrap, topic, 8)
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while committed(group):
         assert time.monotonic() < until
     assert query.available_now() == {TopicPartition(topic, 0): (5, 8)}
@@ -427,7 +428,7 @@ def test_a_commit_of_a_topic_that_was_made_again_is_no_start(bootstrap, admin, g
 
 
 def in_zookeeper(nodes: ZooKeeperStore, group: CoordinatorLink, topic: str) -> bytes:
-    return nodes.get(offset_path(group.group_id, topic, 0)).result(30)[0]
+    return nodes.get(offset_path(group.group_id, topic, 0)).result(PATIENCE_S)[0]
 
 
 def test_both_places_are_committed_to_and_the_larger_offset_is_the_start(bootstrap, topic, group, ensemble, nodes):
@@ -440,7 +441,7 @@ def test_both_places_are_committed_to_and_the_larger_offset_is_the_start(bootstr
     query.available_now()
     assert (committed(group)[f"{topic}-0"], in_zookeeper(nodes, group, topic)) == (7, b"7")
     fill(bootstrap, topic, 2)
-    nodes.set(offset_path(group.group_id, topic, 0), encode_offset(8)).result(30)
+    nodes.set(offset_path(group.group_id, topic, 0), encode_offset(8)).result(PATIENCE_S)
     start = Query(bootstrap, topic, **{**options, "startingOffsets": "committed"})
     assert start.available_now() == {TopicPartition(topic, 0): (8, 9)}
 
@@ -453,7 +454,7 @@ def test_zookeeper_alone(bootstrap, topic, group, ensemble, nodes, warnings):
     assert committed(group) == {}
     assert in_zookeeper(nodes, group, topic) == b"5"
     # Never back, and a rewind that was asked for.
-    nodes.set(offset_path(group.group_id, topic, 0), encode_offset(50)).result(30)
+    nodes.set(offset_path(group.group_id, topic, 0), encode_offset(50)).result(PATIENCE_S)
     query.available_now()
     assert in_zookeeper(nodes, group, topic) == b"50"
     assert "is ahead of this query" in warnings.text

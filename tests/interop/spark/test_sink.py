@@ -18,10 +18,10 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import writer_options
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+from tests.patience import PATIENCE_S
 
 SCHEMA = StructType().add("key", "string").add("value", "binary").add("partition", "integer").add("not ours", "double")
 PARTITIONS = 4
-TIMEOUT_S = 30
 
 
 def rows(*given: tuple[str | None, bytes | None, int | None]) -> pa.RecordBatch:
@@ -50,14 +50,14 @@ def written(bootstrap: str, topic: str, count: int) -> list[Record]:
         consumer.seek_to_beginning()
         found: list[Record] = []
         while len(found) < count:
-            found += consumer.poll(TIMEOUT_S * 1000)
+            found += consumer.poll(int(PATIENCE_S * 1000))
     return found
 
 
 def test_a_partition_is_taken_and_where_it_is_null_the_key_decides(bootstrap: str, topic: str) -> None:
     keys = [f"key-{number}" for number in range(40)]
     with Producer(bootstrap_servers=bootstrap) as producer:
-        by_key = {key: producer.send(topic, b"", key.encode()).result(TIMEOUT_S).partition for key in keys}
+        by_key = {key: producer.send(topic, b"", key.encode()).result(PATIENCE_S).partition for key in keys}
     assert set(by_key.values()) == set(range(PARTITIONS))
     chosen = [3 if number % 2 else None for number in range(len(keys))]
     sent = rows(*[(key, b"v", partition) for key, partition in zip(keys, chosen, strict=True)])

@@ -26,9 +26,9 @@ from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.partition_reader import MAX_ROWS, read_task
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
 
 COUNT = 9
-TIMEOUT_S = 30
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def send(bootstrap: str, topic: str, rows: list[dict[str, Any]]) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_batch(topic, [{"partition": 0, **row} for row in rows]).result(TIMEOUT_S)
+        producer.send_batch(topic, [{"partition": 0, **row} for row in rows]).result(PATIENCE_S)
 
 
 def plan(bootstrap: str, topic: str, **given: str) -> ReadPlan:
@@ -142,7 +142,7 @@ def test_offsets_that_compaction_took_are_no_loss(
         rows = [{"key": b"%d" % (number % 7), "value": b"%d" % number + b"x" * 100} for number in range(2_000)]
         for first in range(0, len(rows), 100):
             send(broker.bootstrap, "compacted", rows[first : first + 100])
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             found = read(broker.bootstrap, "compacted", 0, len(rows))
             if len(found) < len(rows) // 2:

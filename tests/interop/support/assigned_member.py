@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer
 
-_PATIENCE_S = 30
+from tests.patience import PATIENCE_S
 
 
 @contextlib.contextmanager
@@ -17,7 +17,7 @@ def assigned_member(bootstrap: str, group: str, topic: str, **settings: str) -> 
     named = {name.replace("_", "."): value for name, value in settings.items()}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **named})
     consumer.subscribe([topic])
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while not consumer.assignment():
             assert time.monotonic() < deadline, "the consumer was not assigned its partitions"

@@ -17,13 +17,13 @@ import confluent_kafka
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.model import TimestampType
 from tests.interop.support.records import Read, Sent
+from tests.patience import PATIENCE_S
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
-_TIMEOUT_S = 30
 _APPEND_TIME = 1
 
 
@@ -42,9 +42,9 @@ def ours_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, ac
             )
             for each in records
         ]
-        producer.flush(_TIMEOUT_S)
+        producer.flush(PATIENCE_S)
         for delivery in sent:
-            delivery.result(_TIMEOUT_S)
+            delivery.result(PATIENCE_S)
 
 
 def ours_read(bootstrap: str, topic: str, count: int) -> list[Read]:
@@ -52,7 +52,7 @@ def ours_read(bootstrap: str, topic: str, count: int) -> list[Read]:
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
-        until = time.monotonic() + _TIMEOUT_S
+        until = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < until:
             found += [
                 Read(
@@ -91,7 +91,7 @@ def confluent_produce(bootstrap: str, topic: str, records: list[Sent], codec: st
             headers=list(record.headers) or None,
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(_TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == []
 
 
@@ -103,7 +103,7 @@ def confluent_read(bootstrap: str, topic: str, count: int) -> list[Read]:
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        until = time.monotonic() + _TIMEOUT_S
+        until = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < until:
             for message in consumer.consume(count, 0.05):
                 assert message.error() is None, message.error()
@@ -141,9 +141,9 @@ def kafka_python_produce(
             )
             for each in records
         ]
-        producer.flush(_TIMEOUT_S)
+        producer.flush(PATIENCE_S)
         for future in pending:
-            future.get(_TIMEOUT_S)
+            future.get(PATIENCE_S)
     finally:
         producer.close(5)
 
@@ -157,7 +157,7 @@ def kafka_python_read(bootstrap: str, topic: str, count: int) -> list[Read]:
         partition = kafka.TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        until = time.monotonic() + _TIMEOUT_S
+        until = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < until:
             for records in consumer.poll(timeout_ms=500).values():
                 found += [
@@ -194,7 +194,7 @@ def aiokafka_produce(bootstrap: str, topic: str, records: list[Sent], codec: str
                 )
                 for each in records
             ]
-            await asyncio.wait_for(asyncio.gather(*futures), _TIMEOUT_S)
+            await asyncio.wait_for(asyncio.gather(*futures), PATIENCE_S)
         finally:
             await producer.stop()
 
@@ -216,7 +216,7 @@ def aiokafka_read(bootstrap: str, topic: str, count: int) -> list[Read]:
             partition = aiokafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
-            until = time.monotonic() + _TIMEOUT_S
+            until = time.monotonic() + PATIENCE_S
             while len(found) < count and time.monotonic() < until:
                 for records in (await consumer.getmany(partition, timeout_ms=500)).values():
                     found += [

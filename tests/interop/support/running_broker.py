@@ -11,8 +11,7 @@ from pathlib import Path
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.registry.cluster.membership import OpenStore
-
-TIMEOUT_S = 20
+from tests.patience import PATIENCE_S
 
 
 class RunningBroker:
@@ -52,7 +51,7 @@ async def running_broker(
     ends = asyncio.ensure_future(running.run())
     ready = asyncio.ensure_future(running.ready.wait())
     try:
-        await asyncio.wait((ends, ready), timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((ends, ready), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         if ends.done():
             raise AssertionError(f"the broker ended: {ends.result()}")
         assert ready.done(), "the broker is not ready in time"
@@ -60,5 +59,5 @@ async def running_broker(
     finally:
         ready.cancel()
         running.broker.stop()
-        code = await asyncio.wait_for(ends, TIMEOUT_S)
+        code = await asyncio.wait_for(ends, PATIENCE_S)
     assert code == 0
