@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from spark_kafkalite import Admin, Producer
@@ -19,7 +16,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 
 def test_a_topics_life(admin: Admin) -> None:
@@ -51,6 +48,7 @@ def test_settings_say_where_they_come_from(admin: Admin) -> None:
 
 
 def test_settings_are_altered_one_by_one_or_all(admin: Admin) -> None:
+    """Our broker answers when it obeys; Apache Kafka's has to catch up with its controller first."""
     name = "with-altered-settings"
     admin.create_topic(name, 1, 1, {"retention.ms": "777000"}, if_not_exists=True)
     changes = [
@@ -61,40 +59,37 @@ def test_settings_are_altered_one_by_one_or_all(admin: Admin) -> None:
     admin.incremental_alter_configs(changes, topic=name, validate_only=True)
     assert own_settings(admin, name) == {"retention.ms": "777000"}
     admin.incremental_alter_configs(changes, topic=name)
-    wait_for(lambda: own_settings(admin, name) == {"cleanup.policy": "delete,compact", "segment.ms": "60000"})
+    wait_until(
+        lambda: own_settings(admin, name) == {"cleanup.policy": "delete,compact", "segment.ms": "60000"},
+        "the change to show",
+    )
     admin.incremental_alter_configs([ConfigChange("cleanup.policy", "subtract", "delete")], topic=name)
-    wait_for(lambda: own_settings(admin, name)["cleanup.policy"] == "compact")
+    wait_until(lambda: own_settings(admin, name)["cleanup.policy"] == "compact", "the change to show")
     described = admin.describe_configs(topic=name, include_synonyms=True)["cleanup.policy"]
     assert (described.value, described.source, described.kind) == ("compact", "topic", "list")
     assert [(each.value, each.source) for each in described.synonyms] == [("compact", "topic"), ("delete", "default")]
     admin.alter_configs({"flush.ms": "50000"}, topic=name)
-    wait_for(lambda: own_settings(admin, name) == {"flush.ms": "50000"})
+    wait_until(lambda: own_settings(admin, name) == {"flush.ms": "50000"}, "the change to show")
 
 
 def test_a_brokers_settings_go_before_those_of_all_brokers(admin: Admin) -> None:
     retention = "log.retention.ms"
     admin.incremental_alter_configs([ConfigChange(retention, "set", "888000")], all_brokers=True)
     admin.incremental_alter_configs([ConfigChange(retention, "set", "999000")], broker_id=1)
-    wait_for(lambda: retention in admin.describe_configs(all_brokers=True))
+    wait_until(lambda: retention in admin.describe_configs(all_brokers=True), "the change to show")
     assert admin.describe_configs(all_brokers=True)[retention].value == "888000"
 
     def sources() -> list[tuple[str | None, str]]:
         synonyms = admin.describe_configs(broker_id=1, include_synonyms=True)[retention].synonyms
         return [(each.value, each.source) for each in synonyms if each.source != "default"]
 
-    wait_for(lambda: sources() == [("999000", "dynamic broker"), ("888000", "dynamic default broker")])
+    wait_until(
+        lambda: sources() == [("999000", "dynamic broker"), ("888000", "dynamic default broker")], "the change to show"
+    )
     admin.incremental_alter_configs([ConfigChange(retention, "delete")], broker_id=1)
-    wait_for(lambda: sources() == [("888000", "dynamic default broker")])
+    wait_until(lambda: sources() == [("888000", "dynamic default broker")], "the change to show")
     admin.incremental_alter_configs([ConfigChange(retention, "delete")], all_brokers=True)
-    wait_for(lambda: sources() == [])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until Apache Kafka's broker has caught up with its controller; ours answers when it obeys."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
+    wait_until(lambda: sources() == [], "the change to show")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +149,7 @@ def test_of_several_topics_the_good_ones_are_made(admin: Admin) -> None:
     with pytest.raises(TopicAlreadyExists, match="several-1"):
         admin.create_topics([NewTopic("several-1", 1, 1), NewTopic("several-2", 1, 1)])
     # A broker of Apache Kafka hears of it a moment later; of what failed in part the client awaits nothing.
-    wait_for(lambda: "several-2" in admin.list_topics())
+    wait_until(lambda: "several-2" in admin.list_topics(), "the new topics to be listed")
     admin.delete_topics(["several-2"])
 
 

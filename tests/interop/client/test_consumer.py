@@ -17,8 +17,9 @@ from spark_kafkalite.errors import ClosedError, ConfigError, OffsetOutOfRange, U
 from spark_kafkalite.model import TimestampType, TopicPartition
 from spark_kafkalite.records import layout
 from spark_kafkalite.testing.batches import make_batch
+from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 START_MS = 1_700_000_000_000
 
@@ -43,11 +44,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 def take(consumer: Consumer, count: int, max_records: int | None = None) -> list[Record]:
-    records: list[Record] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(records) < count and time.monotonic() < deadline:
-        records += consumer.poll(500, max_records)
-    return records
+    return collected(lambda: consumer.poll(500, max_records), count)
 
 
 def values(records: list[Record]) -> list[int]:
@@ -67,11 +64,11 @@ def test_records_come_in_order_and_as_many_as_asked(consumer: Consumer, filled: 
     assert consumer.high_watermark((filled, 0)) == 1_000
 
 
-def test_poll_returns_at_once_when_there_is_nothing(consumer: Consumer, filled: str) -> None:
+def test_a_poll_with_nothing_to_give_waits_for_its_time(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 3)])
     started = time.monotonic()
     assert consumer.poll(200) == []
-    assert 0.15 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.15
 
 
 def test_a_waiting_poll_gets_what_arrives(consumer: Consumer, filled: str, bootstrap: str) -> None:
@@ -115,13 +112,15 @@ def test_offsets_can_be_looked_up(consumer: Consumer, filled: str) -> None:
 
 def test_columns_are_those_of_the_spark_source(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 1)])
-    batches = []
-    deadline = time.monotonic() + PATIENCE_S
-    while sum(batch.num_rows for batch in batches) < 100 and time.monotonic() < deadline:
-        batch = consumer.poll_columns(500, max_rows=30)
-        if batch is not None:
-            assert batch.num_rows <= 30
+    batches: list[pa.RecordBatch] = []
+
+    def all_read() -> bool:
+        if (batch := consumer.poll_columns(500, max_rows=30)) is not None:
             batches.append(batch)
+        return sum(batch.num_rows for batch in batches) >= 100
+
+    wait_until(all_read, lambda: f"100 rows in {[batch.num_rows for batch in batches]}", poll_s=0)
+    assert max(batch.num_rows for batch in batches) <= 30
     table = pa.Table.from_batches(batches)
     assert table.schema.names == [
         "key",
@@ -230,10 +229,9 @@ def test_unknown_partitions_are_named(consumer: Consumer, filled: str) -> None:
 def test_closing_from_another_thread_ends_a_poll(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 3)])
     threading.Timer(0.3, consumer.close).start()
-    started = time.monotonic()
     with pytest.raises(ClosedError):
-        consumer.poll(30_000)
-    assert time.monotonic() - started < 5
+        # Longer than this test may take.
+        consumer.poll(600_000)
     with pytest.raises(ClosedError):
         consumer.assign([])
 
@@ -241,9 +239,8 @@ def test_closing_from_another_thread_ends_a_poll(consumer: Consumer, filled: str
 def test_waking_up_ends_a_poll_with_nothing(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 3)])
     threading.Timer(0.3, consumer.wakeup).start()
-    started = time.monotonic()
-    assert consumer.poll(30_000) == []
-    assert time.monotonic() - started < 5
+    # Longer than this test may take.
+    assert consumer.poll(600_000) == []
 
 
 def test_small_fetches_and_little_memory_lose_nothing(bootstrap: str, filled: str) -> None:

@@ -23,6 +23,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 _numbers = itertools.count()
@@ -53,7 +54,7 @@ def coordinator(cluster: ClusterClient) -> CoordinatorLink:
 
 
 def soon() -> Deadline:
-    return Deadline.after_ms(30_000)
+    return Deadline.after_ms(1000 * PATIENCE_S)
 
 
 def test_committed_offsets_come_back_with_their_texts_and_epochs(coordinator: CoordinatorLink, topic: str) -> None:

@@ -23,7 +23,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from tests.interop.support.assigned_member import assigned_member
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 _numbers = itertools.count()
 
@@ -164,10 +164,8 @@ def test_the_age_is_that_of_the_next_record_not_of_a_marker(apache_kafka: Apache
         producer.produce(marked.topic, b"in a transaction", partition=0)
         producer.commit_transaction()
         # Record, marker: what comes after the record is no record. Markers are written after the commit was answered.
-        deadline = time.monotonic() + PATIENCE_S
-        while (lag := admin.lag_behind({marked: 1})[marked]).log_end_offset != 2:
-            assert time.monotonic() < deadline, lag
-            time.sleep(0.02)
+        wait_until(lambda: admin.lag_behind({marked: 1})[marked].log_end_offset == 2, "the marker to be written")
+        lag = admin.lag_behind({marked: 1})[marked]
         assert (lag.records, lag.age_ms) == (1, None)
         with Producer(bootstrap_servers=bootstrap) as ours:
             ours.send(marked.topic, b"x", partition=0, timestamp_ms=now_ms - 500_000)

@@ -10,7 +10,6 @@ import pytest
 
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.model import TopicPartition
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -90,14 +89,13 @@ def test_an_iteration_follows_seeks_pauses_and_polls(reader: Callable[..., Consu
 def test_a_slow_iteration_commits_what_is_done_meanwhile(
     reader: Callable[..., Consumer], filled: TopicPartition
 ) -> None:
-    deadline = time.monotonic() + PATIENCE_S
     with reader(auto_commit_interval_ms=50) as consumer:
         for record in consumer:
             found = consumer.committed([filled])[filled]
             if found is not None:
                 assert found.offset <= record.offset, "the record in hand is not done"
                 break
-            assert record.offset < RECORDS - 1 and time.monotonic() < deadline
+            assert record.offset < RECORDS - 1
             time.sleep(0.05)  # what the program does with a record
 
 

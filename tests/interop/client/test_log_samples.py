@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +13,7 @@ from spark_kafkalite.client.consume.log_samples import SAMPLE_BYTES, LogSample, 
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import TopicPartition
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def cluster(bootstrap: str) -> Iterator[ClusterClient]:
 
 
 def soon() -> Deadline:
-    return Deadline.after_ms(30_000)
+    return Deadline.after_ms(1000 * PATIENCE_S)
 
 
 def fill(bootstrap: str, partition: TopicPartition, values: list[bytes], **settings: object) -> None:
@@ -38,7 +39,7 @@ def test_a_sample_is_what_lies_in_the_log_from_an_offset_on(
 ) -> None:
     partition = TopicPartition(topic, 0)
     for size in (100, 300):
-        fill(bootstrap, partition, [os.urandom(size) for _ in range(50)])
+        fill(bootstrap, partition, [random.randbytes(size) for _ in range(50)])
     (sample,) = log_samples(cluster, {partition: 0}, soon()).values()
     assert sample[:2] == (0, 100)
     assert 50 * 400 < sample.size_bytes < 50 * 420 + 200
@@ -65,7 +66,7 @@ def test_batches_above_the_size_of_a_sample_come_one_by_one(
     admin.create_topic("large-batches", 6, 1)
     partitions = [TopicPartition("large-batches", number) for number in range(6)]
     for partition in partitions[:5]:
-        fill(bootstrap, partition, [os.urandom(SAMPLE_BYTES + 100 * partition.partition)] * 2)
+        fill(bootstrap, partition, [random.randbytes(SAMPLE_BYTES + 100 * partition.partition)] * 2)
     found = log_samples(cluster, dict.fromkeys(partitions, 0), soon())
     assert sorted(found) == partitions[:5]
     for partition, sample in found.items():
@@ -75,7 +76,7 @@ def test_batches_above_the_size_of_a_sample_come_one_by_one(
 
 def test_offsets_below_the_log_count_as_empty(bootstrap: str, admin: Admin, cluster: ClusterClient, topic: str) -> None:
     partition = TopicPartition(topic, 0)
-    fill(bootstrap, partition, [os.urandom(100) for _ in range(20)])
+    fill(bootstrap, partition, [random.randbytes(100) for _ in range(20)])
     (whole,) = log_samples(cluster, {partition: 0}, soon()).values()
     admin.delete_records({partition: 10})
     (left,) = log_samples(cluster, {partition: 0}, soon()).values()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -98,13 +97,17 @@ def filled(bootstrap: str, topic: str) -> str:
     return topic
 
 
-def until(condition: Callable[[], Any], members: Sequence[Member], timeout_s: float = 20) -> None:
+def until(condition: Callable[[], Any], members: Sequence[Member]) -> None:
     """Let the members poll in turn until the condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, [member.told for member in members]
+
+    def holds() -> bool:
+        if condition():
+            return True
         for member in members:
             member.poll()
+        return False
+
+    wait_until(holds, lambda: f"the group to get there; its members heard {[one.told for one in members]}", poll_s=0)
 
 
 def partitions(topic: str, *numbers: int) -> list[TopicPartition]:
@@ -143,18 +146,16 @@ def test_a_member_reads_everything_and_the_next_one_goes_on_where_it_stopped(gro
 
 
 def test_members_share_the_partitions_and_get_those_of_one_that_leaves(group: Group, filled: str) -> None:
-    first = group.member().subscribe([filled])
+    # It says that it leaves: its session lasts longer than this test may.
+    first = group.member(session_timeout_ms=600_000).subscribe([filled])
     until(lambda: first.assignment(), [first])
     second = group.member().subscribe([filled])
     until(settled(4, [first, second]), [first, second])
     assert first.told[1:] == [("revoked", partitions(filled, 0, 1, 2, 3)), ("assigned", sorted(first.assignment()))]
     assert not first.assignment() & second.assignment()
-    started = time.monotonic()
     first.consumer.close()
     assert first.told[-1] == ("revoked", sorted(first.told[2][1]))
     until(settled(4, [second]), [second])
-    # It said that it leaves: its session would have lasted for half a minute.
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
@@ -430,14 +431,13 @@ def test_wakeup_and_close_reach_a_poll_that_waits_for_the_group(group: Group, to
     until(lambda: member.assignment(), [member])
     timer = threading.Timer(0.2, member.consumer.wakeup)
     timer.start()
-    started = time.monotonic()
-    assert member.consumer.poll(60_000) == []
-    assert time.monotonic() - started < 30
+    # Longer than this test may take.
+    assert member.consumer.poll(600_000) == []
     timer.join()
     closer = threading.Timer(0.2, member.consumer.close)
     closer.start()
     with pytest.raises(ClosedError):
-        member.consumer.poll(60_000)
+        member.consumer.poll(600_000)
     closer.join()
     assert member.told[-1] == ("revoked", partitions(topic, 0, 1, 2, 3))
     with pytest.raises(ClosedError):
@@ -493,13 +493,15 @@ def test_a_rebalance_can_be_asked_for(group: Group, topic: str) -> None:
 def test_columns_of_all_members_are_everything(group: Group, filled: str) -> None:
     members = [group.member(partition_assignment_strategy="cooperative-sticky").subscribe([filled]) for _ in range(2)]
     rows: list[tuple[int, int]] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(rows) < 4 * PER_PARTITION:
-        assert time.monotonic() < deadline
+
+    def all_read() -> bool:
         for member in members:
             batch = member.consumer.poll_columns(20)
             if batch is not None:
-                rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+                rows.extend(zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True))
+        return len(rows) >= 4 * PER_PARTITION
+
+    wait_until(all_read, lambda: f"all rows, of which {len(rows)} came", poll_s=0)
     assert sorted(rows) == list(itertools.product(range(4), range(PER_PARTITION)))
 
 

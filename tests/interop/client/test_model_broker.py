@@ -19,6 +19,7 @@ from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import fetch, list_offsets, produce
+from tests.seeds import SEED
 
 PRODUCER_IDS = itertools.count(5_000_000)
 Answer = tuple[object, ...]
@@ -87,9 +88,7 @@ def both(bootstrap: str) -> Iterator[tuple[Asked, Asked]]:
 
 
 def test_sequences_reads_and_ends_are_answered_alike(both: tuple[Asked, Asked]) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    source = random.Random(SEED)
     producer_id, epoch, following, end = next(PRODUCER_IDS), 0, 0, 0
     sent: list[tuple[int, int]] = []
     for step in range(150):
@@ -112,16 +111,16 @@ def test_sequences_reads_and_ends_are_answered_alike(both: tuple[Asked, Asked]) 
             answers = [each.fetch(offset, max_bytes) for each in both]
             # A broker may stop before the limit: ours where its index has an entry, a few batches earlier.
             (code, read, *ends), (model_code, model_read, *model_ends) = answers
-            assert (code, ends) == (model_code, model_ends), (seed, step, offset, max_bytes)
-            assert read == model_read[: len(read)], (seed, step, offset, max_bytes)
-            assert bool(read) == bool(model_read), (seed, step, offset, max_bytes)
+            assert (code, ends) == (model_code, model_ends), (SEED, step, offset, max_bytes)
+            assert read == model_read[: len(read)], (SEED, step, offset, max_bytes)
+            assert bool(read) == bool(model_read), (SEED, step, offset, max_bytes)
             for which in (-1, -2):
                 found = [each.end(which) for each in both]
-                assert found[0] == found[1], (seed, step, which)
+                assert found[0] == found[1], (SEED, step, which)
             continue
         batch = make_batch(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
         answers = [each.produce(batch) for each in both]
-        assert answers[0] == answers[1], (seed, step, epoch, first, count)
+        assert answers[0] == answers[1], (SEED, step, epoch, first, count)
         if answers[0][0] == 0 and answers[0][1] == end:
             sent.append((first, count))
             following, end = first + count, end + count

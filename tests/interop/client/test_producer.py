@@ -24,17 +24,14 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
-from tests.patience import PATIENCE_S
+from tests.interop.support.collect import collected
+from tests.patience import PATIENCE_S, wait_until
 
 
 def read_all(bootstrap: str, topic: str, count: int, **settings: object) -> list[Record]:
-    records: list[Record] = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(consumer.partitions_for(topic))
-        deadline = time.monotonic() + PATIENCE_S
-        while len(records) < count and time.monotonic() < deadline:
-            records += consumer.poll(1_000, 10_000)
-    return records
+        return collected(lambda: consumer.poll(1_000, 10_000), count)
 
 
 def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -42,14 +39,12 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[tuple[in
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
     )
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(4)])
-    found = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count and time.monotonic() < deadline:
-        for message in consumer.consume(1_000, 0.5):
-            assert message.error() is None
-            found.append((message.partition(), message.key(), message.value()))
-    consumer.close()
-    return found
+    try:
+        messages = collected(lambda: consumer.consume(1_000, 0.5), count)
+    finally:
+        consumer.close()
+    assert [message.error() for message in messages if message.error() is not None] == []
+    return [(message.partition(), message.key(), message.value()) for message in messages]
 
 
 def test_a_record_arrives_with_all_its_parts(bootstrap: str, topic: str) -> None:
@@ -398,12 +393,12 @@ def test_columns_go_to_partitions_added_later(bootstrap: str, topic: str, admin:
 
 def test_partitions_added_later_are_found_without_any_error(bootstrap: str, topic: str, admin: Admin) -> None:
     """By the age of the metadata alone: every record goes to a partition that is where it was."""
-    deadline = time.monotonic() + PATIENCE_S
     with Producer(bootstrap_servers=bootstrap, metadata_max_age_ms=200, partitioner="round_robin") as producer:
         producer.send(topic, b"before").result(PATIENCE_S)
         admin.create_partitions({topic: 5})
-        while producer.send(topic, b"after").result(PATIENCE_S).partition != 4:
-            assert time.monotonic() < deadline, "the fifth partition was never used"
+        wait_until(
+            lambda: producer.send(topic, b"after").result(PATIENCE_S).partition == 4, "the fifth partition to be used"
+        )
 
 
 def test_many_threads_share_a_producer(bootstrap: str, topic: str) -> None:
