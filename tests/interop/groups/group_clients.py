@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import aiokafka
@@ -25,14 +24,6 @@ _POLL_S = 0.05
 # kafka-python 3.0.12 throws away an answer that comes between two polls, and joins again
 # (BaseCoordinator.join_group_async, when _join_task is done): a rebalance more, with Apache Kafka as with us.
 _KAFKA_PYTHON_POLL_S = 1.0
-
-
-def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
-    """Wait for a condition; AssertionError says what did not come (a callable: as it is then)."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what() if callable(what) else what}"
-        time.sleep(0.01)
 
 
 class GroupMember(threading.Thread):
@@ -54,7 +45,7 @@ class GroupMember(threading.Thread):
     def run(self) -> None:
         try:
             self.consume()
-        except BaseException as error:  # shown by whoever joins the thread
+        except BaseException as error:  # ``leave`` shows it
             self.error = error
 
     def consume(self) -> None:

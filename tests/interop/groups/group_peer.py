@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from spark_kafkalite.wire.message import ApiMessage
@@ -14,7 +13,7 @@ from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroup
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 # No coordinator yet: loading, not available, not this one.
 NOT_YET = (14, 15, 16)
@@ -23,21 +22,23 @@ MEMBER_ID_REQUIRED = 79
 
 def find_coordinator(client: RawClient, group: str) -> None:
     """Wait until the broker coordinates the group."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
+
+    def coordinates() -> bool:
         answer = client.call(FindCoordinatorRequest(key=group), 2)
-        if answer.error_code == 0:
-            found = client.call(DescribeGroupsRequest(groups=[group]), 5).groups[0]
-            if found.error_code not in NOT_YET:
-                return
-        assert time.monotonic() < until, f"no coordinator: error {answer.error_code}"
-        time.sleep(0.02)
+        if answer.error_code != 0:
+            return False
+        found = client.call(DescribeGroupsRequest(groups=[group]), 5).groups[0]
+        return found.error_code not in NOT_YET
+
+    wait_until(coordinates, f"a coordinator of the group {group}", poll_s=0.02)
 
 
 class GroupPeer(RawClient):
     """One member on a connection of its own; methods that only send are named so."""
 
-    def __init__(self, bootstrap: str, group: str, *, instance: str | None = None, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, *, instance: str | None = None, timeout_s: float = PATIENCE_S
+    ) -> None:
         super().__init__(bootstrap, timeout_s)
         self.group = group
         self.instance = instance

@@ -13,10 +13,10 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.interop.groups.group_clients import KINDS, Confluent, GroupMember, until
+from tests.interop.groups.group_clients import KINDS, Confluent, GroupMember
 from tests.interop.groups.group_peer import GroupPeer, find_coordinator
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 PARTITIONS = 4
 RECORDS = 100
@@ -68,17 +68,17 @@ def own_all(*members: GroupMember) -> bool:
 def test_members_share_and_one_that_leaves_is_replaced_at_once(broker: BrokerProcess, topic: str, kind: str) -> None:
     join = KINDS[kind]
     first = join(broker.bootstrap, topic, topic, commit=True)
-    until(lambda: own_all(first), "the first member to own all")
-    until(lambda: len(first.values) == RECORDS, "all records")
+    wait_until(lambda: own_all(first), "the first member to own all")
+    wait_until(lambda: len(first.values) == RECORDS, "all records")
     second = join(broker.bootstrap, topic, topic)
     third = join(broker.bootstrap, topic, topic)
-    until(lambda: own_all(first, second, third), "the three to share")
+    wait_until(lambda: own_all(first, second, third), "the three to share")
     first.leave()
-    until(lambda: own_all(second, third), "the other two to share")
+    wait_until(lambda: own_all(second, third), "the other two to share")
     later = send(broker, topic, RECORDS)
-    until(lambda: later <= set(second.values) | set(third.values), "the later records")
+    wait_until(lambda: later <= set(second.values) | set(third.values), "the later records")
     third.leave()
-    until(lambda: own_all(second), "the last member to own all")
+    wait_until(lambda: own_all(second), "the last member to own all")
     second.leave()
     with GroupPeer(broker.bootstrap, topic) as peer:
         assert peer.describe().group_state == "Empty"
@@ -87,11 +87,11 @@ def test_members_share_and_one_that_leaves_is_replaced_at_once(broker: BrokerPro
 @every_kind
 def test_a_group_goes_on_where_it_committed(broker: BrokerProcess, topic: str, kind: str) -> None:
     member = KINDS[kind](broker.bootstrap, topic, topic, commit=True)
-    until(lambda: len(member.values) == RECORDS, "all records")
+    wait_until(lambda: len(member.values) == RECORDS, "all records")
     member.leave()
     later = send(broker, topic, RECORDS)
     member = KINDS[kind](broker.bootstrap, topic, topic)
-    until(lambda: len(member.values) >= RECORDS, "the later records")
+    wait_until(lambda: len(member.values) >= RECORDS, "the later records")
     member.leave()
     assert set(member.values) == later
     assert len(member.values) == RECORDS
@@ -101,16 +101,16 @@ def test_a_group_goes_on_where_it_committed(broker: BrokerProcess, topic: str, k
 def test_the_restart_of_a_static_member_is_no_rebalance(broker: BrokerProcess, topic: str, kind: str) -> None:
     join = KINDS[kind]
     members = [join(broker.bootstrap, topic, topic, instance=f"i{number}") for number in range(2)]
-    until(lambda: own_all(*members), "the two to share")
+    wait_until(lambda: own_all(*members), "the two to share")
     with GroupPeer(broker.bootstrap, topic) as peer:
-        until(lambda: peer.describe().group_state == "Stable", "the group to be stable")
+        wait_until(lambda: peer.describe().group_state == "Stable", "the group to be stable")
         shares = {one.group_instance_id: one.member_assignment for one in peer.describe().members}
         ids = {one.group_instance_id: one.member_id for one in peer.describe().members}
         assignments = members[0].assignments
         # A static member does not leave when it closes.
         members[1].leave()
         members[1] = join(broker.bootstrap, topic, topic, instance="i1")
-        until(lambda: own_all(*members), "the restarted one to have its share")
+        wait_until(lambda: own_all(*members), "the restarted one to have its share")
         described = peer.describe()
         assert described.group_state == "Stable"
         assert {one.group_instance_id: one.member_assignment for one in described.members} == shares
@@ -124,16 +124,16 @@ def test_the_restart_of_a_static_member_is_no_rebalance(broker: BrokerProcess, t
 
 def test_kinds_with_an_assignor_in_common_share_one_group(broker: BrokerProcess, topic: str) -> None:
     members = [KINDS[kind](broker.bootstrap, topic, topic) for kind in ("confluent", "kafka-python", "confluent")]
-    until(lambda: own_all(*members), "all three to share")
+    wait_until(lambda: own_all(*members), "all three to share")
     for member in members:
         member.leave()
 
 
 def test_a_member_without_an_assignor_in_common_is_told(broker: BrokerProcess, topic: str) -> None:
     member = KINDS["confluent-cooperative"](broker.bootstrap, topic, topic)
-    until(lambda: own_all(member), "the first member to own all")
+    wait_until(lambda: own_all(member), "the first member to own all")
     stranger = Confluent(broker.bootstrap, topic, topic)
-    until(lambda: not stranger.is_alive(), "the refusal")
+    wait_until(lambda: not stranger.is_alive(), "the refusal")
     assert isinstance(stranger.error, confluent_kafka.KafkaException)
     assert stranger.error.args[0].code() == confluent_kafka.KafkaError.INCONSISTENT_GROUP_PROTOCOL
     assert own_all(member)

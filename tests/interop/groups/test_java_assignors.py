@@ -16,6 +16,7 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.java_process import run_java
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.seeds import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 
@@ -124,9 +125,7 @@ def sets(assigned: Assignments) -> dict[str, set[TopicPartition]]:
 
 
 def test_groups_without_a_past_get_what_java_gives_them(class_path: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    source = random.Random(SEED)
     cases = [
         random_case(source, name, same_topics=name in ("sticky", "cooperative-sticky") or source.random() < 0.3)
         for name in ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -137,9 +136,7 @@ def test_groups_without_a_past_get_what_java_gives_them(class_path: str) -> None
 
 
 def test_sticky_groups_stay_as_even_as_java_keeps_them_and_move_no_more(class_path: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    source = random.Random(seed)
+    source = random.Random(SEED)
     cases: list[Case] = []
     for name, _ in itertools.product(("sticky", "cooperative-sticky"), range(CASES_PER_KIND // 3)):
         case = random_case(source, name, same_topics=source.random() < 0.6)

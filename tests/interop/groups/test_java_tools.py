@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -15,8 +14,9 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.support.assigned_member import assigned_after_poll
 from tests.interop.support.java_tools import JavaTools
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -98,10 +98,7 @@ def test_a_group_with_a_member(broker: BrokerProcess, groups: Groups, admin: Adm
     consumer = OtherConsumer({**settings, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
-            assert time.monotonic() < deadline, "no assignment"
-            consumer.poll(0.1)
+        wait_until(lambda: assigned_after_poll(consumer), "the consumer to have its partitions", poll_s=0)
         state = rows(groups("--describe", "--group", group, "--state").stdout, group)
         assert state[0][-3:] == ["range", "Stable", "1"]
         members = rows(groups("--describe", "--group", group, "--members", "--verbose").stdout, group)
@@ -140,13 +137,15 @@ def test_the_verifiable_consumer_takes_over_what_a_member_leaves(
     other = OtherConsumer({**settings, "enable.auto.commit": False})
     other.subscribe([topic])
     seen: list[tuple[int, int]] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(seen) < 5:
-        assert time.monotonic() < deadline, "nothing to read"
+
+    def five_committed() -> bool:
         record = other.poll(0.2)
         if record is not None and not record.error():
             seen.append((record.partition(), record.offset()))
             other.commit(record, asynchronous=False)
+        return len(seen) == 5
+
+    wait_until(five_committed, "five records to be read and committed", poll_s=0)
     other.close()
     committed = offsets_of(admin, group)
     done = java_tools.run(

@@ -28,7 +28,7 @@ from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.conftest import fetch_or_skip
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -238,12 +238,20 @@ class Party:
         self.members.remove(member)
         self.settle()
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 40) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, [(type(each).__name__, each.assigned()) for each in self.members]
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Let the members poll in turn until the condition holds."""
+
+        def holds() -> bool:
+            if condition():
+                return True
             for member in self.members:
                 member.poll()
+            return False
+
+        wait_until(holds, lambda: f"the group to get there, which is {self._assigned()}", poll_s=0)
+
+    def _assigned(self) -> list[tuple[str, set[int]]]:
+        return [(type(each).__name__, each.assigned()) for each in self.members]
 
     def settle(self) -> None:
         """Wait until everybody has a fair share, and every partition one owner."""

@@ -2,13 +2,13 @@
 
 Both run at least once, are killed on the way, and are then expected to have done all their work. The verifiable and
 the console consumer of Apache Kafka read in a group while the broker under them is killed and started again.
-``KAFKALITE_SOAK=1`` runs the programs against Apache Kafka as well, which shows what is to be expected.
+All but Connect are for the soak, which runs the programs against Apache Kafka as well: that shows what is to be
+expected.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -30,13 +30,13 @@ from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_argum
 from tests.conftest import fetch_or_skip
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(180)]
 
-# Starting such a program takes seconds even on an idle machine.
 # The dead are missed soon, so that their successors need not wait.
 BROKER_SETTINGS = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
-SESSION_MS = 2000
+SESSION_MS = 2000 if SOAK else 6000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,7 @@ def programs() -> None:
     fetch_or_skip(jars.APACHE_KAFKA_PROGRAMS)
 
 
-@pytest.fixture(params=["ours", "apache"] if os.environ.get("KAFKALITE_SOAK") else ["ours"])
+@pytest.fixture(params=["ours", "apache"] if SOAK else ["ours"])
 def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     kind = BrokerProcess if request.param == "ours" else ApacheKafka
     with kind(tmp_path / "broker", overrides=BROKER_SETTINGS) as broker:
@@ -175,6 +175,7 @@ class Counts:
         self._consumer.close()
 
 
+@pytest.mark.soak
 def test_streams_counts_words_across_a_restart_and_a_kill(bootstrap: str, admin: Admin, tmp_path: Path) -> None:
     (tmp_path / "classes").mkdir()
     class_path = compile_java(JAVA_SOURCES / "WordCount.java", tmp_path / "classes", jars.APACHE_KAFKA_PROGRAMS)
@@ -245,6 +246,7 @@ def events_of(process: ChildProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.soak
 def test_verifiable_consumer_over_kills_of_the_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -280,6 +282,7 @@ def test_verifiable_consumer_over_kills_of_the_broker(tmp_path: Path) -> None:
                     offsets[each["partition"]] = each["offset"]
 
 
+@pytest.mark.soak
 def test_console_consumer_in_a_group_over_kills_of_the_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.interop.support.collect import collected
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SOAK
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.
@@ -48,13 +49,9 @@ def confluent_consume(bootstrap: str, topic: str, count: int) -> Values:
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        values: Values = []
-        until = time.monotonic() + PATIENCE_S
-        while len(values) < count and time.monotonic() < until:
-            for message in consumer.consume(500, 0.5):
-                assert message.error() is None
-                values.append(message.value())
-        return values
+        messages = collected(lambda: consumer.consume(500, 0.5), count)
+        assert [message.error() for message in messages if message.error() is not None] == []
+        return [message.value() for message in messages]
     finally:
         consumer.close()
 
@@ -65,7 +62,7 @@ def kafka_python_produce(bootstrap: str, topic: str, values: Values, **settings:
         pending = [producer.send(topic, value) for value in values]
         producer.flush(PATIENCE_S)
         for future in pending:
-            future.get(10)
+            future.get(PATIENCE_S)
     finally:
         producer.close(5)
 
@@ -76,12 +73,9 @@ def kafka_python_consume(bootstrap: str, topic: str, count: int) -> Values:
         partition = kafka.TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        values: Values = []
-        until = time.monotonic() + PATIENCE_S
-        while len(values) < count and time.monotonic() < until:
-            for records in consumer.poll(timeout_ms=500).values():
-                values += [record.value for record in records]
-        return values
+        return collected(
+            lambda: [record.value for records in consumer.poll(timeout_ms=500).values() for record in records], count
+        )
     finally:
         consumer.close()
 
@@ -110,10 +104,10 @@ def aiokafka_consume(bootstrap: str, topic: str, count: int) -> Values:
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
             values: Values = []
-            until = time.monotonic() + PATIENCE_S
-            while len(values) < count and time.monotonic() < until:
-                found = await consumer.getmany(partition, timeout_ms=500)
-                values += [record.value for record in found.get(partition, [])]
+            async with asyncio.timeout(PATIENCE_S):
+                while len(values) < count:
+                    found = await consumer.getmany(partition, timeout_ms=500)
+                    values += [record.value for record in found.get(partition, [])]
             return values
         finally:
             await consumer.stop()
@@ -140,7 +134,11 @@ CONSUMERS = {
 }
 
 
-@pytest.mark.parametrize("producer", PRODUCERS)
+# With other settings than their own: test_matrix.py has most of what these show.
+@pytest.mark.parametrize(
+    "producer",
+    [pytest.param(name, marks=[] if name.endswith("-default") else [pytest.mark.soak]) for name in PRODUCERS],
+)
 def test_what_one_client_sends_every_client_reads(broker: BrokerProcess, producer: str) -> None:
     produce, settings = PRODUCERS[producer]
     topic = f"from-{producer}"
@@ -195,7 +193,7 @@ def test_kafka_python_and_aiokafka_admin(broker: BrokerProcess) -> None:
 
 
 def test_an_idempotent_producer_rides_out_kill_9(tmp_path: Path) -> None:
-    """Every record once and in order, though the broker is killed in the middle, three times."""
+    """Every record once and in order, though the broker is killed in the middle; in the soak three times."""
     with BrokerProcess(tmp_path / "data") as broker:
         producer = confluent_kafka.Producer(
             {
@@ -209,7 +207,7 @@ def test_an_idempotent_producer_rides_out_kill_9(tmp_path: Path) -> None:
         )
         failures: list[object] = []
         sent = 0
-        for _ in range(4):
+        for _ in range(4 if SOAK else 2):
             if sent:
                 broker.kill()
                 broker.start()
@@ -235,18 +233,19 @@ def test_a_consumer_goes_on_after_a_restart(tmp_path: Path) -> None:
         )
         consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
         seen: Values = []
-        assert _poll_until(consumer, seen, 1)
+        poll_until(consumer, seen, 1)
         broker.restart()
         confluent_produce(broker.bootstrap, "t", [b"after"])
-        assert _poll_until(consumer, seen, 2)
+        poll_until(consumer, seen, 2)
         assert seen == [b"before", b"after"]
         consumer.close()
 
 
-def _poll_until(consumer: confluent_kafka.Consumer, seen: Values, count: int) -> bool:
-    until = time.monotonic() + PATIENCE_S
-    while len(seen) < count and time.monotonic() < until:
+def poll_until(consumer: confluent_kafka.Consumer, seen: Values, count: int) -> None:
+    def have_come() -> bool:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
             seen.append(message.value())
-    return len(seen) >= count
+        return len(seen) >= count
+
+    wait_until(have_come, lambda: f"{count} records, of which {len(seen)} came", poll_s=0)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 from confluent_kafka import Consumer
 
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 
 @contextlib.contextmanager
@@ -17,11 +16,14 @@ def assigned_member(bootstrap: str, group: str, topic: str, **settings: str) -> 
     named = {name.replace("_", "."): value for name, value in settings.items()}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **named})
     consumer.subscribe([topic])
-    deadline = time.monotonic() + PATIENCE_S
     try:
-        while not consumer.assignment():
-            assert time.monotonic() < deadline, "the consumer was not assigned its partitions"
-            consumer.poll(0.1)
+        wait_until(lambda: assigned_after_poll(consumer), "the consumer to have its partitions", poll_s=0)
         yield consumer
     finally:
         consumer.close()
+
+
+def assigned_after_poll(consumer: Consumer) -> bool:
+    """Let a consumer take part in its group; return whether it has partitions."""
+    consumer.poll(0.1)
+    return bool(consumer.assignment())

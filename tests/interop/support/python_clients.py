@@ -7,7 +7,6 @@ All send to partition 0 and assign it by hand. ``produce`` returns when everythi
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ import confluent_kafka
 
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.model import TimestampType
+from tests.interop.support.collect import collected
 from tests.interop.support.records import Read, Sent
 from tests.patience import PATIENCE_S
 
@@ -48,24 +48,20 @@ def ours_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, ac
 
 
 def ours_read(bootstrap: str, topic: str, count: int) -> list[Read]:
-    found: list[Read] = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
-        until = time.monotonic() + PATIENCE_S
-        while len(found) < count and time.monotonic() < until:
-            found += [
-                Read(
-                    record.offset,
-                    record.timestamp_type == TimestampType.LOG_APPEND_TIME,
-                    record.timestamp,
-                    record.key,
-                    record.value,
-                    tuple(record.headers or ()),
-                )
-                for record in consumer.poll(500, 10_000)
-            ]
-    return found
+        return [
+            Read(
+                record.offset,
+                record.timestamp_type == TimestampType.LOG_APPEND_TIME,
+                record.timestamp,
+                record.key,
+                record.value,
+                tuple(record.headers or ()),
+            )
+            for record in collected(lambda: consumer.poll(500, 10_000), count)
+        ]
 
 
 def confluent_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool) -> None:
@@ -96,31 +92,27 @@ def confluent_produce(bootstrap: str, topic: str, records: list[Sent], codec: st
 
 
 def confluent_read(bootstrap: str, topic: str, count: int) -> list[Read]:
-    found: list[Read] = []
     # What is read here is nobody's progress.
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "check.crcs": True}
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        until = time.monotonic() + PATIENCE_S
-        while len(found) < count and time.monotonic() < until:
-            for message in consumer.consume(count, 0.05):
-                assert message.error() is None, message.error()
-                kind, timestamp_ms = message.timestamp()
-                found.append(
-                    Read(
-                        message.offset(),
-                        kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME,
-                        timestamp_ms,
-                        message.key(),
-                        message.value(),
-                        tuple(message.headers() or ()),
-                    )
-                )
+        messages = collected(lambda: consumer.consume(count, 0.05), count)
     finally:
         consumer.close()
-    return found
+    assert [message.error() for message in messages if message.error() is not None] == []
+    return [
+        Read(
+            message.offset(),
+            message.timestamp()[0] == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME,
+            message.timestamp()[1],
+            message.key(),
+            message.value(),
+            tuple(message.headers() or ()),
+        )
+        for message in messages
+    ]
 
 
 def kafka_python_produce(
@@ -149,7 +141,6 @@ def kafka_python_produce(
 
 
 def kafka_python_read(bootstrap: str, topic: str, count: int) -> list[Read]:
-    found: list[Read] = []
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, check_crcs=True
     )
@@ -157,23 +148,23 @@ def kafka_python_read(bootstrap: str, topic: str, count: int) -> list[Read]:
         partition = kafka.TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        until = time.monotonic() + PATIENCE_S
-        while len(found) < count and time.monotonic() < until:
-            for records in consumer.poll(timeout_ms=500).values():
-                found += [
-                    Read(
-                        record.offset,
-                        record.timestamp_type == _APPEND_TIME,
-                        record.timestamp,
-                        record.key,
-                        record.value,
-                        tuple((name, value) for name, value in record.headers),
-                    )
-                    for record in records
-                ]
+        return collected(
+            lambda: [
+                Read(
+                    record.offset,
+                    record.timestamp_type == _APPEND_TIME,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    tuple((name, value) for name, value in record.headers),
+                )
+                for records in consumer.poll(timeout_ms=500).values()
+                for record in records
+            ],
+            count,
+        )
     finally:
         consumer.close()
-    return found
 
 
 def aiokafka_produce(bootstrap: str, topic: str, records: list[Sent], codec: str, acks: str, idempotent: bool) -> None:
@@ -216,20 +207,20 @@ def aiokafka_read(bootstrap: str, topic: str, count: int) -> list[Read]:
             partition = aiokafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
-            until = time.monotonic() + PATIENCE_S
-            while len(found) < count and time.monotonic() < until:
-                for records in (await consumer.getmany(partition, timeout_ms=500)).values():
-                    found += [
-                        Read(
-                            record.offset,
-                            record.timestamp_type == _APPEND_TIME,
-                            record.timestamp,
-                            record.key,
-                            record.value,
-                            tuple((name, value) for name, value in record.headers),
-                        )
-                        for record in records
-                    ]
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found) < count:
+                    for records in (await consumer.getmany(partition, timeout_ms=500)).values():
+                        found += [
+                            Read(
+                                record.offset,
+                                record.timestamp_type == _APPEND_TIME,
+                                record.timestamp,
+                                record.key,
+                                record.value,
+                                tuple((name, value) for name, value in record.headers),
+                            )
+                            for record in records
+                        ]
         finally:
             await consumer.stop()
         return found
