@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ from spark_kafkalite.registry.znodes import CLUSTER_ID, decode_cluster_id
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from tests.patience import PATIENCE_S
+from tests.interop.support.collect import collected
+from tests.patience import PATIENCE_S, wait_until
 
 
 def a_broker(directory: Path, number: int = 1, **settings: object) -> BrokerProcess:
@@ -27,13 +26,6 @@ def a_broker(directory: Path, number: int = 1, **settings: object) -> BrokerProc
     return BrokerProcess(directory / f"broker-{number}", overrides=overrides)
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, "it has not come"
-        time.sleep(0.01)
-
-
 def produce(bootstrap: str, topic: str, *values: bytes) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         for value in values:
@@ -42,12 +34,11 @@ def produce(bootstrap: str, topic: str, *values: bytes) -> None:
 
 def read_in_group(bootstrap: str, count: int) -> list[bytes | None]:
     """Return what the group has not read of topic t, and commit that."""
-    found: list[bytes | None] = []
     with Consumer(bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["t"])
-        eventually(lambda: found.extend(r.value for r in consumer.poll(timeout_ms=200)) or len(found) >= count)
+        found = collected(lambda: consumer.poll(timeout_ms=200), count)
         consumer.commit()
-    return found
+    return [record.value for record in found]
 
 
 def fill(tmp_path: Path) -> BrokerProcess:
@@ -67,7 +58,7 @@ def test_from_one_broker_to_three_and_back(tmp_path: Path) -> None:
     home, away = alone.data_dir / "_registry", tmp_path / "registry"
     shutil.move(home, away)
     with RegistryProcess(away) as registry:
-        connect = {"zookeeper_connect": registry.connect, "zookeeper_session_timeout_ms": 3000}
+        connect = {"zookeeper_connect": registry.connect, "zookeeper_session_timeout_ms": 6000}
         with a_broker(tmp_path, **connect) as first:
             # Alone in its cluster, with all that it had: topics, groups, committed offsets.
             with Admin(bootstrap_servers=first.bootstrap) as admin:
@@ -107,7 +98,7 @@ def test_a_copy_that_was_left_behind_is_not_believed(tmp_path: Path) -> None:
                 admin.create_topic("u", 1, replication_factor=1)
             note = first.data_dir / "registry-zxid-checkpoint"
             seen = int(note.read_text().split()[-1])
-            eventually(lambda: int(note.read_text().split()[-1]) > seen)
+            wait_until(lambda: int(note.read_text().split()[-1]) > seen, "the note of a later transaction")
         with pytest.raises(ChildFailed, match=r"the registry .*_registry/registry\.db is older than the logs"):
             alone.start()
         assert (alone.data_dir / "u-0").is_dir()

@@ -21,9 +21,11 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
+from tests.seeds import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -46,14 +48,10 @@ def fill(broker: BrokerProcess) -> None:
 
 
 def values(broker: BrokerProcess, topic: str = "t", count: int = len(VALUES)) -> list[bytes | None]:
-    found: list[bytes | None] = []
     with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
-        until_s = time.monotonic() + PATIENCE_S
-        while len(found) < count and time.monotonic() < until_s:
-            found += [record.value for record in consumer.poll(timeout_ms=500)]
-    return found
+        return [record.value for record in collected(lambda: consumer.poll(timeout_ms=500), count)]
 
 
 def refusal(broker: BrokerProcess) -> str:
@@ -206,14 +204,18 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
                 producer.send("t", b"before %d" % number, partition=0).result(PATIENCE_S).offset for number in range(5)
             ]
             ours, theirs = [], []
-            until_s = time.monotonic() + PATIENCE_S
 
             def read(count: int) -> None:
-                while (len(ours) < count or len(theirs) < count) and time.monotonic() < until_s:
+                def have_read() -> bool:
                     ours.extend((record.offset, record.value) for record in consumer.poll(timeout_ms=100))
                     found = reader.poll(0.1)
                     if found is not None and found.error() is None:
                         theirs.append((found.offset(), found.value()))
+                    return len(ours) >= count and len(theirs) >= count
+
+                wait_until(
+                    have_read, lambda: f"{count} records for both; there are {len(ours)}, {len(theirs)}", poll_s=0
+                )
 
             read(15)
             consumer.commit()
@@ -246,9 +248,7 @@ def test_producers_and_consumers_go_on_after_the_registry_was_made_again(tmp_pat
 def test_a_start_is_not_refused_without_reason(tmp_path: Path) -> None:
     """New directories, those of earlier versions, a start or a run that was killed, a registry that nobody needs."""
     data = tmp_path / "data"
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     with new_broker(data) as broker:
         broker.kill()
         broker.start()

