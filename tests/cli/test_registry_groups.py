@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import TracebackType
@@ -16,7 +15,7 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.client.registry_consumer.streams import ConsumerConnector
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 _numbers = count()
 
@@ -68,10 +67,7 @@ class Streaming:
             self.read.append(record.value)
 
     def wait_for(self, records: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self.read) < records:
-            assert time.monotonic() < deadline, f"{len(self.read)} of {records} records"
-            time.sleep(0.02)
+        wait_until(lambda: len(self.read) >= records, lambda: f"{records} records, of which {len(self.read)} came")
         self._connector.commit_offsets()
 
     def __enter__(self) -> Self:

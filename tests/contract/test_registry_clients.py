@@ -18,7 +18,7 @@ from kazoo.security import make_digest_acl
 
 from spark_kafkalite.testing.java_process import run_java
 from spark_kafkalite.testing.zookeeper import class_path
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 NewClient = Callable[..., KazooClient]
@@ -67,7 +67,7 @@ def test_locks_exclude_and_pass_on_when_a_holder_dies(new_client: NewClient) -> 
     for number in (1, 2):
         threads.append(threading.Thread(target=take, args=(number,), daemon=True))
         threads[-1].start()
-        _until(lambda number=number: len(locks[0].contenders()) == number + 1)
+        wait_until(lambda number=number: len(locks[0].contenders()) == number + 1, "another contender")
     clients[0].stop()  # its session ends, and with it its claim
     for event, thread in zip(held, threads, strict=True):
         assert event.wait(PATIENCE_S)
@@ -91,7 +91,9 @@ def test_an_election_has_one_leader_and_then_the_next(new_client: NewClient) -> 
         election = client.Election("/election", str(number))
         threads.append(threading.Thread(target=election.run, args=(lead, number), daemon=True))
         threads[-1].start()
-        _until(lambda number=number, election=election: len(election.contenders()) == number + 1)
+        wait_until(
+            lambda number=number, election=election: len(election.contenders()) == number + 1, "another contender"
+        )
     for number in range(len(clients)):
         assert leading[number].wait(PATIENCE_S)
         assert led == [str(before) for before in range(number + 1)]
@@ -159,9 +161,9 @@ def test_watchers_see_every_state_in_order(new_client: NewClient) -> None:
     ChildrenWatch(watching, "/w", lambda names: children.append(sorted(names)))
     for number in range(1, 4):
         writing.set("/w", str(number).encode())
-        _until(lambda number=number: data[-1] == str(number).encode())
+        wait_until(lambda number=number: data[-1] == str(number).encode(), "the new data")
         writing.create(f"/w/{number}")
-        _until(lambda number=number: len(children[-1]) == number)
+        wait_until(lambda number=number: len(children[-1]) == number, "the new child")
     assert data == [b"0", b"1", b"2", b"3"]
     assert children == [[], ["1"], ["1", "2"], ["1", "2", "3"]]
 
@@ -173,7 +175,7 @@ def test_kazoo_finds_its_session_again_after_a_broken_connection(new_client: New
     events: list[WatchedEvent] = []
     client.exists("/later", watch=events.append)
     client._connection._socket.shutdown(2)
-    _until(lambda: events)  # kazoo tells its watchers, and forgets them
+    wait_until(lambda: events, "the event")  # kazoo tells its watchers, and forgets them
     client.retry(client.create, "/later")
     assert client.client_id == session
     assert client.exists("/e").ephemeralOwner == session[0]
@@ -251,13 +253,3 @@ def test_zookeepers_shell_works(served: str, zookeeper: Any) -> None:
     ):
         assert expected in told, (expected, told)
     assert re.search(r"^\[zookeeper\]$|^\[\]$", told, re.MULTILINE), told
-
-
-def _until(condition: Callable[[], Any]) -> None:
-    """Ask again until it holds: kazoo's recipes tell nobody when they have come to something."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_S * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it did not come to that in time")

@@ -46,12 +46,12 @@ def test_the_registry_runs_alone_and_keeps_nodes_and_sessions(tmp_path: Path) ->
 
 def test_a_registry_that_stood_still_expires_nobody(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry:
-        store = open_zookeeper(registry.connect, session_timeout_ms=1000)
+        store = open_zookeeper(registry.connect, session_timeout_ms=3000)
         store.create("/e", ephemeral=True).result(PATIENCE_S)
         with ProtocolClient(registry.connect, timeout_ms=60_000) as other:
             registry.pause()
-            # Three of its sessions' timeouts.
-            threading.Event().wait(3)
+            # Longer than the session.
+            threading.Event().wait(4)
             registry.resume()
             assert store.get("/e").result(PATIENCE_S)[1].ephemeral_owner == store.session_id
             assert other.ask(EXISTS, write_string("/e") + b"\0").error == 0
@@ -145,7 +145,7 @@ def test_zookeeper_runs_from_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_kafkalite.cli", "zookeeper", "--data", str(tmp_path / "z"), "--port", "0"]
     process = ChildProcess(command, tmp_path, "zookeeper")
     try:
-        process.wait_until(lambda: "\n" in process.stdout_text(), 60, "ready")
+        process.wait_until(lambda: "\n" in process.stdout_text(), PATIENCE_S, "ready")
         address = process.stdout_text().removeprefix("kafkalite zookeeper ready on ").strip()
         store = open_zookeeper(address)
         assert store.create("/a").result(PATIENCE_S) == "/a"

@@ -43,6 +43,7 @@ from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.fake_registry import FakeRegistry
 from tests.patience import PATIENCE_S
+from tests.seeds import SEED
 
 Connect = Callable[[], Store]
 
@@ -381,18 +382,18 @@ def _outcome(future: Future[Any]) -> str:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_operations_match_the_model(connect: Connect, seed: int, request: pytest.FixtureRequest) -> None:
-    store, chosen, model = connect(), random.Random(seed), Model()
+    store, chosen, model = connect(), random.Random(SEED + seed), Model()
     paths = [f"/{a}" for a in "ab"] + [f"/{a}/{b}" for a in "ab" for b in "cd"] + ["/a/c/e", "/b/d/f"]
     # Each step waits for its answer, which takes the longer the further away it is.
     for step in range(600 if "embedded" in request.node.name else 120):
         path, version, data = chosen.choice(paths), chosen.choice([-1, -1, 0, 1]), str(step).encode()
         action = chosen.choice(["create", "create", "set", "delete"])
         if action == "create":
-            assert _outcome(store.create(path, data)) == model.create(path, data), (step, path)
+            assert _outcome(store.create(path, data)) == model.create(path, data), (SEED + seed, step, path)
         elif action == "set":
-            assert _outcome(store.set(path, data, version)) == model.set(path, data, version), (step, path)
+            assert _outcome(store.set(path, data, version)) == model.set(path, data, version), (SEED + seed, step, path)
         else:
-            assert _outcome(store.delete(path, version)) == model.delete(path, version), (step, path)
+            assert _outcome(store.delete(path, version)) == model.delete(path, version), (SEED + seed, step, path)
     for path in paths:
         if path in model.nodes:
             data, stat = get(store.get(path))

@@ -7,7 +7,6 @@ doubled or out of order.
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from spark_kafkalite import Admin, Consumer, Producer
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 PARTITIONS = 4
 _ROWS = 400
@@ -47,19 +46,23 @@ class NumberedLoad:
 
     def run_for(self, seconds: float) -> None:
         """Let the clients work. Raises what a client has raised."""
-        until = time.monotonic() + seconds
-        self.wait_until(lambda: time.monotonic() > until, seconds + PATIENCE_S)
+        self._stop.wait(seconds)
+        self._raise_failure()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Wait for the condition. Raises what a client has raised, and TimeoutError."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            for part in self._parts:
-                if part.done():
-                    part.result()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.sent} records sent, {self.read} read, {self.answers} answers")
-            time.sleep(0.01)
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the condition. Raises what a client has raised."""
+
+        def holds() -> bool:
+            self._raise_failure()
+            return condition()
+
+        wait_until(holds, lambda: f"{self.sent} records sent, {self.read} read, {self.answers} answers")
+
+    def _raise_failure(self) -> None:
+        for part in self._parts:
+            # An AssertionError would be taken for something that is still to come.
+            if part.done() and (error := part.exception()) is not None:
+                raise RuntimeError("a client has failed") from error
 
     def finish(self) -> None:
         """Send no more, and wait until all is read. Raises what a client has raised."""

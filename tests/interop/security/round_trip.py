@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from tests.patience import PATIENCE_S
+from tests.interop.support.collect import collected
 
 PARTITIONS = 4
 _numbers = itertools.count(1)
@@ -38,11 +37,9 @@ def round_trip(settings: Mapping[str, object], count: int = 200) -> None:
 def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
     """Return the numbers in the records of each partition: ``count`` of them, or more if more come along."""
     found: dict[int, list[int]] = {}
-    until = time.monotonic() + PATIENCE_S
-    while sum(map(len, found.values())) < count and time.monotonic() < until:
-        for record in consumer.poll(500):
-            assert record.value is not None
-            found.setdefault(record.partition, []).append(int(record.value))
+    for record in collected(lambda: consumer.poll(500), count):
+        assert record.value is not None
+        found.setdefault(record.partition, []).append(int(record.value))
     return found
 
 

@@ -29,10 +29,10 @@ from spark_kafkalite.testing.secure_kafka import (
 )
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.interop.support.java_tools import JavaTools
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
-_TIMEOUT_S = 8
 PASSWORDS = (PLAIN, SCRAM_256, SCRAM_512)
 SASL = [
     (listener, mechanism) for listener in SecuredListener for mechanism in listener.mechanisms if mechanism in PASSWORDS
@@ -58,7 +58,7 @@ def reason_of_refusal(settings: dict[str, Any]) -> str | None:
         {**settings, "error_cb": lambda error: reasons.append(error.str()), "log_level": 0}
     )
     admin.poll(0)  # a token is asked for in here
-    deadline = time.monotonic() + _TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not reasons and time.monotonic() < deadline:
         try:
             admin.list_topics(timeout=0.2)
@@ -139,10 +139,10 @@ def test_rights(secure_kafka: SecureKafka) -> None:
     )
     names = ["bobs-topic", "not-bobs-topic"]
     for made in confluent_admin.create_topics([confluent_kafka.admin.NewTopic(name, 1, 1) for name in names]).values():
-        made.result(_TIMEOUT_S)
+        made.result(PATIENCE_S)
     secure_kafka.allow(BOB, "Describe", resource=("topic", "bobs-topic"))
     for settings in (with_password, with_certificate):
-        seen = confluent_kafka.admin.AdminClient(settings).list_topics(timeout=_TIMEOUT_S).topics
+        seen = confluent_kafka.admin.AdminClient(settings).list_topics(timeout=PATIENCE_S).topics
         assert set(names) & set(seen) == {"bobs-topic"}
 
 

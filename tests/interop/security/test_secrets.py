@@ -23,6 +23,7 @@ from spark_kafkalite.testing.secure_kafka import (
 )
 from tests import canary
 from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 pytestmark = pytest.mark.kafka
 
@@ -81,9 +82,12 @@ def all_texts() -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize(
-    "way", ["PLAIN", "SCRAM", "sessions that end", "delegation token", "PEM key", "PKCS12 key", "OAUTHBEARER"]
-)
+WAYS = ["PLAIN", "PKCS12 key", "OAUTHBEARER"]
+MORE_WAYS = ["SCRAM", "sessions that end", "delegation token", "PEM key"]
+
+
+# The forms of all secrets: tests/unit/client/test_secrets_in_settings.py.
+@pytest.mark.parametrize("way", [*WAYS, *MORE_WAYS] if SOAK else WAYS)
 def test_clients_show_no_secret(secure_kafka: SecureKafka, monkeypatch, caplog, way: str) -> None:
     monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
     caplog.set_level(logging.DEBUG)

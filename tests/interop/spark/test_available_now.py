@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 
@@ -19,7 +18,7 @@ from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.partition_reader import read_task
 from spark_kafkalite.spark.read_plan import ReadPlan
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 A_BATCH = ReadMaxRows(4)
 
@@ -31,12 +30,15 @@ def send(bootstrap: str, topic: str, *values: bytes) -> None:
 
 def make_again(admin: Admin, topic: str) -> None:
     admin.delete_topics([topic])
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return admin.create_topic(topic, 1, 1)
-        except TopicAlreadyExists:
-            assert time.monotonic() < until_s
+    wait_until(lambda: is_created(admin, topic), "the deleted topic to be gone")
+
+
+def is_created(admin: Admin, topic: str) -> bool:
+    try:
+        admin.create_topic(topic, 1, 1)
+    except TopicAlreadyExists:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,13 +26,13 @@ from spark_kafkalite.spark.read_plan import ReadPlan
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 MOMENTS = 20
 # How long a query may go on before it is stopped, and the brokers' ignorance of a topic is believed after ten seconds.
-LONGEST_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Query:
             start = self._reader.initialOffset()
             self.begun = True
             # Few at a time, so that batches are planned all the time.
-            limit = random.choice([ReadAllAvailable(), ReadMaxRows(7)])
+            limit = random.Random(f"{SEED} {self.name}").choice([ReadAllAvailable(), ReadMaxRows(7)])
             while not self.stopping:
                 end = self._reader.latestOffset(start, limit)
                 if end != start:
@@ -88,21 +88,12 @@ class Query:
             self.error = error
 
     def join(self) -> None:
-        self._thread.join(LONGEST_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), self.name
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONGEST_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold"
-        time.sleep(0.02)
-
-
 def test_a_topic_is_deleted_at_any_moment(broker: BrokerProcess, admin: Admin) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     ways = [(loss, kind) for loss in ("lossy", "strict") for kind in ("subscribePattern", "subscribe")]
     names = [f"{loss}-{kind}-{number}" for loss, kind in ways for number in range(MOMENTS // 2)]
     for name in names:
@@ -123,7 +114,7 @@ def test_a_topic_is_deleted_at_any_moment(broker: BrokerProcess, admin: Admin) -
             both = {"subscribe": f"{name}-stays,{name}-goes"}
             chosen = pattern if "subscribePattern" in name else both
             queries.append(Query(broker, name, chosen, may_lose=name.startswith("lossy")))
-        until(lambda: all(query.begun or query.error for query in queries))
+        wait_until(lambda: all(query.begun or query.error for query in queries), "all queries to begin")
         chance.shuffle(names)
         for name in names:
             for _ in range(chance.randrange(4)):
@@ -134,7 +125,10 @@ def test_a_topic_is_deleted_at_any_moment(broker: BrokerProcess, admin: Admin) -
             send(name)
         for query in queries:
             if query.may_lose:
-                until(lambda query=query: query.values.count(sent[query.name][-1]) > 0 or query.error is not None)
+                wait_until(
+                    lambda query=query: query.values.count(sent[query.name][-1]) > 0 or query.error is not None,
+                    f"the last record of {query.name}, seed {SEED}",
+                )
                 query.stopping = True
             query.join()
     for query in queries:
@@ -169,7 +163,7 @@ def test_a_task_whose_topic_is_gone_loses_its_range(
     thread = threading.Thread(target=read_strictly)
     thread.start()
     assert list(read_task(ReadPlan.of(lossy, READ_SCHEMA), task)) == []
-    thread.join(LONGEST_S)
+    thread.join(PATIENCE_S)
     assert isinstance(outcomes[0], SparkConditionError)
     for text in (str(outcomes[0]), caplog.text):
         assert "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] failOnDataLoss=" in text

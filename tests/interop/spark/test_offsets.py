@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,7 +34,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +138,7 @@ class Query:
 
 
 def soon() -> Deadline:
-    return Deadline.after_ms(30_000)
+    return Deadline.after_ms(1000 * PATIENCE_S)
 
 
 def committed(group: CoordinatorLink) -> dict[str, int]:
@@ -162,13 +161,15 @@ def fill(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
 def make_again(bootstrap: str, topic: str, count: int) -> None:
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.delete_topics([topic])
-        until = time.monotonic() + PATIENCE_S
-        while True:
+
+        def is_created() -> bool:
             try:
                 admin.create_topic(topic, 1)
-                break
             except TopicAlreadyExists:
-                assert time.monotonic() < until
+                return False
+            return True
+
+        wait_until(is_created, "the deleted topic to be gone")
     fill(bootstrap, topic, count)
 
 
@@ -180,9 +181,7 @@ def make_again_with_offsets(request: pytest.FixtureRequest, bootstrap: str, grou
     def make(topic: str, count: int) -> None:
         before = fetch_offsets(group, None, soon())
         make_again(bootstrap, topic, count)
-        until = time.monotonic() + PATIENCE_S
-        while forgets and fetch_offsets(group, None, soon()):
-            assert time.monotonic() < until
+        wait_until(lambda: not (forgets and fetch_offsets(group, None, soon())), "the offsets to be forgotten")
         commit_offsets(group, before, deadline=soon())
 
     return make
@@ -332,9 +331,7 @@ def test_offsets_that_were_forgotten_with_their_topic_are_told_of(apache_kafka, 
     query = Query(bootstrap, topic, groupId=group.group_id)
     query.available_now()
     make_again(bootstrap, topic, 8)
-    until = time.monotonic() + PATIENCE_S
-    while committed(group):
-        assert time.monotonic() < until
+    wait_until(lambda: not committed(group), "the offsets to be forgotten")
     assert query.available_now() == {TopicPartition(topic, 0): (5, 8)}
     assert f"the group {group.group_id} has no offsets of {topic}, which this query has read" in warnings.text
     client.close()

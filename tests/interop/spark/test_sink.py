@@ -18,6 +18,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import writer_options
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S
 
 SCHEMA = StructType().add("key", "string").add("value", "binary").add("partition", "integer").add("not ours", "double")
@@ -48,10 +49,7 @@ def written(bootstrap: str, topic: str, count: int) -> list[Record]:
         assert sum(consumer.end_offsets(partitions).values()) == count
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        found: list[Record] = []
-        while len(found) < count:
-            found += consumer.poll(int(PATIENCE_S * 1000))
-    return found
+        return collected(lambda: consumer.poll(500), count)
 
 
 def test_a_partition_is_taken_and_where_it_is_null_the_key_decides(bootstrap: str, topic: str) -> None:

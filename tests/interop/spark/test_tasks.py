@@ -26,7 +26,7 @@ from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.partition_reader import MAX_ROWS, read_task
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
 from spark_kafkalite.testing.cluster import BrokerProcess
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 COUNT = 9
 
@@ -142,12 +142,10 @@ def test_offsets_that_compaction_took_are_no_loss(
         rows = [{"key": b"%d" % (number % 7), "value": b"%d" % number + b"x" * 100} for number in range(2_000)]
         for first in range(0, len(rows), 100):
             send(broker.bootstrap, "compacted", rows[first : first + 100])
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            found = read(broker.bootstrap, "compacted", 0, len(rows))
-            if len(found) < len(rows) // 2:
-                break
-            assert time.monotonic() < deadline_s, "nothing was compacted"
+        wait_until(
+            lambda: len(read(broker.bootstrap, "compacted", 0, len(rows))) < len(rows) // 2, "half to be compacted"
+        )
+        found = read(broker.bootstrap, "compacted", 0, len(rows))
         # Each record that is left is the one that was sent with its offset, and of each key the last one is.
         assert all(row["value"] == rows[row["offset"]]["value"] for row in found)
         assert offsets(found) == sorted(set(offsets(found)))
