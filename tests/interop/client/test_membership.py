@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -305,11 +306,11 @@ def test_two_of_one_instance_id_cannot_be_and_the_older_one_is_told(group: Group
 
 
 def test_who_does_not_poll_loses_its_partitions_and_cannot_commit(group: Group, filled: str) -> None:
-    slow = group.member(max_poll_interval_ms=1_000, enable_auto_commit=False).subscribe([filled])
+    slow = group.member(max_poll_interval_ms=3_000, enable_auto_commit=False).subscribe([filled])
     until(lambda: slow.records, [slow])
     other = group.member().subscribe([filled])
     until(lambda: len(other.assignment()) == 4, [other])
-    with pytest.raises(UnknownMemberId, match=r"max\.poll\.interval\.ms=1000; the member leaves the group"):
+    with pytest.raises(UnknownMemberId, match=r"max\.poll\.interval\.ms=3000; the member leaves the group"):
         slow.consumer.commit()
     slow.told.clear()
     until(settled(4, [slow, other]), [slow, other])
@@ -447,13 +448,16 @@ def test_wakeup_and_close_reach_a_poll_that_waits_for_the_group(group: Group, to
 def test_one_long_poll_takes_part_in_rebalances(group: Group, topic: str) -> None:
     """No records come: the poll that waits for them is the only one, and the group must not notice."""
     first = group.member(max_poll_interval_ms=1_000).subscribe([topic])
-    waiting = threading.Thread(target=first.poll, args=(2_500,))
+    waiting = threading.Thread(target=first.poll, args=(600_000,))
     waiting.start()
     second = group.member().subscribe([topic])
     until(lambda: len(second.assignment()) == 2, [second])
-    waiting.join()
+    # Longer than the poll interval.
+    time.sleep(1.2)
     assert first.count("lost") == 0
     assert settled(4, [first, second])()
+    first.consumer.wakeup()
+    waiting.join()
 
 
 def test_what_cannot_be_in_the_group_is_told_why(group: Group, filled: str) -> None:

@@ -90,7 +90,8 @@ def test_every_codec_and_acks(bootstrap: str, topic: str, codec: str, acks: str)
     with Producer(bootstrap_servers=bootstrap, compression_type=codec, acks=acks, linger_ms=2) as producer:
         if acks == "0":
             # A broker that has only just made a partition may refuse a batch, and with acks=0 nobody would know.
-            time.sleep(0.5)
+            with Consumer(bootstrap_servers=bootstrap) as asking:
+                asking.end_offsets(asking.partitions_for(topic))
         for number in range(2_000):
             producer.send(topic, b"%d" % number, b"%d" % (number % 17))
         producer.send_batch(topic, [{"value": b"%d" % number, "key": b"k"} for number in range(2_000, 3_000)])

@@ -190,9 +190,9 @@ def test_a_waiting_join_whose_connection_closes_is_not_waited_for(broker: Broker
 def test_a_silent_member_goes_when_its_session_ends(broker: BrokerProcess, group: str) -> None:
     with GroupPeer(broker.bootstrap, group) as silent, GroupPeer(broker.bootstrap, group) as other:
         began_s = time.monotonic()
-        silent.alone(session_ms=300)
+        silent.alone(session_ms=3000)
         assert len(other.join().members) == 1
-        assert time.monotonic() - began_s > 0.3
+        assert time.monotonic() - began_s > 3
         assert silent.heartbeat() == UNKNOWN_MEMBER_ID
 
 
