@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.patience import PATIENCE_S
+
 _PROJECT = Path(__file__).parents[2]
 _NAMESPACES: Final = Path("/run/netns")
 _NAME: Final = re.compile(r"kafkalite-(\d+)-.+")
@@ -96,7 +98,7 @@ class Network:
         """What stands before a command to run it on a host."""
         return ("ip", "netns", "exec", self._namespace(host))
 
-    def python(self, host: str, script: str, *arguments: str, timeout_s: float = 60) -> str:
+    def python(self, host: str, script: str, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
         """Run a Python script on a host and return what it printed. AssertionError with its output when it fails."""
         environment = {**os.environ, "SPARK_LOCAL_IP": self.addresses[host]}
         done = subprocess.run(

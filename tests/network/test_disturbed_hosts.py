@@ -12,6 +12,7 @@ import pytest
 
 from tests.network.hosts import Network, namespaces_of, problem, remove_orphans
 from tests.paths import PROJECT
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
@@ -114,10 +115,10 @@ def test_no_namespace_outlives_its_process(end: signal.Signals) -> None:
             assert process.stdout is not None and process.stdout.readline() == "made\n"
             assert len(namespaces_of(process.pid)) == 3
             process.send_signal(end)
-            process.wait(60)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
     if end is signal.SIGKILL:
-        # It could not: the next one does, whoever that is.
+        # It could not: the next one does.
         remove_orphans()
     assert not namespaces_of(process.pid)
