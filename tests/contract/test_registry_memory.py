@@ -10,6 +10,7 @@ import gc
 import struct
 import threading
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -174,3 +175,16 @@ def test_requests_dropped_for_their_size_do_not_run_behind_a_gap(
         assert {f"/{number}.{n}" for n in range(made)} == {path for path in there if path.startswith(f"/{number}.")}
         counts.append(made)
     assert 0 in counts and 20 in counts, counts
+
+
+def test_a_request_is_not_kept_until_the_next_one_comes(tmp_path: Path) -> None:
+    class Large:
+        """What a request holds."""
+
+    with EmbeddedRegistry(tmp_path) as registry:
+        large, done = Large(), Future[None]()
+        kept = weakref.ref(large)
+        registry.submit(lambda large=large: None, done)
+        del large
+        done.result(PATIENCE_S)
+        wait_until(lambda: kept() is None, "the request to be forgotten")

@@ -299,7 +299,7 @@ def test_two_of_one_instance_id_cannot_be_and_the_older_one_is_told(group: Group
     assert older.told[-1] == ("lost", partitions(filled, 0, 1, 2, 3))
     with pytest.raises(FencedInstanceId):
         older.consumer.commit({TopicPartition(filled, 0): 1})
-    # It may begin anew, and then it is the newer one.
+    # It may begin again, and then it is the newer one.
     older.consumer.unsubscribe()
     older.subscribe([filled])
     until(lambda: older.assignment(), [older])

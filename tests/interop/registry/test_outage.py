@@ -186,7 +186,7 @@ def lose_all_sessions(three: Three) -> Times:
 
     wait_until(as_before, lambda: f"new sessions and full ISRs; there are {three.registered()}, {three.states()}")
     as_before_s = time.monotonic()
-    # Once more around for all: those who heard late would by now have done what they should not do.
+    # Another round for all: a broker that heard of it late would have done by now what it should not do.
     with Admin(bootstrap_servers=three.bootstrap) as admin:
         admin.create_topic("u", 3, replication_factor=3)
     three.producing.go_on()
