@@ -200,7 +200,7 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(tmp_path: Path) -> 
 def test_a_broker_that_stands_still_is_waited_for(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with Producer(
-            bootstrap_servers=broker.bootstrap, linger_ms=0, request_timeout_ms=700, delivery_timeout_ms=20_000
+            bootstrap_servers=broker.bootstrap, linger_ms=0, request_timeout_ms=700, delivery_timeout_ms=60_000
         ) as producer:
             producer.send("t", b"0", partition=0).result(PATIENCE_S)
             broker.pause()
