@@ -32,7 +32,6 @@ _USUAL_FIRST_GIVEN_PORT: Final = 32_768
 _SETPRIV: Final = shutil.which("setpriv")
 
 
-
 class StartedProcess(Protocol):
     """What is used of :class:`subprocess.Popen`."""
 

@@ -75,9 +75,7 @@ def comparison(costs: Mapping[str, Cost], known: Mapping[str, Cost]) -> list[str
         reverse=True,
     )
     if total > _GROWN * known_total > 0:
-        lines.append(
-            f"WARNING: these files need {total / known_total:.0%} of the CPU that tests/costs.json has"
-        )
+        lines.append(f"WARNING: these files need {total / known_total:.0%} of the CPU that tests/costs.json has")
     lines += [f"  {name}: {known[name].cpu_s:.1f} -> {costs[name].cpu_s:.1f} CPU s" for _, name in grown[:_NAMED]]
     return lines
 
