@@ -24,8 +24,8 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.workload import Holes, Plan, Promise, Workload
 from tests.interop.support.raw_client import RawClient
+from tests.patience import wait_until
 
-_READ_TIMEOUT_S = 15.0
 _LEFT_BEHIND = re.compile(r".*\.(cleaned|swap|tmp)")
 # What a broker says when it finds less than it knew to be there, or when something broke that nobody had thought of.
 _CONFESSIONS = re.compile(r"^.*(are lost|ERROR|Traceback).*$", re.MULTILINE)
@@ -210,10 +210,16 @@ class Examination:
             start = next(iter(consumer.beginning_offsets([(topic, 0)]).values()))
             end = next(iter(consumer.end_offsets([(topic, 0)]).values()))
             consumer.seek((topic, 0), start)
-            deadline = time.monotonic() + _READ_TIMEOUT_S
-            while consumer.position((topic, 0)) < end and time.monotonic() < deadline:
-                found += [(record.offset, record.key, record.value) for record in consumer.poll(500, 20_000)]
-            self._is_stuck = consumer.position((topic, 0)) < end
+
+            def is_at_the_end() -> bool:
+                if consumer.position((topic, 0)) < end:
+                    found.extend((record.offset, record.key, record.value) for record in consumer.poll(500, 20_000))
+                return consumer.position((topic, 0)) >= end
+
+            try:
+                wait_until(is_at_the_end, f"the end of {topic}")
+            except AssertionError:
+                self._is_stuck = True
         return start, end, found
 
     def _go_on(self, topic: str, last_offset: int | None, end: int) -> None:

@@ -31,6 +31,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.patience import PATIENCE_S
+
 _PREFIX = "kafkalite-cut"
 _OWNER = re.compile(rf"{_PREFIX}-(\d+)-.+")
 _PROGRAMS = ("mkfs.ext4", "losetup", "mount", "umount")
@@ -38,7 +40,6 @@ _SIZE_BYTES = 192 << 20
 _BLOCK_BYTES = 4096
 # In memory where that can be had: the copies are faster, and nobody else's disk is kept busy.
 _PLACES = (Path("/dev/shm"), Path(tempfile.gettempdir()))
-_PATIENCE_S = 20.0
 
 # Which promises ext4 keeps without fsync differs; what a broker may rely on does not.
 MOUNT_OPTIONS = (
@@ -144,7 +145,7 @@ class Disk:
         # Some tries wait for two copies that differ between the same two flushes; then any single copy will do.
         tries_for_two = chance.choice((0, 0, 15))
         tries = 0
-        while time.monotonic() - began < _PATIENCE_S:
+        while time.monotonic() - began < PATIENCE_S:
             tries += 1
             before = self._writes()
             blocks = self._read_blocks()

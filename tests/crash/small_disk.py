@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,11 +65,3 @@ def limit(broker: BrokerProcess, name: str, value: int | str) -> None:
 
 def open_descriptors(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
-
-
-def wait_for(condition: object, what: str, timeout_s: float = 10.0) -> None:
-    """Wait until a function returns something true."""
-    until_s = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < until_s, f"still waiting after {timeout_s} s: {what}"
-        time.sleep(0.02)

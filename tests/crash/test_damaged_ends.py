@@ -4,7 +4,6 @@ taken, the broker says so, and everything else is served."""
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
+from tests.patience import PATIENCE_S, wait_until
 
 RECORDS = 30
 
@@ -65,7 +65,7 @@ def send(broker: BrokerProcess, texts: list[bytes]) -> None:
             sent = [producer.send(topic, text, partition=0) for topic in DAMAGES]
             producer.flush()
             for delivery in sent:
-                delivery.result(20)
+                delivery.result(PATIENCE_S)
 
 
 def read(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes | None]]:
@@ -74,6 +74,19 @@ def read(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes | None]]:
         consumer.assign([TopicPartition(topic, 0)])
         while not found or found[-1][1] != b"last":
             found += [(record.offset, record.value) for record in consumer.poll(5000)]
+    return found
+
+
+def read_to_the_end(consumer: Consumer, key: TopicPartition, poll: Callable[[int], object]) -> list[object]:
+    """Return what polls return until the consumer is at the log's end."""
+    found = []
+
+    def is_at_the_end() -> bool:
+        found.append(poll(200))
+        return consumer.position(key) >= RECORDS
+
+    wait_until(is_at_the_end, f"{key}: {poll} to come to the end")
+    assert consumer.position(key) == RECORDS
     return found
 
 
@@ -98,20 +111,17 @@ def damaged(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_readers_come_to_the_end_before_anybody_produces(damaged: BrokerProcess) -> None:
     for topic in DAMAGES:
         key = TopicPartition(topic, 0)
-        found = []
+        found: list[object] = []
         with Consumer(bootstrap_servers=damaged.bootstrap, auto_offset_reset="none") as consumer:
             consumer.assign([key])
             start = consumer.beginning_offsets([key])[key]
             assert consumer.end_offsets([key]) == {key: RECORDS}, topic
             for poll in (consumer.poll, consumer.poll_columns):
                 consumer.seek(key, start)
-                deadline = time.monotonic() + 15
-                while consumer.position(key) < RECORDS and time.monotonic() < deadline:
-                    found.append(poll(200))
-                assert consumer.position(key) == RECORDS, f"{topic}: {poll.__name__} does not come to the end"
+                found += read_to_the_end(consumer, key, poll)
         cluster = ClusterClient(ClientConfig((damaged.bootstrap,)))
         try:
-            with RangeFetcher(cluster, key, start, RECORDS, timeout_ms=15_000) as fetcher:
+            with RangeFetcher(cluster, key, start, RECORDS, timeout_ms=int(PATIENCE_S * 1000)) as fetcher:
                 offsets = [each.offset_at(row) for each in columns_from(fetcher) for row in range(each.count)]
         finally:
             cluster.close()

@@ -29,22 +29,16 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 )
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests import processor
 from tests.crash import faulty_broker, loop_disk
-from tests.crash.small_disk import (
-    SmallDisk,
-    failing,
-    limit,
-    open_descriptors,
-    wait_for,
-    why_not,
-)
+from tests.crash.small_disk import SmallDisk, failing, limit, open_descriptors, why_not
+from tests.crash.traced import traced
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.root, pytest.mark.debian]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.root, pytest.mark.debian]
 
 MIB = 1024 * 1024
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 STORAGE_ERROR = 56
 OVERRIDES = {"log.flush.offset.checkpoint.interval.ms": 200, "log.initial.task.delay.ms": 200}
 MakeDisk = Callable[[int], SmallDisk]
@@ -134,7 +128,7 @@ class Idempotent:
 def create(broker: BrokerProcess, topic: str, partitions: int = 1, **settings: object) -> tuple[int, str]:
     configs = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in settings.items()]
     asked = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=configs)
-    with RawClient(broker.bootstrap, timeout_s=60.0) as client:
+    with RawClient(broker.bootstrap, timeout_s=PATIENCE_S) as client:
         made = client.call(CreateTopicsRequest(topics=[asked], timeout_ms=60_000), 7).topics[0]
     return made.error_code, made.error_message or ""
 
@@ -176,7 +170,7 @@ def test_full_disk_is_read_survives_its_broker_and_takes_records_when_there_is_r
         producer = Idempotent(broker, "t")
         producer.send_all(20)
         reserve = disk.path / "data" / ".kafkalite-reserve"
-        wait_for(reserve.exists, "the reserve")
+        wait_until(reserve.exists, "the reserve")
         disk.fill()
         producer.send_until_refused()
         text = producer.error_text
@@ -198,16 +192,15 @@ def test_full_disk_is_read_survives_its_broker_and_takes_records_when_there_is_r
             broker.kill()
         disk.fill()
         broker.start()
-        assert broker.start_seconds < 5
         producer.check()
         assert producer.send() == STORAGE_ERROR
         producer.check()
         (disk.path / "filler").unlink()
-        wait_for(lambda: producer.send() == 0, "records being taken again")
+        wait_until(lambda: producer.send() == 0, "records being taken again")
         producer.send_all(10)
         producer.check()
         assert len(log_lines(broker, "takes records again")) == 1
-        wait_for(lambda: reserve.exists() and reserve.stat().st_size == 32 * MIB // 20, "the reserve again")
+        wait_until(lambda: reserve.exists() and reserve.stat().st_size == 32 * MIB // 20, "the reserve again")
         broker.restart()
         producer.check()
         producer.send_all(1)
@@ -228,7 +221,7 @@ def test_retention_frees_a_full_ext4_without_a_restart(tmp_path: Path) -> None:
             assert "log.dir.min.free.bytes" in producer.error_text
             producer.check()
             alter(broker, "t", "retention.bytes", 16_000_000)
-            wait_for(lambda: producer.send() == 0, "retention making room", 20)
+            wait_until(lambda: producer.send() == 0, "retention making room")
             producer.send_all(20)
             broker.restart()
             producer.send_all(1)
@@ -250,7 +243,7 @@ def test_write_that_is_refused_leaves_nothing_and_is_repeated_once(tmp_path: Pat
             assert ("mount it for writing" if error == "EROFS" else "free space") in producer.error_text
             producer.check()
             assert log.stat().st_size == size
-        wait_for(lambda: producer.send() == 0, "records being taken again", 15)
+        wait_until(lambda: producer.send() == 0, "records being taken again")
         producer.send_all(10)
         producer.check()
         assert not log_lines(broker, "is offline")
@@ -297,7 +290,7 @@ def test_directory_whose_disk_fails_is_offline_alone(tmp_path: Path, call: str, 
             text = checkpoint.read_text() if checkpoint.exists() else ""
             return all(f"t {number} {end}" in text for number, end in ends.items())
 
-        wait_for(is_written, "the checkpoint")
+        wait_until(is_written, "the checkpoint")
         for number in in_b:
             producers[number].check()
         assert broker.stop() == 0
@@ -326,7 +319,7 @@ def test_broker_ends_when_its_last_directory_fails(tmp_path: Path, call: str, co
             with failing(broker, call, "EIO", log):
                 assert producer.send() == STORAGE_ERROR
                 if number == count - 1:
-                    wait_for(lambda: not broker.running, "the broker's end", 5)
+                    wait_until(lambda: not broker.running, "the broker's end")
         assert broker.stop() == 1
         (line,) = log_lines(broker, "CRITICAL broker 1 stops: no log directory can be used")
         for number, directory in enumerate(directories):
@@ -350,10 +343,10 @@ def test_broker_without_a_directory_ends_although_a_thread_hangs_on_the_disk(tmp
         with RawClient(broker.bootstrap) as waiting:
             waiting.send_produce([("hangs", [(0, make_batch([b"x"], timestamp_ms=time.time_ns() // 1_000_000))])])
             log = tmp_path / "data" / "hangs-0" / f"{0:020d}.log"
-            wait_for(lambda: log.stat().st_size, "the write")
+            wait_until(lambda: log.stat().st_size, "the write")
             with failing(broker, "pwrite64", "EIO", tmp_path / "data" / "t-0" / log.name):
                 assert producer.send() == STORAGE_ERROR
-                wait_for(lambda: not broker.running, "the broker's end")
+                wait_until(lambda: not broker.running, "the broker's end")
         assert broker.stop() == 1
     with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as producer.broker:
         producer.send_all(1)
@@ -440,7 +433,7 @@ def test_registry_whose_fsync_fails_ends_the_broker_with_a_text(tmp_path: Path) 
         with failing(broker, "fdatasync", "EIO", registry / "registry.db-wal", registry / "registry.db"):
             with contextlib.suppress(ConnectionError, OSError):
                 create(broker, "u")
-            wait_for(lambda: not broker.running, "the broker's end", 20)
+            wait_until(lambda: not broker.running, "the broker's end")
         assert "repair or replace the disk" in broker.stderr_path.read_text()
         broker.start()
         producer.check()
@@ -453,22 +446,24 @@ def test_registry_whose_fsync_fails_ends_the_broker_with_a_text(tmp_path: Path) 
 def test_without_descriptors_requests_fail_and_nothing_else(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", overrides=OVERRIDES) as broker, RawClient(broker.bootstrap) as client:
         create(broker, "t", segment_bytes=5000)
-        wait_for((tmp_path / "data" / ".kafkalite-reserve").exists, "the reserve")
+        wait_until((tmp_path / "data" / ".kafkalite-reserve").exists, "the reserve")
 
         def produce() -> int:
             return client.produce("t", make_batch([bytes(1500)], timestamp_ms=time.time_ns() // 1_000_000)).error_code
 
         assert [produce() for _ in range(10)] == [0] * 10
-        # Below what is open: whatever is given back cannot be had again.
+        # Below what is open: a descriptor that is closed cannot be opened again.
         limit(broker, "nofile", 10)
-        began_s, cpu_s = time.monotonic(), processor.used_s(broker.pid)
+        accepts = tmp_path / "accepts"
         with socket.create_connection((broker.host, broker.port)):
             codes = [produce() for _ in range(20)]
             assert STORAGE_ERROR in codes and set(codes) <= {0, STORAGE_ERROR}
             taken = codes.count(0)
-            for _ in range(20):
-                assert client.fetch("t", 9, max_wait_ms=100, min_bytes=1 << 20).error_code == 0
-        assert processor.used_s(broker.pid) - cpu_s < 0.6 * (time.monotonic() - began_s), "the broker spins"
+            # A connection waits that cannot be accepted: the broker tries again after a second, not in each pass.
+            with traced(broker.pid, "-e", "trace=accept,accept4", output=accepts):
+                for _ in range(200):
+                    assert client.fetch("t", 9, max_wait_ms=0).error_code == 0
+        assert accepts.read_text().count("accept") < 100, "the broker spins"
         limit(broker, "nofile", 4096)
         assert [produce() for _ in range(10)] == [0] * 10
         assert not log_lines(broker, "is offline")

@@ -5,17 +5,16 @@ groups all the time. After each kill everything that was acknowledged is there, 
 no reader ever sees an offset go back, not even one whose commit was in flight. Segments of ``__consumer_offsets`` are
 small and the cleaner is busy with them, so kills also hit compaction and its swaps.
 
-Each failure names its seed; ``KAFKALITE_KILL_SEED`` repeats the moments of a run (not the kernel's scheduling),
-``KAFKALITE_SOAK=1`` makes it ten times the commits.
+Each failure names its seed; ``KAFKALITE_SEED`` repeats the moments of a run (not the kernel's scheduling). The soak
+makes ten times as many commits.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,10 @@ from spark_kafkalite.wire.messages.offset_commit import (
 )
 from spark_kafkalite.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
-COMMITS = 1_000_000 if os.environ.get("KAFKALITE_SOAK") else 100_000
-SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+COMMITS = 1_000_000 if SOAK else 100_000
 
 TOPIC = "read"
 COMMITTERS = 3
@@ -66,7 +66,7 @@ class Peer:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -145,13 +145,6 @@ def fetched(client: RawClient, groups: list[str]) -> dict[Key, int]:
     }
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"seed {SEED}: it did not happen"
-        time.sleep(0.02)
-
-
 def check_all_there(bootstrap: str, committers: list[Committer], acknowledged: dict[Key, int]) -> None:
     """Wait until every group is served, and compare."""
     groups = sorted({key[0] for key in acknowledged})
@@ -161,7 +154,7 @@ def check_all_there(bootstrap: str, committers: list[Committer], acknowledged: d
             asked = [OffsetFetchRequestGroup(group_id=group, topics=[]) for group in groups]
             return not any(one.error_code for one in client.call(OffsetFetchRequest(groups=asked), 8).groups)
 
-        until(all_served)
+        wait_until(all_served, f"all groups to be served, seed {SEED}", poll_s=0.02)
         found = fetched(client, groups)
     sent = {key: offset for committer in committers for key, offset in committer.sent.items()}
     lost = {key: (found.get(key), offset) for key, offset in acknowledged.items() if found.get(key, -1) < offset}
@@ -170,9 +163,8 @@ def check_all_there(bootstrap: str, committers: list[Committer], acknowledged: d
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000 if os.environ.get("KAFKALITE_SOAK") else 180)
+@pytest.mark.timeout(3000 if SOAK else 180)
 def test_no_acknowledged_commit_is_lost_and_none_goes_back(tmp_path: Path) -> None:
-    print(f"seed {SEED}: KAFKALITE_KILL_SEED={SEED} repeats the moments of this run")
     chance = random.Random(SEED)
     broker = BrokerProcess(tmp_path / "data", overrides=OVERRIDES)
     kills = 0
@@ -185,13 +177,22 @@ def test_no_acknowledged_commit_is_lost_and_none_goes_back(tmp_path: Path) -> No
         peers: list[Peer] = [*committers, *readers]
         for peer in peers:
             peer.start()
-        while sum(committer.count for committer in committers) < COMMITS:
-            until_count = sum(committer.count for committer in committers) + chance.randrange(COMMITS // 10)
-            deadline = time.monotonic() + 20
-            while sum(committer.count for committer in committers) < until_count:
-                assert [peer.failures for peer in peers if peer.failures] == [], f"seed {SEED}"
-                assert time.monotonic() < deadline, f"seed {SEED}: nothing is committed any more\n{broker.tail()}"
-                time.sleep(0.005)
+
+        def failures() -> list[list[BaseException]]:
+            return [peer.failures for peer in peers if peer.failures]
+
+        def commits() -> int:
+            return sum(committer.count for committer in committers)
+
+        while commits() < COMMITS:
+            kill_at = commits() + chance.randrange(COMMITS // 10)
+            while (count := commits()) < kill_at:
+                wait_until(
+                    lambda count=count: failures() or commits() > count,  # type: ignore[misc]
+                    lambda: f"another commit, seed {SEED}\n{broker.tail()}",
+                    poll_s=0.005,
+                )
+                assert failures() == [], f"seed {SEED}"
             time.sleep(chance.random() / 20)
             # What is acknowledged before the kill begins must be there after it.
             acknowledged = {key: offset for committer in committers for key, offset in committer.acknowledged.items()}
@@ -201,14 +202,21 @@ def test_no_acknowledged_commit_is_lost_and_none_goes_back(tmp_path: Path) -> No
             check_all_there(broker.bootstrap, committers, acknowledged)
         for peer in peers:
             peer.stop()
-        assert [peer.failures for peer in peers if peer.failures] == [], f"seed {SEED}"
+        assert failures() == [], f"seed {SEED}"
         final = {key: offset for committer in committers for key, offset in committer.acknowledged.items()}
         check_all_there(broker.bootstrap, committers, final)
+        written = sum(offset + 1 for committer in committers for offset in committer.sent.values())
+
+        def size_bytes() -> int:
+            found = 0
+            for path in (tmp_path / "data").glob("__consumer_offsets-*/*.log"):
+                with contextlib.suppress(FileNotFoundError):  # compaction is at work
+                    found += path.stat().st_size
+            return found
+
+        # Each takes more than 80 bytes; compaction leaves only the last of each key, and what came lately.
+        wait_until(lambda: size_bytes() < written * 80 / 2, lambda: f"compaction; logs of {size_bytes()} bytes")
         assert broker.stop() == 0
-    logs = sum(path.stat().st_size for path in (tmp_path / "data").glob("__consumer_offsets-*/*.log"))
-    written = sum(offset + 1 for committer in committers for offset in committer.sent.values())
     reads = sum(one.turns for one in readers)
-    print(f"{written} commits sent, {kills} kills, {reads} reads; logs of {logs} bytes at last")
+    print(f"{written} commits sent, {kills} kills, {reads} reads; logs of {size_bytes()} bytes at last")
     assert kills > 3
-    # Each takes more than 80 bytes; compaction has left only the last of each key, and what came lately.
-    assert logs < written * 80 / 2, "the logs were not compacted"

@@ -2,12 +2,13 @@
 
 What was acknowledged is there, whole and in order, between small batches on both sides; what was not is there whole or
 not at all. A consumer that reads along sees nothing but whole batches, too. Segments hold a few large batches each, so
-that kills and rolls meet. Each failure names its seed; ``KAFKALITE_KILL_SEED`` repeats the moments of the kills.
+that kills and rolls meet. Each failure names its seed; ``KAFKALITE_SEED`` repeats the moments of the kills.
+
+For the soak: ``test_log_crash`` and ``test_log_crash_steps`` stop the same writing ahead in memory.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -20,11 +21,12 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.slow, pytest.mark.soak]
 
-ROUNDS = 60 if os.environ.get("KAFKALITE_SOAK") else 4
-SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+ROUNDS = 60
 MEBIBYTE = 1 << 20
 LARGE = [(24 * MEBIBYTE, 1), (9 * MEBIBYTE, 3)]
 
@@ -44,7 +46,7 @@ class Batches:
 
 def write(bootstrap: str, batches: Batches, first: int, acknowledged: dict[int, int]) -> None:
     """Send batches, two at a time on a connection, until the connection ends; note the offsets of the acknowledged."""
-    with RawClient(bootstrap, 30) as client:
+    with RawClient(bootstrap, PATIENCE_S) as client:
         number = first
         sent: list[int] = []
         try:
@@ -64,7 +66,7 @@ def read_all(bootstrap: str) -> dict[int, int]:
     """Return the number of every batch by its base offset; each must be whole and follow the one before it."""
     found: dict[int, int] = {}
     offset = 0
-    with RawClient(bootstrap, 30) as client:
+    with RawClient(bootstrap, PATIENCE_S) as client:
         while True:
             answer = client.fetch("t", offset, max_wait_ms=0, partition_max_bytes=64 * MEBIBYTE)
             assert answer.error_code == 0
@@ -88,13 +90,11 @@ def size_of_log(data_dir: Path) -> int:
 
 def wait_for_growth(data_dir: Path, size_bytes: int) -> None:
     """Return in the middle of a large batch, as a rule: when the log has just become so much longer."""
-    before, until_s = size_of_log(data_dir), time.monotonic() + 10
-    while size_of_log(data_dir) <= before + size_bytes and time.monotonic() < until_s:
-        time.sleep(0.0005)
+    end = size_of_log(data_dir) + size_bytes
+    wait_until(lambda: size_of_log(data_dir) > end, f"the log to have more than {end} bytes", poll_s=0.0005)
 
 
 def test_kill_9_while_large_batches_are_written(tmp_path: Path) -> None:
-    print(f"seed {SEED}: KAFKALITE_KILL_SEED={SEED} repeats the moments of the kills")
     chance = random.Random(SEED)
     batches, acknowledged = Batches(), dict[int, int]()
     large = {"max.message.bytes": str(64 * MEBIBYTE), "segment.bytes": str(100 * MEBIBYTE)}
@@ -112,7 +112,7 @@ def test_kill_9_while_large_batches_are_written(tmp_path: Path) -> None:
             time.sleep(0.3 + chance.random() * 0.7)
             wait_for_growth(broker.data_dir, chance.randrange(20) * MEBIBYTE)
             broker.kill()
-            writer.join(60)
+            writer.join(PATIENCE_S)
             assert not writer.is_alive()
             written = size_of_log(broker.data_dir)
             broker.start()
@@ -120,7 +120,7 @@ def test_kill_9_while_large_batches_are_written(tmp_path: Path) -> None:
             found = read_all(broker.bootstrap)
             for sent, offset in acknowledged.items():
                 assert found.get(offset) == sent, (
-                    f"batch {sent}, acknowledged at offset {offset}, is {found.get(offset)}"
+                    f"batch {sent}, acknowledged at offset {offset}, is {found.get(offset)}; seed {SEED}"
                 )
             in_order = list(found.values())
             assert in_order == sorted(set(in_order)), "batches are doubled, or not in the order in which they were sent"

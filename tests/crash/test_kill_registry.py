@@ -6,17 +6,17 @@ version that was acknowledged, and what was deleted is not; no zxid, no version 
 seen in answers to writes and reads alike; session numbers have never been given before; sessions live on with their
 ephemeral nodes, until their clients come back and end them.
 
-Each failure names its seed; ``KAFKALITE_KILL_SEED`` repeats the moments of a run (not the kernel's scheduling),
-``KAFKALITE_SOAK=1`` kills 300 times.
+Each failure names its seed; ``KAFKALITE_SEED`` repeats the moments of a run (not the kernel's scheduling). The soak
+kills 300 times.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import struct
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -26,10 +26,10 @@ from spark_kafkalite.registry.served.jute import RequestReader, write_buffer, wr
 from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import Answer, ProtocolClient
 from tests.contract.test_tree_protocol import CHILDREN, CREATE, DELETE, EXISTS, GET, SET, create
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-ROUNDS = 300 if SOAK else 12
-SEED = int(os.environ.get("KAFKALITE_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+ROUNDS = 300 if SOAK else 4
 WORKERS = 3
 COUNTERS = 4
 IN_FLIGHT = 40
@@ -182,7 +182,6 @@ def read_along(client: ProtocolClient, seen: Seen) -> None:
 
 @pytest.mark.timeout(3600 if SOAK else 120)
 def test_what_was_shown_is_never_taken_back(tmp_path: Path) -> None:
-    print(f"KAFKALITE_KILL_SEED={SEED}")
     chosen, seen = random.Random(SEED), Seen()
     workers = [Worker(number, seen) for number in range(WORKERS)]
     failures: list[BaseException] = []
@@ -211,13 +210,15 @@ def test_what_was_shown_is_never_taken_back(tmp_path: Path) -> None:
             for thread in threads:
                 thread.start()
             goal = before + chosen.randrange(1, 800)
-            pause = threading.Event()
-            while sum(worker.acknowledged for worker in workers) < goal and not failures:
-                pause.wait(0.0005)
-            pause.wait(chosen.random() * 0.02)
+            wait_until(
+                lambda goal=goal: failures or sum(worker.acknowledged for worker in workers) >= goal,  # type: ignore[misc]
+                f"{goal} acknowledgements; seed {SEED}",
+                poll_s=0.0005,
+            )
+            time.sleep(chosen.random() * 0.02)
             registry.kill()
             for thread in threads:
-                thread.join(30)
+                thread.join(PATIENCE_S)
                 assert not thread.is_alive()
             for client in clients:
                 client.close()

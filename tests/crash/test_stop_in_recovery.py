@@ -1,4 +1,4 @@
-"""A broker that is told to stop while it recovers its logs stops at once, and loses nothing by it."""
+"""A broker that gets SIGTERM while it recovers its logs stops in the middle of it, and loses nothing by it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
+
+import pytest
 
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -15,31 +16,50 @@ from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.consume.consumer import Consumer
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S, wait_until
 
 LOGS = 40
-_SLOW_READ_S = 0.5
 
 
-class _SlowFile(OsFile):
-    """Reads of segments take long, and the first one makes somebody lose patience."""
+class _Fs(OsFs):
+    """The first read of a segment while logs are loaded sends SIGTERM, and ends when the load is interrupted."""
+
+    def __init__(self) -> None:
+        self.is_interrupted = threading.Event()
+        # The segments that were read while logs were loaded.
+        self.read: set[str] = set()
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        opened = super().open(path, create=create)
+        file = _File(path, os.dup(opened.fileno()))
+        file.fs = self
+        return file
+
+
+class _File(OsFile):
+    fs: _Fs
 
     def pread(self, length: int, position: int) -> bytes:
-        if self.path.endswith(".log"):
-            if threading.current_thread().name.startswith("kafkalite-load"):
+        if self.path.endswith(".log") and threading.current_thread().name.startswith("kafkalite-load"):
+            self.fs.read.add(self.path)
+            if len(self.fs.read) == 1 and not self.fs.is_interrupted.is_set():
                 assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
                 os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(_SLOW_READ_S)
+                assert self.fs.is_interrupted.wait(PATIENCE_S), "SIGTERM does not interrupt the load"
         return super().pread(length, position)
 
 
-class _SlowFs(OsFs):
-    def open(self, path: str, *, create: bool = False) -> OsFile:
-        file = super().open(path, create=create)
-        return _SlowFile(path, os.dup(file.fileno()))
+def test_stop_is_heard_during_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = _Fs()
+    interrupt = LogManager.interrupt_load
 
+    def interrupt_load(self: LogManager) -> None:
+        interrupt(self)
+        fs.is_interrupted.set()
 
-def test_stop_is_heard_during_a_recovery(tmp_path: Path) -> None:
+    monkeypatch.setattr(LogManager, "interrupt_load", interrupt_load)
     with BrokerProcess(tmp_path / "data") as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("t", LOGS)
@@ -51,11 +71,9 @@ def test_stop_is_heard_during_a_recovery(tmp_path: Path) -> None:
             None, {"log.dirs": str(tmp_path / "data"), "listeners": f"PLAINTEXT://127.0.0.1:{broker.port}"}
         )
         ready: list[str] = []
-        began = time.monotonic()
-        exit_code = asyncio.run(Broker(config, fs=_SlowFs()).run(ready.append))
-        took_s = time.monotonic() - began
+        exit_code = asyncio.run(Broker(config, fs=fs).run(ready.append))
         assert (exit_code, ready) == (0, [])
-        assert took_s < LOGS * _SLOW_READ_S / 4, "the recovery was not interrupted"
+        assert 0 < len(fs.read) < LOGS / 4, "the recovery went on"
         assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
         broker.start()
         assert f"the last stop was not clean: {LOGS} of {LOGS} logs" in broker.stderr_path.read_text()
@@ -63,7 +81,10 @@ def test_stop_is_heard_during_a_recovery(tmp_path: Path) -> None:
             consumer.assign([("t", number) for number in range(LOGS)])
             consumer.seek_to_beginning()
             values: set[bytes | None] = set()
-            deadline = time.monotonic() + 20
-            while len(values) < LOGS and time.monotonic() < deadline:
+
+            def has_all() -> bool:
                 values.update(record.value for record in consumer.poll(timeout_ms=500))
+                return len(values) == LOGS
+
+            wait_until(has_all, "a value of each log")
         assert values == {b"value of %d" % number for number in range(LOGS)}

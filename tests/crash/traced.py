@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-_ATTACH_TIMEOUT_S = 10.0
+from tests.patience import PATIENCE_S, wait_until
 
 
 @contextlib.contextmanager
@@ -21,17 +20,14 @@ def traced(pid: int, *options: str, output: Path = Path("/dev/null")) -> Iterato
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:
-        until_s = time.monotonic() + _ATTACH_TIMEOUT_S
-        while not _is_traced(pid):
-            if process.poll() is not None or time.monotonic() > until_s:
-                process.kill()
-                pytest.fail(f"strace does not attach: {process.stderr.read(500)!r}")
-            time.sleep(0.01)
+        wait_until(lambda: process.poll() is not None or _is_traced(pid), "strace to attach")
+        if process.poll() is not None:
+            pytest.fail(f"strace does not attach: {process.stderr.read(500)!r}")
         yield
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -27,14 +27,12 @@ from spark_kafkalite.wire.messages.delete_records import (
 )
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
 
 # Records a second of each topic, and how many of them may wait for their acknowledgement.
 _RATE = 90
 _MOST_UNACKNOWLEDGED = 200
 _PAUSE_S = 0.004
-# A record that was acknowledged this long ago must have been flushed where flush.ms says 30: generous, because the
-# machine may be busy.
-_AGED_S = 5.0
 _PAGE_BYTES = 4096
 _EARLIEST = -2
 _VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
@@ -59,7 +57,6 @@ class Plan:
     producer: Mapping[str, object] = field(default_factory=dict)
     acks_are_flushed: bool = False
     shows_flushed: bool = False
-    flushes_by_time: bool = False
     keys: int = 0
     # Somebody deletes its old records from time to time.
     is_trimmed: bool = False
@@ -103,7 +100,6 @@ PLANS = (
         {**_SMALL, **_SHOWN, "flush.ms": "30"},
         {**_PLAIN, "compression_type": "gzip"},
         shows_flushed=True,
-        flushes_by_time=True,
     ),
     Plan("loose", _SMALL, _PLAIN),
     Plan("trimmed", {**_SMALL, "flush.before.ack": "true"}, acks_are_flushed=True, is_trimmed=True),
@@ -177,7 +173,6 @@ class Writer:
         self.plan = plan
         self.sent = 0
         self.acknowledged: dict[int, int] = {}
-        self.acknowledged_at: dict[int, float] = {}
         self.failures: list[Exception] = []
         self._answered = 0
         self._closing = False
@@ -198,7 +193,6 @@ class Writer:
                     self.failures.append(error)
             elif metadata is not None and metadata.offset >= 0:
                 self.acknowledged[metadata.offset] = number
-                self.acknowledged_at[metadata.offset] = time.monotonic()
 
         key, value = self.plan.record(number)
         self._producer.send(self.plan.topic, value, key, partition=0, on_delivery=delivered)
@@ -207,17 +201,12 @@ class Writer:
         """Return what the acknowledgements so far promise; all of them do if only the broker dies."""
         if self.plan.acks_are_flushed or power_stays:
             return self.acknowledged.copy()
-        if self.plan.flushes_by_time:
-            until = time.monotonic() - _AGED_S
-            aged = self.acknowledged_at.copy()
-            return {offset: self.acknowledged[offset] for offset, at in aged.items() if at < until}
         return {}
 
     def forget(self) -> None:
         """Drop what was acknowledged and may have been lost with the power."""
         if not self.plan.acks_are_flushed:
             self.acknowledged = {}
-            self.acknowledged_at = {}
 
     def close(self) -> None:
         self._closing = True
@@ -263,7 +252,7 @@ class Workload:
         """End the threads. The broker should still be there to answer what they wait for."""
         self._stopping.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         for writer in self.writers.values():
             writer.close()
 
@@ -273,6 +262,15 @@ class Workload:
         for topic, seen in self.seen.items():
             kept[topic].update(seen.copy())
         return Promise(kept, self.starts.copy(), self.created.copy(), self.deleted.copy())
+
+    def wait_until_shown(self) -> None:
+        """Wait until what is acknowledged by now is shown: where only flushed records are, a flush must come."""
+        due = {topic: set(self.writers[topic].acknowledged.copy()) for topic in self.seen}
+
+        def unshown() -> list[str]:
+            return [f"{topic} {min(left)}" for topic, seen in self.seen.items() if (left := due[topic] - seen.keys())]
+
+        wait_until(lambda: self.problems() or not unshown(), lambda: f"{unshown()} to be shown")
 
     def forget_unflushed(self) -> None:
         """Take note that the power went: what was acknowledged without a flush may be gone."""

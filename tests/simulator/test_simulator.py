@@ -18,8 +18,8 @@ from typing import Final
 
 import pytest
 
-from tests.patience import PATIENCE_S
 from tests.paths import PROJECT
+from tests.patience import PATIENCE_S
 from tests.seeds import SEED, SOAK
 from tests.simulator.run import Simulation
 from tests.simulator.schedule import (
