@@ -1,12 +1,11 @@
 """Random work on logs is stopped in a random operation of the disk, and what is left must be right (see ``log_model``).
 
-Some eight thousand runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in
-every single operation. Every failure names its seed. ``KAFKALITE_CRASH_RUNS`` sets the number of runs for each way.
+Eight hundred runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in every
+single operation. Every failure names its seed. The soak makes fifty times as many, with other seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -14,9 +13,12 @@ import pytest
 from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
+from tests.seeds import SEED, SOAK
 
-RUNS = int(os.environ.get("KAFKALITE_CRASH_RUNS", "2000"))
-_BLOCKS = 6
+RUNS = 22_500 if SOAK else 450
+_BLOCKS = 6 if SOAK else 1
+# The runs of `make test` are chosen, not drawn.
+FIRST = SEED * 1_000_000 if SOAK else 0
 
 
 def run(
@@ -32,24 +34,24 @@ def run(
 @pytest.mark.parametrize("block", range(_BLOCKS))
 @pytest.mark.parametrize("mode", CrashMode)
 def test_random_runs(mode: CrashMode, block: int) -> None:
-    for seed in range(block, RUNS, _BLOCKS):
+    for seed in range(FIRST + block, FIRST + RUNS, _BLOCKS):
         run(seed, mode)
 
 
 @pytest.mark.parametrize("mode", CrashMode)
 def test_random_runs_that_are_stopped_in_recovery_too(mode: CrashMode) -> None:
-    for seed in range(100_000, 100_000 + RUNS // 3):
+    for seed in range(FIRST + 100_000, FIRST + 100_000 + RUNS // 3):
         run(seed, mode, stop_recovery_too=True)
 
 
 @pytest.mark.parametrize("mode", CrashMode)
 def test_random_runs_with_batches_that_are_written_ahead(mode: CrashMode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_ahead, "PIECE_BYTES", 100)
-    for seed in range(300_000, 300_000 + RUNS // 3):
+    for seed in range(FIRST + 300_000, FIRST + 300_000 + RUNS // 3):
         run(seed, mode, stop_recovery_too=seed % 3 == 0, ahead=True)
 
 
 @pytest.mark.parametrize("mode", CrashMode)
 def test_random_runs_of_compacted_topics(mode: CrashMode) -> None:
-    for seed in range(200_000, 200_000 + RUNS // 10):
+    for seed in range(FIRST + 200_000, FIRST + 200_000 + RUNS // 10):
         run(seed, mode, stop_recovery_too=seed % 3 == 0, policy="compact")

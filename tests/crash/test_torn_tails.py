@@ -4,12 +4,11 @@ What a crash or a disk does to the last three batches of six: cuts them, fills t
 repeats or exchanges blocks, leaves sound batches behind a hole, and lies about offsets, epochs and lengths. Whatever it
 was, the log that is opened is the longest run of batches that are byte for byte what was written, and it takes appends.
 ``tests/unit/log/loading/test_recovery.py`` goes through each byte of a tail; here the damage is random, and every
-failure names its seed. ``KAFKALITE_TORN_TAILS`` sets the number of cases.
+failure names its seed. The soak tries a hundred times as many, with other seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Callable
@@ -29,8 +28,11 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.seeds import SEED, SOAK
 
-CASES = int(os.environ.get("KAFKALITE_TORN_TAILS", "4000"))
+CASES = 100_000 if SOAK else 1_000
+# The cases of `make test` are chosen, not drawn.
+FIRST = SEED * 1_000_000 if SOAK else 0
 PATH = "/data/t-0/00000000000000000000.log"
 LATER = "/data/t-0/00000000000000000012.log"
 BATCHES = 6
@@ -203,7 +205,7 @@ def open_log(fs: MemoryFs) -> PartitionLog:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_recovery_keeps_what_is_sound(damage: Callable[[Tail], bytes]) -> None:
-    for seed in range(CASES // len(DAMAGES) + 1):
+    for seed in range(FIRST, FIRST + CASES // len(DAMAGES) + 1):
         try:
             try_damage(damage, seed)
         except Exception as error:
