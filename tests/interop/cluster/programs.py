@@ -14,10 +14,10 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from tests.patience import PATIENCE_S
 
 KAFKA_PYTHON = [sys.executable, str(Path(__file__).with_name("kafka_python_program.py"))]
 _LOOK_EVERY_S = 0.01
-_END_TIMEOUT_S = 60.0
 
 
 def java_tool(main_class: str, arguments: Mapping[str, str], *flags: str) -> list[str]:
@@ -58,7 +58,7 @@ def follow(
                     if stopping():
                         # It finishes what it has begun, and says what came of it.
                         program.signal(signal.SIGTERM)
-                        ends_at_s = time.monotonic() + _END_TIMEOUT_S
+                        ends_at_s = time.monotonic() + PATIENCE_S
                 assert ends_at_s is None or time.monotonic() < ends_at_s, program.tail()
                 time.sleep(_LOOK_EVERY_S)
     finally:

@@ -1,7 +1,7 @@
 """Producers of several projects that send the numbers 0, 1, 2... to partition 0 of a topic, one every few milliseconds.
 
 They are what a program would have: acks=all, idempotence, everything else at its defaults. ``acknowledged`` has the
-moment of each number's acknowledgement, in order; ``errors`` what the program was told of.
+numbers of acknowledgements, in order; ``errors`` has the errors that the program got.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import confluent_kafka
 
 from spark_kafkalite import Producer
 from tests.interop.cluster.programs import KAFKA_PYTHON, follow, java_tool
+from tests.patience import PATIENCE_S
 
 PER_SECOND = 100
-_END_TIMEOUT_S = 60.0
 
 
 class Stream:
@@ -58,13 +57,8 @@ class Stream:
     def stop(self) -> None:
         """Stop sending and wait for the outcomes."""
         self._stopping.set()
-        self._thread.join(_END_TIMEOUT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self} does not end"
-
-    def longest_gap(self, since_s: float) -> float:
-        """Return the longest time between two acknowledgements from this moment on."""
-        times = [since_s, *(each for each in self.acknowledged if each > since_s)]
-        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}: {len(self.acknowledged)} of {self.sent}, {self.errors[:3]}"
@@ -88,7 +82,7 @@ class Confluent(Stream):
             producer.produce(self.topic, b"%d" % self.sent, partition=0, on_delivery=lambda error, _: self.told(error))
             self.sent += 1
             producer.poll(0)
-        assert producer.flush(_END_TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 class _Program(Stream):

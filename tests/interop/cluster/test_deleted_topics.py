@@ -15,8 +15,8 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import wait_until_known
-from tests.interop.cluster.test_commands import wait_until
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 def produce(cluster: KafkaliteCluster, topic: str, value: bytes, count: int) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for delivery in [producer.send(topic, value, partition=0) for _ in range(count)]:
-            delivery.result(30)
+            delivery.result(PATIENCE_S)
 
 
 def strays(cluster: KafkaliteCluster, number: int, topic: str) -> list[Path]:
@@ -55,7 +55,7 @@ def end_session(cluster: KafkaliteCluster, number: int) -> None:
     """Have the registry hold a broker that has died for dead, as at the end of its session."""
     store = open_zookeeper(cluster.registry.connect)
     try:
-        store.delete(znodes.broker_path(number)).result(10)
+        store.delete(znodes.broker_path(number)).result(PATIENCE_S)
     finally:
         store.close()
 
@@ -70,7 +70,7 @@ def test_what_a_broker_has_of_a_topic_that_was_deleted_while_it_was_down_is_kept
     cluster.kill(away)
     with Admin(bootstrap_servers=[cluster.broker(number).bootstrap for number in others]) as living:
         living.delete_topics([topic])
-        wait_until(lambda: topic not in living.list_topics(), "the topic stays")
+        wait_until(lambda: topic not in living.list_topics(), f"{topic} to be gone")
     cluster.restart(away)
     with Admin(bootstrap_servers=cluster.broker(away).bootstrap) as returned:
         assert topic not in returned.list_topics()
@@ -80,7 +80,7 @@ def test_what_a_broker_has_of_a_topic_that_was_deleted_while_it_was_down_is_kept
         assert not (cluster.broker(number).data_dir / f"{topic}-0").exists()
     assert not any(strays(cluster, number, topic) for number in others)
     with_settings(away, stray_log_retention_ms=500)
-    wait_until(lambda: not strays(cluster, away, topic), "the log of the deleted topic stays for ever")
+    wait_until(lambda: not strays(cluster, away, topic), f"the log of {topic} to be removed")
 
 
 @pytest.mark.parametrize("end", ["kill", "pause"])
@@ -102,7 +102,7 @@ def test_a_topic_made_again_before_a_replica_hears_that_it_was_deleted_has_nothi
     getattr(cluster, end)(away)
     with Admin(bootstrap_servers=[cluster.broker(number).bootstrap for number in others]) as living:
         living.delete_topics([topic])
-        wait_until(lambda: topic not in living.list_topics(), "the topic stays")
+        wait_until(lambda: topic not in living.list_topics(), f"{topic} to be gone")
         # It leads the new topic, too, and so the answer would be late.
         with contextlib.suppress(RequestTimedOut):
             living.create_topics([NewTopic(topic, assignments={0: [away, *others]})], timeout_ms=2_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,17 @@ from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import ElectionNotNeeded, PreferredLeaderNotAvailable
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.interop.cluster.conftest import SESSION
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-WAIT_S = 20.0
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[KafkaliteCluster]:
-    with KafkaliteCluster(tmp_path / "cluster") as cluster:
+    with KafkaliteCluster(tmp_path / "cluster", overrides=SESSION) as cluster:
         yield cluster
 
 
@@ -34,7 +34,7 @@ def create(cluster: KafkaliteCluster, *replicas: list[int]) -> None:
 def produce(cluster: KafkaliteCluster, *values: bytes) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for value in values:
-            producer.send("t", value, partition=0).result(WAIT_S)
+            producer.send("t", value, partition=0).result(PATIENCE_S)
 
 
 def values(cluster: KafkaliteCluster, count: int) -> list[bytes | None]:
@@ -42,15 +42,8 @@ def values(cluster: KafkaliteCluster, count: int) -> list[bytes | None]:
         consumer.assign([T0])
         found: list[bytes | None] = []
         while len(found) < count:
-            found += [record.value for record in consumer.poll(timeout_ms=int(WAIT_S * 1000))]
+            found += [record.value for record in consumer.poll(timeout_ms=int(PATIENCE_S * 1000))]
         return found
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def lose_power_of(cluster: KafkaliteCluster, number: int) -> None:
@@ -65,7 +58,7 @@ def test_three_killed_brokers_come_back_with_everything_and_without_anybodys_hel
         cluster.kill(number)
     for number in (1, 2, 3):
         cluster.restart(number)
-    cluster.wait_in_sync("t", timeout_s=WAIT_S)
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
     produce(cluster, b"2")
     assert values(cluster, 3) == [b"0", b"1", b"2"]
 
@@ -79,7 +72,7 @@ def test_a_broker_whose_log_was_removed_does_not_lead_with_an_empty_one(cluster:
     shutil.rmtree(cluster.broker(1).data_dir / "t-0")
     for number in (1, 2, 3):
         cluster.restart(number)
-    cluster.wait_in_sync("t", timeout_s=WAIT_S)
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
     produce(cluster, b"2")
     assert values(cluster, 3) == [b"0", b"1", b"2"]
 
@@ -90,7 +83,7 @@ def test_a_broker_that_lost_power_follows_those_that_did_not(cluster: KafkaliteC
     cluster.kill(1)
     lose_power_of(cluster, 1)
     cluster.restart(1)
-    cluster.wait_in_sync("t", timeout_s=WAIT_S)
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
     assert cluster.leader_of("t") in (2, 3)
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.elect_leaders([T0]) == {T0: None}
@@ -104,13 +97,13 @@ def test_nobody_leads_whose_log_is_not_proven_but_by_an_election_that_is_asked_f
     create(cluster, [2, 3], [1, 2])
     produce(cluster, b"0")
     cluster.kill(2)
-    assert cluster.wait_for_leader("t", other_than=2, timeout_s=WAIT_S) == 3
+    assert cluster.wait_for_leader("t", other_than=2, timeout_s=PATIENCE_S) == 3
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert isinstance(admin.elect_leaders([T0])[T0], PreferredLeaderNotAvailable)
         cluster.kill(3)
         lose_power_of(cluster, 2)
         cluster.restart(2)
-        eventually(lambda: cluster.leader_of("t") is None)
+        wait_until(lambda: cluster.leader_of("t") is None, "t-0 to lose its leader")
         # Broker 3 is the only one known to have everything, and is away.
         outcome = admin.elect_leaders([T0])[T0]
         assert isinstance(outcome, PreferredLeaderNotAvailable)

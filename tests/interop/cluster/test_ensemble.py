@@ -1,9 +1,11 @@
-"""Three brokers on an ensemble of three ZooKeeper servers that loses one: nobody notices who produces."""
+"""Three brokers on an ensemble of three ZooKeeper servers that loses one: producers do not notice."""
 
 from __future__ import annotations
 
-import time
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,8 @@ from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
 from tests.interop.cluster.streams import Ours
-from tests.interop.cluster.test_commands import wait_until
 from tests.interop.cluster.test_failover import values_of, wait_until_acknowledged
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.zookeeper]
 
@@ -30,8 +32,19 @@ def is_leader(server: ZooKeeperServer) -> bool:
 
 def broker_epochs(store: Store) -> dict[int, int]:
     """Return the creation zxids of the brokers' registrations."""
-    found = {number: store.exists(znodes.broker_path(number)).result(20) for number in (1, 2, 3)}
+    found = {number: store.exists(znodes.broker_path(number)).result(PATIENCE_S) for number in (1, 2, 3)}
     return {number: stat.czxid for number, stat in found.items() if stat is not None}
+
+
+@contextmanager
+def paused(servers: list[ZooKeeperServer]) -> Iterator[None]:
+    for server in servers:
+        os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for server in servers:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -54,27 +67,23 @@ def test_an_ensemble_loses_a_follower_and_its_leader_under_load(ensemble: ZooKee
         stream = Ours(cluster.bootstrap, "t", tmp_path)
         try:
             before, state = broker_epochs(store), admin.describe_topics(["t"])["t"].partitions[0]
-            wait_until_acknowledged({"ours": stream}, time.monotonic())
+            wait_until_acknowledged({"ours": stream})
             for leads in (False, True):
                 server = next(each for each in ensemble.servers if is_leader(each) is leads)
-                began_s = time.monotonic()
                 server.kill()
-                wait_until(lambda: any(map(is_leader, ensemble.servers)), "the ensemble has no leader")
-                led_s = time.monotonic()
+                wait_until(lambda: any(map(is_leader, ensemble.servers)), "a leader of the ensemble")
                 # What does need the registry.
                 admin.create_topic(f"while-{server.port}-is-away", 3, 3)
-                wait_until_acknowledged({"ours": stream}, time.monotonic())
-                gap_s = stream.longest_gap(began_s)
-                print(f"{'leader' if leads else 'follower'} killed: longest gap {gap_s:.2f} s")
-                # What is written needs no registry, so it goes on while the ensemble has no leader.
-                assert not leads or any(began_s < each < led_s for each in stream.acknowledged)
-                assert gap_s < SESSION_MS / 2000
+                wait_until_acknowledged({"ours": stream})
                 server.start()
                 server.wait_until_serving()
+            # What is written needs no registry: it goes on while no server answers.
+            with paused(ensemble.servers):
+                wait_until_acknowledged({"ours": stream})
             stream.stop()
             assert (stream.errors, len(stream.acknowledged)) == ([], stream.sent)
             assert values_of(cluster.bootstrap, "t") == list(range(stream.sent))
-            # Nobody has lost a session, or been thrown out.
+            # No broker has lost its session, and no replica has left the ISR.
             assert broker_epochs(store) == before
             assert admin.describe_topics(["t"])["t"].partitions[0] == state
         finally:

@@ -22,6 +22,7 @@ from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterReques
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
 
 NOT_CONTROLLER, ILLEGAL_SASL_STATE, LISTENER_NOT_FOUND = 41, 34, 72
 SCRAM = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
@@ -32,7 +33,7 @@ SINGLE = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.to
 
 def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000, replicas: int = 1) -> Any:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
-    with RawClient(address, 40.0) as client:
+    with RawClient(address, PATIENCE_S) as client:
         (created,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7).topics
     return created
 
@@ -78,7 +79,7 @@ def test_brokers_have_a_listener_to_themselves_and_clients_are_told_their_own(tm
         cluster.wait_in_sync("copied")
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             for partition in range(2):
-                assert producer.send("copied", b"x", partition=partition).result(20).offset == 0
+                assert producer.send("copied", b"x", partition=partition).result(PATIENCE_S).offset == 0
         # Broker 2 cannot be reached from where only broker 1 listens.
         with RawClient(f"127.0.0.1:{extra}") as client:
             assert named(client) == {1: f"127.0.0.1:{extra}"}
@@ -129,7 +130,7 @@ def two_brokers(
 def secret_node(registry: RegistryProcess, digest: str | None = None) -> str:
     store = open_zookeeper(registry.connect, auth=None if digest is None else ("digest", digest))
     try:
-        data, _ = store.get(znodes.INTER_BROKER_SECRET).result(10)
+        data, _ = store.get(znodes.INTER_BROKER_SECRET).result(PATIENCE_S)
         return data.decode()
     finally:
         store.close()

@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.errors import DeliveryTimeout
+from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from tests.interop.cluster.test_commands import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     from tests.interop.support.python_clients import aiokafka_produce, confluent_produce, kafka_python_produce
+from tests.interop.cluster.conftest import SESSION
+from tests.interop.support.raw_client import RawClient
 from tests.interop.support.records import Sent
+
+NOT_ENOUGH_REPLICAS = 19
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -35,7 +39,7 @@ def wait_until_equal(cluster: KafkaliteCluster, topic: str, partition: int = 0) 
     def logs() -> set[bytes]:
         return {log_bytes(cluster, number, topic, partition) for number in cluster.brokers}
 
-    wait_until(lambda: len(logs()) == 1, f"the replicas of {topic}-{partition} differ")
+    wait_until(lambda: len(logs()) == 1, f"equal replicas of {topic}-{partition}")
     (content,) = logs()
     return content
 
@@ -49,9 +53,12 @@ def values_of(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
-        deadline = time.monotonic() + 20
-        while len(found) < count and time.monotonic() < deadline:
-            found += [record.value for record in consumer.poll(500)]
+
+        def has_all() -> bool:
+            found.extend(record.value for record in consumer.poll(500))
+            return len(found) >= count
+
+        wait_until(has_all, lambda: f"{count} records of {topic}, of which {len(found)} are read")
     return found
 
 
@@ -88,7 +95,7 @@ def test_a_broker_that_was_away_catches_up(cluster: KafkaliteCluster, new_topic:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         deliveries = [producer.send(topic, b"x" * 1000, partition=n % 3) for n in range(9_000)]
         for delivery in deliveries:
-            delivery.result(30)
+            delivery.result(PATIENCE_S)
     cluster.restart(away)
     cluster.wait_in_sync(topic)
     for partition in range(3):
@@ -101,14 +108,13 @@ def test_too_few_in_sync_refuse_what_they_could_lose(cluster: KafkaliteCluster, 
     others = [number for number in cluster.brokers if number != leader]
     for number in others:
         cluster.stop(number)
-    wait_until(lambda: cluster.in_sync(topic) == {leader}, "stopped brokers stay in sync")
-    settings = {"bootstrap_servers": cluster.broker(leader).bootstrap, "delivery_timeout_ms": 3_000}
-    settings |= {"request_timeout_ms": 2_000}
-    with Producer(**settings) as producer, pytest.raises(DeliveryTimeout, match="NOT_ENOUGH_REPLICAS"):
-        producer.send(topic, b"alone").result(20)
+    wait_until(lambda: cluster.in_sync(topic) == {leader}, "the stopped brokers to leave the ISR")
+    with RawClient(cluster.broker(leader).bootstrap) as client:
+        for _ in range(3):
+            assert client.produce(topic, make_batch([b"alone"]), acks=-1).error_code == NOT_ENOUGH_REPLICAS
     cluster.restart(others[0])
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        assert producer.send(topic, b"together").result(30).offset == 0
+        assert producer.send(topic, b"together").result(PATIENCE_S).offset == 0
 
 
 def test_deleted_records_are_deleted_on_all_replicas(
@@ -118,7 +124,7 @@ def test_deleted_records_are_deleted_on_all_replicas(
     partition = TopicPartition(topic, 0)
     with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, batch_size=1000) as producer:
         for n in range(100):
-            producer.send(topic, b"%d" % n + b"x" * 900).result(20)
+            producer.send(topic, b"%d" % n + b"x" * 900).result(PATIENCE_S)
     assert admin.delete_records({partition: 50}) == {partition: 50}
     for end in (cluster.stop, cluster.kill):
         former = cluster.wait_for_leader(topic)
@@ -135,7 +141,7 @@ def test_deleted_records_are_deleted_on_all_replicas(
             for broker in cluster.brokers.values()
         }
 
-    wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "segments below the log start stay on a replica")
+    wait_until(lambda: "0" * 20 + ".log" not in first_segments(), "all replicas to remove their first segments")
 
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["behind", "empty"])
@@ -150,7 +156,7 @@ def test_a_follower_that_ends_before_the_log_start_begins_anew_there(
         producer.flush()
         away = min(cluster.in_sync(topic) - {cluster.wait_for_leader(topic)})
         cluster.kill(away)
-        wait_until(lambda: away not in cluster.in_sync(topic), "the dead broker stays in sync")
+        wait_until(lambda: away not in cluster.in_sync(topic), "the dead broker to leave the ISR")
         for n in range(20, 100):
             producer.send(topic, b"%d" % n)
         producer.flush()
@@ -162,14 +168,14 @@ def test_a_follower_that_ends_before_the_log_start_begins_anew_there(
     # It has all there is, and leads with it.
     for number in set(cluster.brokers) - {away}:
         cluster.stop(number)
-        wait_until(lambda number=number: number not in cluster.in_sync(topic), "who has stopped stays in sync")
+        wait_until(lambda number=number: number not in cluster.in_sync(topic), "the stopped broker to leave the ISR")
         cluster.restart(number)
         cluster.wait_in_sync(topic)
     assert values_of(cluster.bootstrap, topic, 40) == [b"%d" % n for n in range(60, 100)]
 
 
 def test_what_retention_has_deleted_stays_deleted_when_another_leads(tmp_path: Path) -> None:
-    overrides = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 200}
+    overrides = {**SESSION, "log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 200}
     partition = TopicPartition("t", 0)
     with (
         KafkaliteCluster(tmp_path, overrides=overrides) as cluster,
@@ -178,7 +184,7 @@ def test_what_retention_has_deleted_stays_deleted_when_another_leads(tmp_path: P
         admin.create_topic("t", configs={"segment.bytes": "10000", "retention.bytes": "30000"})
         with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, batch_size=1000) as producer:
             for n in range(100):
-                producer.send("t", b"%d" % n + b"x" * 900).result(20)
+                producer.send("t", b"%d" % n + b"x" * 900).result(PATIENCE_S)
 
         def first_offsets() -> list[int]:
             """Return where the first segment of each replica begins."""
@@ -186,7 +192,7 @@ def test_what_retention_has_deleted_stays_deleted_when_another_leads(tmp_path: P
             return [min(int(path.stem) for path in log.glob("*.log")) for log in logs]
 
         # About 33 records are kept, and up to a segment more.
-        wait_until(lambda: min(first_offsets()) > 50, f"retention deletes nothing: {first_offsets()}")
+        wait_until(lambda: min(first_offsets()) > 50, lambda: f"retention; logs begin at {first_offsets()}")
         deleted = min(first_offsets())
         former = cluster.wait_for_leader("t")
         cluster.kill(former)
@@ -204,14 +210,14 @@ def test_high_watermarks_are_written_down_while_brokers_run(
     topic = new_topic()
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for n in range(7):
-            producer.send(topic, b"%d" % n).result(20)
+            producer.send(topic, b"%d" % n).result(PATIENCE_S)
     for broker in cluster.brokers.values():
         path = broker.data_dir / "replication-offset-checkpoint"
 
         def told(path: Path = path) -> bool:
             return path.exists() and f"{topic} 0 7" in path.read_text().splitlines()
 
-        wait_until(told, f"{path} does not tell of {topic}")
+        wait_until(told, f"the high watermark of {topic} in {path}")
 
 
 def test_a_topic_made_again_has_nothing_of_the_old_one(
@@ -220,13 +226,13 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(
     topic = new_topic()
     away = next(number for number in cluster.brokers if number != cluster.leader_of(topic))
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        producer.send(topic, b"old").result(20)
+        producer.send(topic, b"old").result(PATIENCE_S)
     # One that is away while it is made again comes back with the log of another topic.
     cluster.stop(away)
     admin.delete_topics([topic])
     admin.create_topic(topic, 1, 2)
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        assert producer.send(topic, b"new").result(20).offset == 0
+        assert producer.send(topic, b"new").result(PATIENCE_S).offset == 0
     cluster.restart(away)
     cluster.wait_in_sync(topic)
     assert values_of(cluster.bootstrap, topic, 1) == [b"new"]

@@ -17,9 +17,9 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.packed import ProducedPartition
-from tests.interop.cluster.test_commands import wait_until
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -28,11 +28,15 @@ PASSING = {6, 7, 19, 20}
 
 
 def produce(client: RawClient, topic: str, batch: bytearray, acks: int) -> ProducedPartition:
-    """Have a leader take a batch; a new one hears of its election, and of followers, a moment after the registry."""
-    deadline = time.monotonic() + 20
-    while (told := client.produce(topic, batch, acks=acks)).error_code in PASSING and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return told
+    """Have a leader take a batch. A new leader learns of its election, and of its followers, after the registry."""
+    told: list[ProducedPartition] = []
+
+    def is_final() -> bool:
+        told.append(client.produce(topic, batch, acks=acks))
+        return told[-1].error_code not in PASSING
+
+    wait_until(is_final, lambda: f"a leader of {topic}, {told[-1]}")
+    return told[-1]
 
 
 class Idempotent:
@@ -79,7 +83,7 @@ def test_it_forgets_what_it_alone_had_and_its_producers_go_on(
     # Requests of the followers wait at the leader, and are answered with the first of these.
     steady.send(first, range(10, 30), 10, acks=1)
     silent.send(first, range(5), 30, acks=1)
-    with RawClient(cluster.broker(first).bootstrap, 30) as late:
+    with RawClient(cluster.broker(first).bootstrap, PATIENCE_S) as late:
         getattr(cluster, end)(first)
         for number in followers:
             cluster.resume(number)
@@ -120,23 +124,23 @@ def test_an_answer_from_what_is_cut_off_is_not_sent_to_its_end(
     followers = [number for number in cluster.brokers if number != leader]
     for number in followers:
         cluster.stop(number)
-    with RawClient(cluster.broker(leader).bootstrap, 30) as client:
+    with RawClient(cluster.broker(leader).bootstrap, PATIENCE_S) as client:
         for number in range(20):
             told = produce(client, topic, make_batch([b"old" + bytes([number]) * 1_000_000]), 1)
             assert told.error_code == 0
     old = log_bytes(cluster, leader, topic)
-    with RawClient(cluster.broker(leader).bootstrap, 30) as reader:
+    with RawClient(cluster.broker(leader).bootstrap, PATIENCE_S) as reader:
         reader.send_fetch(topic, 0, partition_max_bytes=1 << 26, max_bytes=1 << 26)
         size_bytes = int.from_bytes(reader.socket.recv(4, socket.MSG_WAITALL), "big")
         assert size_bytes > len(old)
         cluster.pause(leader)
         for number in followers:
             cluster.restart(number)
-        wait_until(lambda: cluster.leader_of(topic) is None, "the leader's session does not end")
+        wait_until(lambda: cluster.leader_of(topic) is None, "the leader's session to end")
         with Admin(bootstrap_servers=cluster.broker(followers[0]).bootstrap) as living:
             living.elect_leaders([TopicPartition(topic, 0)], unclean=True)
         successor = cluster.wait_for_leader(topic, other_than=leader)
-        with RawClient(cluster.broker(successor).bootstrap, 30) as client:
+        with RawClient(cluster.broker(successor).bootstrap, PATIENCE_S) as client:
             for number in range(20):
                 told = produce(client, topic, make_batch([b"new" + bytes([number + 100]) * 1_000_000]), 1)
                 assert told.error_code == 0
@@ -167,7 +171,7 @@ def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
         assert produce(client, topic, producer.batch(0), acks=-1).error_code == 0
         cluster.stop(next(number for number in cluster.brokers if number != leader))
         # Replicas are too few for the next one, and not for the one behind it, which was on its way by then.
-        wait_until(lambda: client.produce(topic, producer.batch(1)).error_code == 19, "replicas are not too few")
+        wait_until(lambda: client.produce(topic, producer.batch(1)).error_code == 19, "too few replicas")
         client.send_produce([(topic, [(0, producer.batch(1))])])
         client.send_produce([(topic, [(0, producer.batch(3))])], acks=1)
         told = [client.receive_produce().topics[0][1][0] for _ in range(2)]
@@ -175,4 +179,4 @@ def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
         assert "may have been refused" in (told[1].error_message or "")
         # Sent again in their order they are taken; and a gap that stays is told of.
         assert client.produce(topic, producer.batch(1), acks=1).error_code == 0
-        wait_until(lambda: client.produce(topic, producer.batch(3), acks=1).error_code == 45, "the gap is not told of")
+        wait_until(lambda: client.produce(topic, producer.batch(3), acks=1).error_code == 45, "the gap to be refused")

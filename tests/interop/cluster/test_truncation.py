@@ -11,6 +11,7 @@ from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -18,13 +19,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 def produce(cluster: KafkaliteCluster, topic: str, values: range) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for delivery in [producer.send(topic, b"%d" % value) for value in values]:
-            delivery.result(30)
+            delivery.result(PATIENCE_S)
 
 
 def read(consumer: Consumer, count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
-        records = consumer.poll(20_000)
+        records = consumer.poll(int(PATIENCE_S * 1000))
         assert records, f"only {len(found)} of {count} records"
         found += [int(record.value or b"-1") for record in records]
     return found

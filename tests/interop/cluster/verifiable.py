@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from spark_kafkalite.testing.child_process import ChildProcess
 from tests.interop.cluster.programs import follow, java_tool
+from tests.patience import PATIENCE_S
 
-_END_TIMEOUT_S = 150.0
 _KEYS = "30"
 _SHOWN = 5
 
@@ -49,7 +49,7 @@ class _Program:
     def stop(self) -> None:
         """Have it finish what it has begun, and wait for its end."""
         self._stopping.set()
-        self._thread.join(_END_TIMEOUT_S)
+        self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive() and not self.problem, f"{self._name} does not end; {self.problem}"
 
 
