@@ -35,6 +35,7 @@ from tests.network import hosts
 logger = logging.getLogger(__name__)
 
 _STEADY_S = 2.0
+_STEADY_RECORDS = 20
 _REST_WITHIN_S = 30.0
 _LOOK_S = 0.1
 
@@ -142,7 +143,8 @@ def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
     workload = Workload(place, directory, class_path, loses_records=row.loses_records)
     try:
         workload.start()
-        time.sleep(_STEADY_S)
+        stage.workload = workload
+        stage.wait_for_more(_STEADY_RECORDS)
         cluster.note_health(place.history, "before")
         row.play(stage)
         logger.info("row %s: healed", row.label)

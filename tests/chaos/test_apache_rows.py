@@ -4,15 +4,12 @@ whoever judges finds nothing there. Rows that only need processes are played.
 A row in which the cluster is left without most of its brokers needs a controller that stays, as our registry does. The
 others are played on nodes that are both.
 
-``KAFKALITE_SOAK=1`` runs it; ``-k chase`` plays one row. ``KAFKALITE_CHAOS_SEED=N`` repeats the chances of a run, which
-prints it.
+For the soak; ``-k chase`` plays one row. ``KAFKALITE_SEED=N`` repeats the chances of a run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import random
 
 import pytest
 
@@ -24,6 +21,7 @@ from tests.chaos.judge import Verdict, judge
 from tests.chaos.play import Round, play_on
 from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
+from tests.seeds import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -57,8 +55,6 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fetch_or_skip(jars.APACHE_KAFKA)
     mine = [item for item in request.session.items if item.path == request.path]
     chosen = [item.callspec.params["row"] for item in mine if hasattr(item, "callspec")]
-    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"KAFKALITE_CHAOS_SEED={seed}")
     directory = tmp_path_factory.mktemp("apache-chaos")
     class_path = compile_java_producer(directory / "java")
     found = Round()
@@ -66,7 +62,7 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         rows = [row for row in chosen if (row.play.__name__ in _NEED_A_CONTROLLER) == apart]
         if rows:
             with ApacheChaosCluster(directory / f"cluster-{apart:d}", controller_apart=apart) as cluster:
-                play_on(cluster, rows, directory, seed, class_path, 0, found)
+                play_on(cluster, rows, directory, SEED, class_path, 0, found)
     return {
         label: Judged(judge(map(_as_asked_of_it, read_history([played.path]))), played.problem)
         for label, played in found.rows.items()
@@ -92,6 +88,6 @@ def _as_asked_of_it(event: Event) -> Event:
 def test_row(row: Row, judged: dict[str, Judged]) -> None:
     found = judged[row.label]
     print(found.verdict.text())
-    assert not found.verdict.violations and not found.problem, f"{found.problem}\n{found.verdict.text()}"
+    assert not found.verdict.violations and not found.problem, f"seed {SEED}: {found.problem}\n{found.verdict.text()}"
     # It has looked at something.
     assert found.verdict.figures["acknowledged"] > 500 and found.verdict.figures["shown"] > 1500, found.verdict.text()

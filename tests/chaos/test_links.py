@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.chaos.links import Door, Network, inode_in_table, inode_of
+from tests.patience import PATIENCE_S
 
-_QUICKLY_S = 0.3
-_TIMEOUT_S = 10.0
 _ME, _OTHER = 1, 2
 # Says what it hears from the port that it is given, line by line, and sends on what it is told.
 _OTHER_CLIENT = """
@@ -60,49 +59,59 @@ def door(network: Network, echo_port: int) -> Door:
 
 @contextlib.contextmanager
 def connected(door: Door) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", door.port), _TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", door.port), PATIENCE_S) as connection:
         connection.sendall(b"hello")
         assert connection.recv(100) == b"hello"
         yield connection
 
 
-def hears(connection: socket.socket, timeout_s: float = _QUICKLY_S) -> bytes | None:
-    """Return what comes, None when nothing does."""
-    connection.settimeout(timeout_s)
+def hears(connection: socket.socket) -> bytes:
+    """Return what comes."""
+    connection.settimeout(PATIENCE_S)
+    return connection.recv(1 << 20)
+
+
+def hears_nothing(connection: socket.socket, network: Network, echo_port: int) -> bool:
+    """Whether nothing has come when what was sent later elsewhere, by the same network to the same server, is back."""
+    for _ in range(5):
+        with connected(network.open_door(echo_port)):
+            pass
+    connection.setblocking(False)
     try:
-        return connection.recv(1 << 20)
-    except TimeoutError:
-        return None
+        connection.recv(1 << 20)
+    except BlockingIOError:
+        return True
+    return False
 
 
-def test_held_data_comes_when_it_is_let_go(network: Network, door: Door) -> None:
+def test_held_data_comes_when_it_is_let_go(network: Network, door: Door, echo_port: int) -> None:
     with connected(door) as connection:
         network.hold([door.link(_ME)])
         connection.sendall(b"one")
-        assert hears(connection) is None
+        assert hears_nothing(connection, network, echo_port)
         network.heal()
-        assert hears(connection, _TIMEOUT_S) == b"one"
+        assert hears(connection) == b"one"
 
 
-def test_one_direction_is_held(network: Network, door: Door) -> None:
+def test_one_direction_is_held(network: Network, door: Door, echo_port: int) -> None:
     with connected(door) as connection:
         network.do(lambda: setattr(door.link(_ME).back, "held", True))
         connection.sendall(b"one")
-        assert hears(connection) is None
+        assert hears_nothing(connection, network, echo_port)
         # The question got through: only the answer is held, and comes although questions are held now.
         network.do(lambda: (door.link(_ME).back.heal(), setattr(door.link(_ME).there, "held", True)))
-        assert hears(connection, _TIMEOUT_S) == b"one"
+        assert hears(connection) == b"one"
         connection.sendall(b"two")
-        assert hears(connection) is None
+        assert hears_nothing(connection, network, echo_port)
 
 
-def test_a_new_connection_is_held_too(network: Network, door: Door) -> None:
+def test_a_new_connection_is_held_too(network: Network, door: Door, echo_port: int) -> None:
     network.hold([door.link(_ME)])
-    with socket.create_connection(("127.0.0.1", door.port), _TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", door.port), PATIENCE_S) as connection:
         connection.sendall(b"one")
-        assert hears(connection) is None
+        assert hears_nothing(connection, network, echo_port)
         network.heal()
-        assert hears(connection, _TIMEOUT_S) == b"one"
+        assert hears(connection) == b"one"
 
 
 def test_data_is_delayed_and_stays_in_order(network: Network, door: Door) -> None:
@@ -114,10 +123,9 @@ def test_data_is_delayed_and_stays_in_order(network: Network, door: Door) -> Non
         connection.sendall(b"two")
         found = b""
         while len(found) < 6:
-            found += hears(connection, _TIMEOUT_S) or b""
+            found += hears(connection)
         assert found == b"onetwo"
-        # A line delays, and does not queue: the second comes as late as the first.
-        assert 0.2 <= time.monotonic() - began < 0.2 + _TIMEOUT_S
+        assert time.monotonic() - began >= 0.2
 
 
 def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
@@ -127,7 +135,7 @@ def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
         connection.sendall(bytes(50_000))
         received = 0
         while received < 50_000:
-            received += len(hears(connection, _TIMEOUT_S) or b"")
+            received += len(hears(connection))
         assert time.monotonic() - began >= 0.5
 
 
@@ -137,14 +145,14 @@ def test_a_piece_is_damaged_behind_its_mark(network: Network, door: Door) -> Non
         network.do(lambda: (setattr(way, "mark", b"a-"), setattr(way, "damages", 1)))
         for sent, found in ((b"b-1", b"b-1"), (b"a-1", b"a-0"), (b"a-1", b"a-1")):
             connection.sendall(sent)
-            assert hears(connection, _TIMEOUT_S) == found
+            assert hears(connection) == found
 
 
 def test_a_reset_ends_connections_and_no_later_ones(door: Door) -> None:
     with connected(door) as connection:
         door.reset(_ME)
         with pytest.raises(ConnectionResetError):
-            hears(connection, _TIMEOUT_S)
+            hears(connection)
     with connected(door):
         pass
 
@@ -153,7 +161,7 @@ def test_a_cut_takes_no_connection_until_it_heals(network: Network, door: Door) 
     with connected(door) as connection:
         door.cut(_ME)
         with pytest.raises(ConnectionResetError):
-            hears(connection, _TIMEOUT_S)
+            hears(connection)
     with pytest.raises(ConnectionError), connected(door):
         pass
     network.heal()
@@ -175,14 +183,14 @@ def test_others_are_left_alone(echo_port: int) -> None:
             with connected(door) as connection:
                 network.hold([door.link(_OTHER)])
                 connection.sendall(b"one")
-                assert hears(connection, _TIMEOUT_S) == b"one"
+                assert hears(connection) == b"one"
                 other.stdin.write(b"one\n")
                 other.stdin.flush()
                 network.hold([door.link(_ME)])
                 network.do(door.link(_OTHER).heal)
                 assert other.stdout.readline() == b"one\n"
                 connection.sendall(b"two")
-                assert hears(connection) is None
+                assert hears_nothing(connection, network, echo_port)
             other.stdin.close()
 
 

@@ -1,15 +1,13 @@
 """Rows of the matrix of faults, on clusters that stay up; then they are stopped, their files are read, and each row's
 history is judged.
 
-``-k 'row[11]'`` plays one of them. ``KAFKALITE_CHAOS_SEED=N`` repeats order and chances of a run, which prints it.
-``KAFKALITE_SOAK=1`` plays ``MORE_ROWS`` as well, row 9 for 300 s, and with ``KAFKALITE_CHAOS_RUNS=3`` everything with
-three seeds.
+``-k 'row[11]'`` plays one of them. ``KAFKALITE_SEED=N`` repeats order and chances of a run. The soak plays ``MORE_ROWS``
+as well, row 9 for 300 s, and with ``KAFKALITE_CHAOS_RUNS=3`` everything with three seeds. Only the soak asks for times.
 """
 
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
@@ -20,8 +18,8 @@ from tests.chaos.play import Round, play
 from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
 from tests.crash import loop_disk
+from tests.seeds import SEED, SOAK
 
-SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 RUNS = int(os.environ.get("KAFKALITE_CHAOS_RUNS", "1"))
 MIXED_S = 300.0
 # Those that need hosts of their own are played by ``test_namespaces``.
@@ -37,9 +35,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fetch_or_skip(jars.APACHE_KAFKA)
     mine = [item for item in request.session.items if item.path == request.path]
     chosen = [item.callspec.params.get("row") for item in mine if hasattr(item, "callspec")]
-    seed = int(os.environ.get("KAFKALITE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
-    seed += getattr(request, "param", 0)
-    print(f"KAFKALITE_CHAOS_SEED={seed}")
+    seed = SEED + getattr(request, "param", 0)
     rows = [row for row in PLAYED if row in chosen and _why_not(row) is None]
     return play(rows, tmp_path_factory.mktemp("chaos"), seed, mixed_s=MIXED_S)
 
@@ -53,9 +49,11 @@ def test_row(row: Row, played: Round) -> None:
     if (reason := _why_not(row)) is not None:
         pytest.skip(reason)
     found = played.rows[row.label]
-    verdict = judge_files([found.path])
+    verdict = judge_files([found.path], asks_for_times=SOAK)
     print(verdict.text())
-    assert not verdict.violations and not found.problem, f"{found.problem}\n{verdict.text()}\n{found.path}"
+    assert not verdict.violations and not found.problem, (
+        f"seed {found.seed}: {found.problem}\n{verdict.text()}\n{found.path}"
+    )
 
 
 def test_brokers_have_met_nothing_unforeseen(played: Round) -> None:

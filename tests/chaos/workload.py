@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -31,13 +30,13 @@ from tests.chaos.clients.registry_readers import RegistryOffsetObserver, StreamR
 from tests.chaos.clients.spark_stream import SparkStream
 from tests.chaos.history import HistoryWriter, Topic
 from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 PARTITIONS: Final = 6
 _RATE: Final = 60.0
-_START_TIMEOUT_S: Final = 40.0
 # Spark takes its time.
 _READERS_START_S: Final = 120.0
-_END_TIMEOUT_S: Final = 40.0
 _POLL_S: Final = 0.05
 # ConsumerGroupHeartbeat.
 _NEWER_GROUPS_KEY: Final = 68
@@ -60,7 +59,7 @@ def make_topic(
     """Make the topic that a workload works on, and note it."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(name, PARTITIONS, replicas, dict(configs or {}))])
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             # Whichever broker is asked may not have heard of it yet.
             try:
@@ -88,8 +87,8 @@ def _serves(address: str, api_key: int) -> bool:
 
 class Workload:
     """Producers of three projects (Java's where it is compiled), two pollers, a group of three, and who asks. Where
-    there is a registry, also a group of registry consumers; where brokers know them, one of the newer groups; and with
-    ``KAFKALITE_SOAK`` a Spark stream."""
+    there is a registry, also a group of registry consumers; where brokers know them, one of the newer groups; and
+    in the soak a Spark stream."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Workload:
         if place.serves_newer_groups:
             self.readers += [NewerConfluentMember(f"newer-{number}", place, newer) for number in (1, 2)]
             self.others.append(OffsetObserver("newer-asker", place, newer))
-        if os.environ.get("KAFKALITE_SOAK"):
+        if SOAK:
             spark = f"{place.topic}-spark"
             self.readers.append(SparkStream("spark", place, spark, directory, fails_on_loss=not loses_records))
             self.others.append(OffsetObserver("spark-asker", place, spark))
@@ -145,6 +144,29 @@ class Workload:
         for client in self.clients:
             client.start()
         self._wait(_READERS_START_S, self._not_at_work, "at work")
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until each producer has so many acknowledgements more than now."""
+        wanted = {producer: producer.acknowledged + count for producer in self.producers}
+        self._wait_for_acknowledgements(lambda: {each.who: left - each.acknowledged for each, left in wanted.items()})
+
+    def wait_for_more_in(self, partition: int, count: int, *, acks: str) -> None:
+        """Wait until producers with these acks have so many acknowledgements of a partition more than now."""
+        wanted = {
+            producer: producer.acknowledged_in[partition] + count
+            for producer in self.producers
+            if producer.acks == acks
+        }
+        self._wait_for_acknowledgements(
+            lambda: {each.who: left - each.acknowledged_in[partition] for each, left in wanted.items()}
+        )
+
+    def _wait_for_acknowledgements(self, missing: Callable[[], dict[str, int]]) -> None:
+        def lacking() -> list[str]:
+            self.check()
+            return [f"{who} lacks {count}" for who, count in missing().items() if count > 0]
+
+        self._wait(PATIENCE_S, lacking, "acknowledged")
 
     def finish(self) -> None:
         """Stop the producers, let the readers read to the end, and stop everybody. Raises RunFailed."""
@@ -160,7 +182,7 @@ class Workload:
             poller.join()
         # That one of them does not is for the judge to say.
         with contextlib.suppress(RunFailed):
-            self._wait(_END_TIMEOUT_S, lambda: self._groups_not_at(ends), "at the end")
+            self._wait(PATIENCE_S, lambda: self._groups_not_at(ends), "at the end")
         for client in (*self.readers, *self.others):
             client.stop()
         for client in (*self.readers, *self.others):
@@ -198,7 +220,7 @@ class Workload:
 
     def _ends(self) -> dict[int, int]:
         partitions = [(self.place.topic, partition) for partition in range(self.place.partitions)]
-        deadline = time.monotonic() + _END_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         with Consumer(bootstrap_servers=self.place.bootstrap) as consumer:
             while True:
                 try:

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import time
 from abc import abstractmethod
+from collections import Counter
 from pathlib import Path
 
 import confluent_kafka
@@ -33,6 +34,7 @@ class ChaosProducer(ChaosClient):
         self.idempotent = idempotent
         self.acks = acks
         self.acknowledged = 0
+        self.acknowledged_in: Counter[int] = Counter()
 
     def description(self) -> Client:
         return Client(who=self.who, kind="producer", idempotent=self.idempotent, acks=self.acks)
@@ -61,6 +63,7 @@ class ChaosProducer(ChaosClient):
         self, number: int, partition: int, begun: float, outcome: str, offset: int, error: str, ended: float = 0.0
     ) -> None:
         self.acknowledged += outcome == OK
+        self.acknowledged_in[partition] += outcome == OK
         self.place.history.note(
             Send(
                 who=self.who,

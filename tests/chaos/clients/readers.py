@@ -16,9 +16,9 @@ from spark_kafkalite.model import TopicPartition
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, ChaosClient, Place
 from tests.chaos.history import OK, UNKNOWN, Assigned, Client, Commit, Poll, Seek
 from tests.chaos.values import name_of
+from tests.patience import PATIENCE_S
 
 _POLL_S = 0.2
-_PATIENCE_S = 30.0
 _COMMIT_TIMEOUT_MS = 10_000
 # What librdkafka says between a broken connection and the next one: it goes on by itself.
 _NO_ERRORS = (
@@ -45,7 +45,7 @@ class ChaosReader(ChaosClient):
     def may_end_at(self, ends: Mapping[int, int]) -> None:
         """Have it end when it has read to these offsets (by partition), or has not for a long time."""
         self._ends = ends
-        self._patience_ends = time.monotonic() + _PATIENCE_S
+        self._patience_ends = time.monotonic() + PATIENCE_S
         self._draining.set()
 
     @property

@@ -194,8 +194,8 @@ def _read(stage: Stage, first: int, end: int) -> KafkaliteError | None:
     return None
 
 
-ROWS: Final = (Row("19", fill_disks),)
 MORE_ROWS: Final = (
+    Row("19", fill_disks),
     Row("20", break_the_leaders_disk, {"flush.before.ack": "true"}),
     Row("21a", damage_tails),
     Row("21b", damage_an_old_segment, {"segment.bytes": str(_SEGMENT_BYTES)}),

@@ -194,8 +194,8 @@ def _empty_the_only_one(stage: Stage) -> None:
     stage.note_topic(topic_id, topic, 1, replicas=2, is_kept=True)
 
 
-ROWS: Final = (Row("31", bounce_a_follower_that_lost_its_tail),)
 MORE_ROWS: Final = (
+    Row("31", bounce_a_follower_that_lost_its_tail),
     Row("7a", cut_the_power_of_one, disks=DisksOfBroker.IMAGED),
     Row(
         "7b",

@@ -13,6 +13,8 @@ from tests.chaos.workload import RunFailed
 # Producers that ask for all in-sync replicas do not need the registry.
 _UNAFFECTED_S: Final = 1.0 + SLACK_S
 _RECOVERY_S: Final = 10.0
+# Producers go on when each has so many acknowledgements more.
+_GOES_ON: Final = 100
 # A cut that is shorter than what a session lasts.
 _CUT_S: Final = 1.0
 
@@ -23,7 +25,8 @@ def cut_the_leader_from_the_registry(stage: Stage) -> None:
     bound_s = FAILOVER_S + REQUEST_TIMEOUT_S
     with stage.fault("cut leader from the registry", leader, longest_gap_s=bound_s, isr_within_s=ISR_WITHIN_S):
         stage.cluster.lines.hold(leader, REGISTRY)
-        time.sleep(10)
+        stage.wait_until("all led by others", lambda: not stage.led_by(leader))
+        stage.wait_for_more(_GOES_ON)
         stage.cluster.lines.heal()
 
 

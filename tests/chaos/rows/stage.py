@@ -27,8 +27,9 @@ from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import FAIL, OK, UNKNOWN, Client, Fault, Measure, Send, Topic
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster, DisksOfBroker
 from tests.chaos.values import payload_of
-from tests.chaos.workload import RunFailed
+from tests.chaos.workload import RunFailed, Workload
 from tests.interop.support.raw_client import RawClient
+from tests.patience import wait_until
 
 REQUEST_TIMEOUT_S: Final = REQUEST_TIMEOUT_MS / 1000
 # Three brokers, a registry, a JVM and a dozen clients share the processor: this much is not the cluster's doing.
@@ -39,7 +40,6 @@ ISR_WITHIN_S: Final = 15.0
 # Lags are looked at every half of the time that they may last.
 LAGGARD_OUT_S: Final = LAG_TIME_S * 1.5
 _BETWEEN_S: Final = 1.0
-_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.01
 _PROBER: Final = "prober"
 NOT_ENOUGH_REPLICAS: Final = 19
@@ -57,6 +57,7 @@ class Stage:
     chance: random.Random
     mixed_s: float = 60.0
     topics: dict[str, str] = field(default_factory=dict)
+    workload: Workload | None = None
     _probes: int = 0
 
     @contextlib.contextmanager
@@ -116,13 +117,17 @@ class Stage:
         """Note that something took from then until now."""
         self.place.history.note(Measure(name=name, begun=begun, ended=time.monotonic(), within_s=within_s))
 
-    def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
+    def wait_until(self, what: str, condition: Callable[[], object]) -> None:
         """Wait for something that a row needs to go on. Raises RunFailed."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise RunFailed(f"not {what} after {timeout_s} s")
-            time.sleep(_POLL_S)
+        try:
+            wait_until(condition, what, poll_s=_POLL_S)
+        except AssertionError as error:
+            raise RunFailed(str(error)) from error
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until each producer of the workload has so many acknowledgements more."""
+        assert self.workload is not None
+        self.workload.wait_for_more(count)
 
     def wait_for_isr(self, members: Iterable[int], topic: str | None = None, partitions: int | None = None) -> None:
         """Wait until every partition of the workload's topic, or of another, has these and no others in its ISR."""

@@ -73,5 +73,4 @@ def _take(stage: Stage, topic: str, topic_id: str, partition: int) -> bool:
     return False
 
 
-ROWS: Final = ()
 MORE_ROWS: Final = (Row("28", make_topics_again),)
