@@ -1,8 +1,9 @@
 """Rows of the matrix of faults, on clusters that stay up; then they are stopped, their files are read, and each row's
 history is judged.
 
-``-k 'row[11]'`` plays one of them. ``KAFKALITE_SEED=N`` repeats order and chances of a run. The soak plays ``MORE_ROWS``
-as well, row 9 for 300 s, and with ``KAFKALITE_CHAOS_RUNS=3`` everything with three seeds. Only the soak asks for times.
+``-k 'row[11]'`` plays one of them. ``KAFKALITE_SEED=N`` repeats order and chances of a run. The soak plays
+``MORE_ROWS`` as well, row 9 for 300 s, and with ``KAFKALITE_CHAOS_RUNS=3`` everything with three seeds. Only the soak
+asks for times.
 """
 
 from __future__ import annotations
