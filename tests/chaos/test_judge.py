@@ -26,6 +26,7 @@ def test_written_history(change: Change, broken: set[str]) -> None:
 
 # What they show is how long something took, and nothing else.
 SLOW = {
+    brokers.an_isr_stays_short,
     brokers.a_loop_stands_still,
     brokers.a_partition_stands_still,
     brokers.acknowledgements_stay_slow,

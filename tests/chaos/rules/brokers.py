@@ -146,7 +146,8 @@ def _resumed(case: Case, fault: Fault, producers: list[Client], within_s: float)
             ),
             default=math.inf,
         )
-        if first > fault.ended + within_s:
+        # Without a bound, too, it has to come.
+        if first > fault.ended + within_s or math.isinf(first):
             text = f"{client.who} gets its next acknowledgement {first - fault.ended:.1f} s after {_name(fault)}"
             yield Violation("C9", f"{text}; {within_s} s are allowed", (fault, client))
 
@@ -242,9 +243,15 @@ def gaps(case: Case) -> Iterator[Violation]:
             continue
         for at in bounded(case, fault):
             gap, begun = longest_gap(case, fault, at)
-            if gap > fault.longest_gap_s:
+            if gap > fault.longest_gap_s or _never_comes_back(case, fault, at):
                 text = f"{case.name(at)}: no acknowledgement for {gap:.2f} s from {begun:.2f} on, during {_name(fault)}"
                 yield Violation("C15", f"{text}; {fault.longest_gap_s} s are allowed", (fault,))
+
+
+def _never_comes_back(case: Case, fault: Fault, at: At) -> bool:
+    """Whether nothing is acknowledged from a fault's beginning on, although something is sent until after its end."""
+    sends = [send for send in case.sends.get(at, []) if case.is_durable(send) and send.ended > fault.begun]
+    return any(send.ended > fault.ended for send in sends) and not any(send.outcome == OK for send in sends)
 
 
 def bounded(case: Case, fault: Fault) -> list[At]:
