@@ -14,7 +14,7 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import logging_options
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 KAFKA_PYTHON = [sys.executable, str(Path(__file__).with_name("kafka_python_program.py"))]
 _LOOK_EVERY_S = 0.01
@@ -42,24 +42,24 @@ def follow(
 ) -> None:
     """Run a program until it is to stop, and then until its end; ``hear`` gets each line that it says."""
     program = ChildProcess(command, directory, name)
-    ends_at_s = None
+    pending = ""
+
+    def has_ended() -> bool:
+        """Hear what it has said; return whether it had ended before."""
+        nonlocal pending
+        running = program.running
+        *lines, pending = (pending + output.read()).split("\n")
+        for line in lines:
+            hear(json.loads(line))
+        return not running
+
     try:
         with program.stdout_path.open(encoding="utf-8") as output:
-            pending = ""
-            running = True
-            while running:
-                running = program.running
-                pending += output.read()
-                *lines, pending = pending.split("\n")
-                for line in lines:
-                    hear(json.loads(line))
-                if ends_at_s is None:
-                    assert running, program.tail()
-                    if stopping():
-                        # It finishes what it has begun, and says what came of it.
-                        program.signal(signal.SIGTERM)
-                        ends_at_s = time.monotonic() + PATIENCE_S
-                assert ends_at_s is None or time.monotonic() < ends_at_s, program.tail()
+            while not stopping():
+                assert not has_ended(), program.tail()
                 time.sleep(_LOOK_EVERY_S)
+            # It finishes what it has begun, and says what came of it.
+            program.signal(signal.SIGTERM)
+            wait_until(has_ended, program.tail, poll_s=_LOOK_EVERY_S)
     finally:
         program.kill()

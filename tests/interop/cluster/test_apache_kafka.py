@@ -73,8 +73,8 @@ def test_clients_go_on_while_leaders_are_killed_and_stopped(nodes: ApacheKafkaCl
 
             def follow(more: int) -> None:
                 # Acknowledged since now, and read.
-                wanted = len(stream.acknowledged) + more
-                follow_until(lambda: min(len(stream.acknowledged), len(read), len(shared)) >= wanted, f"{wanted}")
+                wanted = stream.acknowledged + more
+                follow_until(lambda: min(stream.acknowledged, len(read), len(shared)) >= wanted, f"{wanted}")
 
             follow(100)
             ends: tuple[Callable[[ApacheKafka], None], ...] = (ApacheKafka.kill, ApacheKafka.stop)

@@ -41,9 +41,9 @@ def streams(
 
 def wait_until_acknowledged(streams: dict[str, Stream]) -> None:
     """Wait until every producer has ten acknowledgements more than it has now."""
-    wanted = {name: len(stream.acknowledged) + 10 for name, stream in streams.items()}
+    wanted = {name: stream.acknowledged + 10 for name, stream in streams.items()}
     wait_until(
-        lambda: all(len(stream.acknowledged) >= wanted[name] for name, stream in streams.items()),
+        lambda: all(stream.acknowledged >= wanted[name] for name, stream in streams.items()),
         lambda: f"{wanted} acknowledgements: {[str(stream) for stream in streams.values()]}",
     )
 
@@ -83,7 +83,7 @@ def test_every_record_is_there_once_and_in_order(
     for name, stream in streams.items():
         stream.stop()
         assert stream.errors == [], f"{name} got errors"
-        assert len(stream.acknowledged) == stream.sent
+        assert stream.acknowledged == stream.sent
         assert values_of(cluster.bootstrap, stream.topic) == list(range(stream.sent)), name
 
 
@@ -108,11 +108,11 @@ def test_our_consumer_reads_on_while_leaders_move(
         for end in (cluster.stop, cluster.kill):
             former = cluster.wait_for_leader(stream.topic)
             end(former)
-            read_until(len(stream.acknowledged) + 100)
+            read_until(stream.acknowledged + 100)
             cluster.restart(former)
             cluster.wait_in_sync(stream.topic)
             admin.elect_leaders([partition])
-            read_until(len(stream.acknowledged) + 100)
+            read_until(stream.acknowledged + 100)
         stream.stop()
         read_until(stream.sent)
     assert found == list(range(stream.sent))
