@@ -23,7 +23,7 @@ _RECORDS = 70
 def test_a_broker_is_killed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, HistoryWriter(tmp_path / "history.jsonl") as history:
         place = make_topic(broker.bootstrap, {1: broker.bootstrap}, "rows", history, replicas=1)
-        workload = Workload(place, tmp_path)
+        workload = Workload(place, tmp_path, rate=60.0)
         try:
             workload.start()
             begun = time.monotonic()

@@ -9,6 +9,7 @@ from tests.chaos.broker_program import SLOW_WRITES
 from tests.chaos.our_cluster import SESSION_S
 from tests.chaos.rows.stage import (
     FAILOVER_S,
+    GOES_ON,
     ISR_WITHIN_S,
     LAGGARD_OUT_S,
     NOT_ENOUGH_REPLICAS,
@@ -21,8 +22,6 @@ from tests.chaos.workload import RunFailed
 
 # A stop in order hands over what the broker leads.
 _HANDOVER_S: Final = 1.0 + SLACK_S
-# Producers go on when each has so many acknowledgements more.
-_GOES_ON: Final = 100
 # So many brokers commit.
 _ENOUGH: Final = 2
 
@@ -51,11 +50,11 @@ def chase_the_leader(stage: Stage) -> None:
     cluster = stage.cluster
     for _ in range(2):
         leader = stage.leader
-        bounds = {"longest_gap_s": FAILOVER_S, "isr_within_s": ISR_WITHIN_S, "acks_at_least": _GOES_ON}
+        bounds = {"longest_gap_s": FAILOVER_S, "isr_within_s": ISR_WITHIN_S, "acks_at_least": GOES_ON}
         with stage.fault("kill leader", leader, **bounds):
             cluster.brokers[leader].kill()
             stage.wait_until("all led", lambda leader=leader: not stage.led_by(leader))  # type: ignore[misc]
-            stage.wait_for_more(_GOES_ON)
+            stage.wait_for_more(GOES_ON)
             cluster.brokers[leader].start()
 
 

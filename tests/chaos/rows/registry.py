@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tests.chaos.lines import REGISTRY, ForwardedLines
-from tests.chaos.rows.stage import FAILOVER_S, ISR_WITHIN_S, REQUEST_TIMEOUT_S, SLACK_S, Row, Stage
+from tests.chaos.rows.stage import FAILOVER_S, GOES_ON, ISR_WITHIN_S, REQUEST_TIMEOUT_S, SLACK_S, Row, Stage
 from tests.chaos.workload import RunFailed
 
 # Producers that ask for all in-sync replicas do not need the registry.
 _UNAFFECTED_S: Final = 1.0 + SLACK_S
 _RECOVERY_S: Final = 10.0
-# Producers go on when each has so many acknowledgements more.
-_GOES_ON: Final = 100
 # A cut that is shorter than what a session lasts.
 _CUT_S: Final = 1.0
 
@@ -26,7 +24,7 @@ def cut_the_leader_from_the_registry(stage: Stage) -> None:
     with stage.fault("cut leader from the registry", leader, longest_gap_s=bound_s, isr_within_s=ISR_WITHIN_S):
         stage.cluster.lines.hold(leader, REGISTRY)
         stage.wait_until("all led by others", lambda: not stage.led_by(leader))
-        stage.wait_for_more(_GOES_ON)
+        stage.wait_for_more(GOES_ON)
         stage.cluster.lines.heal()
 
 

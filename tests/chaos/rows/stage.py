@@ -30,6 +30,7 @@ from tests.chaos.values import payload_of
 from tests.chaos.workload import RunFailed, Workload
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
+from tests.seeds import SOAK
 
 REQUEST_TIMEOUT_S: Final = REQUEST_TIMEOUT_MS / 1000
 # Three brokers, a registry, a JVM and a dozen clients share the processor: this much is not the cluster's doing.
@@ -39,6 +40,8 @@ FAILOVER_S: Final = SESSION_S + 2 + SLACK_S
 ISR_WITHIN_S: Final = 15.0
 # Lags are looked at every half of the time that they may last.
 LAGGARD_OUT_S: Final = LAG_TIME_S * 1.5
+# Producers go on when each has so many acknowledgements more.
+GOES_ON: Final = 100 if SOAK else 30
 _BETWEEN_S: Final = 1.0
 _POLL_S: Final = 0.01
 _PROBER: Final = "prober"
