@@ -33,6 +33,8 @@ from tests.interop.support.raw_client import RawClient
 from tests.seeds import SEED, SOAK
 
 CUTS_OF_SESSION = 10
+# More than are sent to a topic before a cut.
+RECORDS_OF_CUT = 500
 SESSIONS = 20 if SOAK else 2
 # A session that has promised less has tested little, and makes more cuts.
 LEAST_PROMISED = 100
@@ -53,7 +55,7 @@ OVERRIDES = {
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.timeout(3000 if SOAK else 400),
+    pytest.mark.timeout(3000 if SOAK else 900),
     pytest.mark.skipif(loop_disk.why_not() is not None, reason=str(loop_disk.why_not())),
 ]
 
@@ -89,6 +91,7 @@ class Session:
                 workload = Workload(broker.bootstrap, disk.path / "data", self.seed)
                 try:
                     while self.cuts < cuts or self.promised <= LEAST_PROMISED:
+                        workload.allow(RECORDS_OF_CUT)
                         time.sleep(chance.choice((chance.uniform(0.05, 0.3), chance.uniform(0.3, 1.5))))
                         if chance.random() < 0.2:
                             broker, disk = self._go_on_with_image(broker, disk, workload, chance)

@@ -7,6 +7,7 @@ Nothing here knows how the power goes.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import threading
@@ -33,6 +34,7 @@ from tests.patience import PATIENCE_S, wait_until
 _RATE = 90
 _MOST_UNACKNOWLEDGED = 200
 _PAUSE_S = 0.004
+_MOST_BEHIND_S = 0.5
 _PAGE_BYTES = 4096
 _EARLIEST = -2
 _VALUE = re.compile(rb"([a-z0-9-]+) (\d{8}) (.*)", re.DOTALL)
@@ -232,6 +234,8 @@ class Workload:
         self._chance = random.Random(seed)
         # What the power has taken of each topic between records that are there.
         self.holes: Holes = {}
+        # Of each topic.
+        self._most = math.inf
         self._stopping = threading.Event()
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topics([NewTopic(plan.topic, 1, 1, dict(plan.configs)) for plan in plans])
@@ -256,6 +260,11 @@ class Workload:
         for writer in self.writers.values():
             writer.close()
 
+    def allow(self, count: int) -> None:
+        """Let at most so many records more be sent to each topic: what there is to examine does not grow with the
+        time that examinations take."""
+        self._most = max(writer.sent for writer in self.writers.values()) + count
+
     def promise(self, *, power_stays: bool = False) -> Promise:
         """Return what the broker has promised by now."""
         kept = {topic: writer.promised(power_stays=power_stays) for topic, writer in self.writers.items()}
@@ -265,6 +274,7 @@ class Workload:
 
     def wait_until_shown(self) -> None:
         """Wait until what is acknowledged by now is shown: where only flushed records are, a flush must come."""
+        self._most = math.inf
         due = {topic: set(self.writers[topic].acknowledged.copy()) for topic in self.seen}
 
         def unshown() -> list[str]:
@@ -293,11 +303,14 @@ class Workload:
             self.failures.append(f"{threading.current_thread().name}: {error!r}")
 
     def _write(self) -> None:
-        began = time.monotonic()
+        due, before = 0.0, time.monotonic()
         while not self._stopping.wait(_PAUSE_S):
-            due = int((time.monotonic() - began) * _RATE)
+            now = time.monotonic()
+            # Time in which it could not send is not made up for.
+            due = min(due + min(now - before, _MOST_BEHIND_S) * _RATE, self._most)
+            before = now
             for writer in self.writers.values():
-                writer.send_due(due)
+                writer.send_due(int(due))
 
     def _read(self) -> None:
         if not self.seen:
