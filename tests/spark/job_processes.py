@@ -7,17 +7,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from spark_kafkalite.cli.jobs import script_path
 from spark_kafkalite.spark.jobs.program.faults import VARIABLE
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from tests.patience import PATIENCE_S
 
-from .topics import eventually
-
+# A JVM, a Spark and its Python processes start one after the other in a job.
+JOB_PATIENCE_S: Final = 2 * PATIENCE_S
 _COUNTER = itertools.count()
 
 
@@ -31,6 +32,7 @@ class JobProcess:
         *arguments: str,
         fault: str = "",
         submitted: bool = False,
+        master: str = "local[2]",
         conf: Mapping[str, str] | None = None,
         **variables: str,
     ) -> None:
@@ -42,7 +44,7 @@ class JobProcess:
             "spark.local.dir": str(directory / "local"),
             **(conf or {}),
         }
-        spark = ["--master", "local[2]"]
+        spark = ["--master", master]
         for name, value in settings.items():
             spark += ["--conf", f"{name}={value}"]
         environment = {**os.environ, VARIABLE: fault, **variables}
@@ -56,7 +58,7 @@ class JobProcess:
             command = [sys.executable, "-m", "spark_kafkalite.cli", "jobs", "run", job, *arguments]
         self.process = ChildProcess(command, directory, f"{job}-{next(_COUNTER)}", environment=environment)
 
-    def wait(self, timeout_s: float = 120) -> int:
+    def wait(self, timeout_s: float = JOB_PATIENCE_S) -> int:
         """Wait for its end; return the exit code."""
         return self.process.wait(timeout_s)
 
@@ -86,17 +88,21 @@ def lease_of(destination: Path) -> dict[str, Any]:
     return found
 
 
+def wait_for_job(job: JobProcess, condition: Callable[[], bool], what: str) -> None:
+    """Wait until something holds while a job runs. Raises ChildFailed when the job ends first, not being ``what``."""
+    job.process.wait_until(condition, JOB_PATIENCE_S, what)
+
+
 def await_stopped(destination: Path, job: JobProcess) -> int:
     """Wait until the process that holds the lease has stopped itself; return its id."""
 
     def stopped() -> bool:
-        assert job.process.running, job.process.tail()
         try:
             return is_stopped(lease_of(destination)["pid"])
         except (OSError, ValueError):
             return False
 
-    eventually(stopped, 90)
+    wait_for_job(job, stopped, "stopped where its fault is")
     pid: int = lease_of(destination)["pid"]
     return pid
 

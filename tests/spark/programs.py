@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.patience import PATIENCE_S
+
 from .topics import Topics
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
@@ -61,7 +63,7 @@ class Shop:
             self.order(*order)
         for customer, page, time in _CLICKS:
             self._send("clicks", {"customer": customer, "page": page, "time": f"2026-01-01T{time}:00Z"}, customer)
-        self.topics.producer.flush(60)
+        self.topics.producer.flush(PATIENCE_S)
 
     def order(self, number: int, customer: str, product: str, amount: float, time: str) -> None:
         at = f"2026-01-01T{time}:00Z"

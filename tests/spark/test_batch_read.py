@@ -3,6 +3,8 @@ import datetime
 import pytest
 from pyspark.sql import functions as F
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.spark
 
 
@@ -12,7 +14,7 @@ def test_columns_and_values(topics_anywhere):
     topics.producer.send(topic, b"v", b"k", partition=1, timestamp_ms=1_357_034_400_123)
     topics.producer.send(topic, None, b"", partition=1, timestamp_ms=0, headers=[("h", b"1"), ("h", None)])
     topics.producer.send(topic, b"", None, partition=0, timestamp_ms=5)
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
 
     frame = topics.read(topic, includeHeaders="true")
 
@@ -41,7 +43,7 @@ def test_compressed_topics(topics, codec):
 
     topic = topics.new()
     with Producer({"bootstrap.servers": topics.bootstrap, "compression.type": codec}) as producer:
-        producer.send_batch(topic, [b"%d" % number * 20 for number in range(3000)]).result(30)
+        producer.send_batch(topic, [b"%d" % number * 20 for number in range(3000)]).result(PATIENCE_S)
     assert topics.values(topic) == [f"{number}" * 20 for number in range(3000)]
 
 
@@ -125,7 +127,7 @@ def test_splitting_applies_to_a_read_from_earliest_to_latest(topics):
 
 def test_many_rows_in_many_record_batches(topics):
     topic = topics.new()
-    topics.producer.send_batch(topic, [b"%06d" % number for number in range(150_000)]).result(60)
+    topics.producer.send_batch(topic, [b"%06d" % number for number in range(150_000)]).result(PATIENCE_S)
     row = topics.read(topic).agg(F.count("*"), F.countDistinct("value"), F.max("offset")).first()
     assert tuple(row) == (150_000, 150_000, 149_999)
 
@@ -135,7 +137,7 @@ def test_large_values(topics):
     value = bytes(range(256)) * 3000
     for _ in range(30):
         topics.producer.send(topic, value)
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
     assert topics.read(topic).groupBy(F.sha2("value", 256)).count().first()[1] == 30
 
 
@@ -159,7 +161,7 @@ def test_a_new_load_sees_newer_records(topics):
 def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):
     topic = topics.new()
     topics.producer.send(topic, b"x", timestamp_ms=-1)
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
     row = topics.read(topic).first()
     assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, datetime.UTC)
 
@@ -222,7 +224,7 @@ def test_aborted_transactions_are_hidden_when_asked(apache_kafka, spark):
         ):
             confluent.begin_transaction()
             confluent.produce(topic, value, partition=0)
-            confluent.flush(30)
+            confluent.flush(PATIENCE_S)
             ends(30)
         assert topics.values(topic) == ["a", "b", "c"]
         assert topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"]
@@ -232,7 +234,7 @@ def test_aborted_transactions_are_hidden_when_asked(apache_kafka, spark):
         # "latest" is the last stable offset: an open transaction holds it back.
         confluent.begin_transaction()
         confluent.produce(topic, "open", partition=0)
-        confluent.flush(30)
+        confluent.flush(PATIENCE_S)
         topics.fill(topic, ["behind"])
         assert topics.values(topic)[-2:] == ["open", "behind"]
         assert topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"]

@@ -4,6 +4,8 @@ import time
 import pytest
 from pyspark.sql import functions as F
 
+from tests.patience import PATIENCE_S
+
 from .topics import last_line
 
 pytestmark = pytest.mark.spark
@@ -63,7 +65,7 @@ def test_keys_decide_the_partition_as_kafkas_own_clients_do(topics, spark):
     confluent = Confluent({"bootstrap.servers": topics.bootstrap, "partitioner": "murmur2_random"})
     for number in range(200):
         confluent.produce(theirs, str(number), str(number))
-    assert confluent.flush(30) == 0
+    assert confluent.flush(PATIENCE_S) == 0
     placed = [dict(topics.read(topic).select("key", "partition").collect()) for topic in (ours, theirs)]
     assert placed[0] == placed[1]
     assert len(set(placed[0].values())) == 5

@@ -1,17 +1,26 @@
 """Trap 5: a broker that is killed and comes back must not end a query, neither one that reads nor one that writes."""
 
 import threading
-import time
+from pathlib import Path
 
 import pytest
 
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S, wait_until
 
-from .topics import Topics, last_line
+from .topics import Topics, await_end, last_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-DOWN_S = 12
+# What the source logs after an attempt of ten seconds.
+UNREACHABLE = "(attempt 1, "
+
+
+def new_text(path: Path, begin: int) -> str:
+    """Return what a file holds from a position on."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode(errors="replace")
 
 
 @pytest.fixture
@@ -20,13 +29,13 @@ def own_broker(tmp_path):
         yield running
 
 
-def test_queries_survive_a_killed_broker(own_broker, spark, tmp_path):
+def test_queries_survive_a_killed_broker(own_broker, spark, driver_stderr, tmp_path):
     with Topics(own_broker.bootstrap, spark, "restart") as topics:
         source, copy = topics.new(2), topics.new(2)
         topics.fill(source, range(100))
         copying = (
             topics.stream(source).select("value").writeStream.format("kafkalite").options(**topics.options({"topic": copy}))  # noqa: E501
-            .option("checkpointLocation", str(tmp_path / "copy")).trigger(processingTime="0 seconds").start()
+            .option("checkpointLocation", str(tmp_path / "copy")).trigger(processingTime="200 milliseconds").start()
         )  # fmt: skip
         collecting, values = topics.collect(
             topics.stream(copy), str(tmp_path / "collect"), {"processingTime": "200 milliseconds"}
@@ -40,25 +49,32 @@ def test_queries_survive_a_killed_broker(own_broker, spark, tmp_path):
 
         def produce() -> None:
             number = 100
-            while not stop.is_set():
+            while not stop.wait(0.01):
                 deliveries.append(topics.producer.send(source, str(number).encode(), partition=number % 2))
                 number += 1
-                time.sleep(0.01)
+
+        def wait_for_deliveries(count: int) -> None:
+            end = len(deliveries) + count
+            wait_until(lambda: len(deliveries) > end and deliveries[end].done(), f"{count} more records in the log")
 
         producing = threading.Thread(target=produce)
         producing.start()
         try:
-            time.sleep(1.5)
+            wait_for_deliveries(100)
+            said = driver_stderr.stat().st_size
             own_broker.kill()
-            time.sleep(DOWN_S)
+            # An attempt of the source ends in vain, and another begins.
+            wait_until(
+                lambda: UNREACHABLE in new_text(driver_stderr, said), "a failed attempt of the source", poll_s=0.1
+            )
             own_broker.start()
-            time.sleep(1.5)
+            wait_for_deliveries(100)
         finally:
             stop.set()
             producing.join()
-        topics.producer.flush(60)
+        topics.producer.flush(PATIENCE_S)
         for delivery in deliveries:
-            delivery.result(1)
+            delivery.result(PATIENCE_S)
         copying.processAllAvailable()
         collecting.processAllAvailable()
         assert copying.exception() is None
@@ -79,7 +95,7 @@ def test_a_query_ends_when_no_broker_answers_for_as_long_as_its_option_says(own_
         query.processAllAvailable()
         own_broker.kill()
         with pytest.raises(Exception) as ended:
-            query.awaitTermination(240)
+            await_end(query)
     line = last_line(ended.value)
     servers = f"kafka.bootstrap.servers={own_broker.bootstrap}"
     assert line.startswith(f"[KAFKALITE_CONNECTION_FAILED] {servers}: ")

@@ -10,7 +10,7 @@ import pytest
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles, files_for
 
-from .topics import Topics, let_look_quiet
+from .topics import Topics, await_end, let_look_quiet
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def to_files(topics: Topics, topic: str, checkpoint: str, destination: str) -> N
     """Run a query into Spark's file sink, which passes over batches whose numbers it knows."""
     values = topics.stream(topic).selectExpr("cast(value AS string) AS value")
     query = values.writeStream.format("parquet").option("path", destination).option("checkpointLocation", checkpoint)
-    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    await_end(query.trigger(availableNow=True).start())
 
 
 def test_a_file_sink_gets_the_rows_again_and_its_log_has_no_gap(kafkalite, topics, checkpoint, tmp_path, request):
@@ -74,7 +74,7 @@ def test_a_sink_that_remembers_batches_gets_no_number_twice(kafkalite, topics, c
 
     def go_on():
         query, _ = topics.collect(topics.stream(topic, maxOffsetsPerTrigger=2), checkpoint, each=remember)
-        assert query.awaitTermination(60)
+        await_end(query)
 
     topics.fill(topic, range(4))
     go_on()
@@ -105,7 +105,7 @@ def test_a_running_query_fails_and_goes_on_where_it_was_taken(kafkalite, topics,
     rewind(kafkalite, checkpoint, "--all-topics", "--to-offset", "1")
     topics.fill(topic, [3])
     with pytest.raises(Exception, match="CONCURRENT_STREAM_LOG_UPDATE"):
-        query.awaitTermination(60)
+        await_end(query)
     assert values == ["0", "1", "2"]
     assert topics.run(topics.stream(topic), checkpoint) == ["1", "2", "3"]
 
@@ -122,7 +122,7 @@ def test_a_planned_batch_is_dropped_and_its_rows_come_in_another(kafkalite, topi
 
     query, _ = topics.collect(topics.stream(topic), checkpoint, each=fail)
     with pytest.raises(Exception, match="on purpose"):
-        query.awaitTermination(60)
+        await_end(query)
     _, err = kafkalite("rewind", "--checkpoint", checkpoint, "--all-topics", "--to-earliest", code=1)
     assert "batch 1 is planned and not finished" in err
     rewind(kafkalite, checkpoint, "--drop-planned")
@@ -132,7 +132,7 @@ def test_a_planned_batch_is_dropped_and_its_rows_come_in_another(kafkalite, topi
         batches[batch_id] = [row.value.decode() for row in rows]
 
     query, _ = topics.collect(topics.stream(topic), checkpoint, each=remember)
-    assert query.awaitTermination(60)
+    await_end(query)
     assert batches == {1: [], 2: ["2", "3"]}
 
 
@@ -153,7 +153,7 @@ def test_a_query_does_not_pass_a_rewind_that_was_interrupted(kafkalite, topics, 
             rewind(kafkalite, checkpoint, *back)
     query, values = topics.collect(topics.stream(topic), checkpoint)
     with pytest.raises(Exception, match="KAFKA_DATA_LOSS"):
-        query.awaitTermination(60)
+        await_end(query)
     assert values == []
     let_look_quiet(checkpoint)
     _, err = kafkalite("rewind", "--checkpoint", checkpoint, *back, "--execute", code=1)

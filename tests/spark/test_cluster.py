@@ -14,14 +14,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.patience import PATIENCE_S, wait_until
 
-from .topics import Topics, eventually, last_line
+from .topics import QUERY_PATIENCE_S, Topics, last_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-# For what takes a few seconds on a machine that has nothing else to do.
-START_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +60,7 @@ class Numbers:
     def stop(self) -> None:
         self._stopping.set()
         self._thread.join()
-        self._topics.producer.flush(60)
+        self._topics.producer.flush(PATIENCE_S)
 
 
 def numbers(values: list[str]) -> list[int]:
@@ -84,7 +81,7 @@ def test_leaders_move_and_neither_query_nor_read_nor_write_notices(
     )  # fmt: skip
     sending = Numbers(topics, source)
     try:
-        eventually(lambda: bool(copying.recentProgress), START_S)
+        wait_until(lambda: bool(copying.recentProgress), "the first batch of the copy")
         for end, read in (
             (cluster.kill, lambda: topics.values(source)),
             (cluster.stop, lambda: topics.run(topics.stream(source), str(tmp_path / "available-now"))),
@@ -127,7 +124,7 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         # A batch is planned once the one before is done: none while the log is shorter than what was read.
         if any(row.value == b"149" for row in rows):
             ahead[which].set()
-            assert cut.wait(START_S)
+            assert cut.wait(QUERY_PATIENCE_S)
 
     def following(fail_on_data_loss: bool) -> tuple[StreamingQuery, list[str]]:
         stream = topics.stream(topic, failOnDataLoss=fail_on_data_loss)
@@ -141,7 +138,7 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         cluster.stop(number)
     topics.fill(topic, range(100, 150))
     for each in ahead.values():
-        assert each.wait(START_S)
+        assert each.wait(QUERY_PATIENCE_S)
     cluster.kill(leader)
     for number in others:
         cluster.restart(number)
@@ -150,13 +147,13 @@ def test_records_that_were_read_and_are_lost_are_data_loss(
         assert admin.elect_leaders([partition], unclean=True) == {partition: None}
     topics.fill(topic, range(1_000, 1_100))
     cut.set()
-    eventually(lambda: not strict.isActive, START_S)
+    wait_until(lambda: not strict.isActive, "the end of the query that fails on data loss")
     told = last_line(strict.exception())
     assert told.startswith("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] failOnDataLoss=true:")
     assert "truncated to offset 100 while it was read up to offset 150" in told
     assert numbers(read_strictly) == list(range(150))
     # It goes on where it was, in the records that took the place of the lost ones.
-    eventually(lambda: len(read_on) >= 200, START_S)
+    wait_until(lambda: len(read_on) >= 200, lambda: f"200 records of the lenient query, which has {len(read_on)}")
     assert numbers(read_on) == [*range(150), *range(1_050, 1_100)]
     cluster.restart(leader)
     cluster.wait_in_sync()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .topics import last_line
+from .topics import await_end, last_line
 
 pytestmark = pytest.mark.spark
 
@@ -124,5 +124,5 @@ def test_what_spark_itself_refuses_of_a_source_in_python(topics, spark, checkpoi
         sink().partitionBy("value").mode("append").save()
     continuous = topics.stream(topic).writeStream.format("noop").option("checkpointLocation", checkpoint)
     with pytest.raises(Exception, match="kafkalite does not support continuous processing"):
-        continuous.trigger(continuous="1 second").start().awaitTermination(60)
+        await_end(continuous.trigger(continuous="1 second").start())
     assert topics.values(topic) == []

@@ -22,6 +22,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.spark.jobs.load import load_run, load_source
+from tests.patience import PATIENCE_S
 
 from .job_runs import BY_TASKS, data_files, failure, load, manifests, values
 from .topics import Topics
@@ -184,7 +185,7 @@ def test_what_is_loaded_in_the_driver_is_what_tasks_load(topics: Topics, spark: 
     topic = topics.new(3)
     topics.fill(topic, ["a", "b"], 0, timestamp_ms=ms(7), headers=[("h", b"1"), ("n", None)], key=b"k")
     topics.fill(topic, ["c"], 0, timestamp_ms=ms(9))
-    topics.producer.send(topic, None, key=b"t", partition=1, timestamp_ms=ms(7)).result(30)
+    topics.producer.send(topic, None, key=b"t", partition=1, timestamp_ms=ms(7)).result(PATIENCE_S)
     topics.fill(topic, ["x" * 3000] * 20, 2, timestamp_ms=ms(8))
     asked = ("--partition-by", "hour", "--time-zone", "Asia/Kolkata", "--codec", "zstd", "--file-size", "30k")
     for name, way in (("driver", ()), ("tasks", BY_TASKS)):

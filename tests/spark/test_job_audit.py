@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +20,12 @@ from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import audit, compact
 from spark_kafkalite.spark.jobs.destination import folding
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from tests.seeds import SOAK
 
 from .job_runs import NEW_YEAR_MS, data_files, load, manifests, run_alone
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 HOUR_MS = 3_600_000
 
@@ -213,7 +212,7 @@ def test_counts_are_written_only_to_a_topic_that_is_there(topics: Topics, tmp_pa
     assert "mistyped" not in topics.admin.list_topics()
 
 
-if _SOAK:
+if SOAK:
 
     def test_manifests_of_an_older_version_are_audited(topics: Topics, tmp_path: Path) -> None:
         topic = topics.new()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,13 +20,13 @@ from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.manifest import Manifest
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
+from tests.seeds import SOAK
 
 from .job_processes import JobProcess, await_stopped, wake
 from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, load, manifests, run_alone
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 NOW = ("--min-files", "2", "--older-than", "0s")
 
@@ -122,7 +121,7 @@ def test_readers_see_all_records_wherever_the_swap_stops(topics: Topics, spark: 
     assert len(data_files(tmp_path)) == 2
 
 
-if _SOAK:
+if SOAK:
 
     @pytest.mark.parametrize("options", [("orc",), ("json", "--codec", "gzip")], ids=["orc", "json"])
     def test_other_formats_are_merged(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.load import load_run
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.small_disk import SmallDisk, why_not
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 from .job_runs import BY_TASKS, failure, load, manifests
 from .topics import Topics
@@ -92,7 +93,7 @@ def test_a_full_disk(topics: Topics, disk: SmallDisk, way: tuple[str, ...]) -> N
     chance = random.Random(1)
     for _ in range(8):
         topics.producer.send(topic, chance.randbytes(800_000), partition=0)
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
     destination = ("--destination", str(disk.path / "d"), "--lease", "1s", *way)
     *before, told = failure(hadoop_load, topics, "--topic", topic, *destination, code=5).splitlines()
     # Before Spark gives up, a renewal of the lease may have met the full disk; a slow host also shows progress.
@@ -126,7 +127,7 @@ def test_a_source_that_is_not_there(topics: Topics, topic: str, tmp_path: Path, 
         assert "kafkalite topics list" in one_line(told)
 
 
-if os.environ.get("KAFKALITE_SOAK"):  # A task waits for two minutes.
+if SOAK:  # A task waits for two minutes.
 
     def test_a_source_that_goes_away_while_it_is_read_is_not_taken_for_the_destination(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,13 +19,13 @@ from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
 from spark_kafkalite.spark.jobs.formats import lines
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, FileFormat
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 from .job_runs import DAY_MS, NEW_YEAR_MS, failure, load, manifests
 from .topics import Topics
 
 ALL_BYTES = bytes(range(256))
-
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 
 def published(destination: Path) -> list[str]:
@@ -45,7 +44,7 @@ def fill(topics: Topics, topic: str, count: int = 30) -> list[bytes]:
             timestamp_ms=NEW_YEAR_MS + (number % 3) * DAY_MS // 2,
             headers=[("h", ALL_BYTES), ("empty", None)] if number % 5 else [],
         )
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
     return values
 
 
@@ -67,12 +66,12 @@ def plain(row: Row) -> tuple[Any, ...]:
 
 def codecs_of(*formats: FileFormat) -> list[tuple[FileFormat, str]]:
     """Return the formats with the first codec of each that compresses; with all of them in the soak."""
-    return [(each, codec) for each in formats for codec in (CODECS[each] if _SOAK else CODECS[each][1:2])]
+    return [(each, codec) for each in formats for codec in (CODECS[each] if SOAK else CODECS[each][1:2])]
 
 
 def in_soak(*more: Any) -> list[Any]:
     """Return cases that differ from others of the test in little."""
-    return list(more) if _SOAK else []
+    return list(more) if SOAK else []
 
 
 @pytest.mark.any_spark
@@ -138,7 +137,7 @@ def test_text_files_have_the_values_as_lines(
     texts = ["a", "", "grüße", "x" * 3000, "tab\there", '{"json": 1}']
     for number, text in enumerate(texts * 5):
         topics.producer.send(topic, text.encode(), partition=number % 2, timestamp_ms=NEW_YEAR_MS + number % 2 * DAY_MS)
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
     assert load(topics, topic, tmp_path, "--format", "text", "--codec", codec)["records"] == 30
     found = [row.value for path in published(tmp_path) for row in spark.read.text(str(tmp_path / path)).collect()]
     assert sorted(found) == sorted(texts * 5)
@@ -157,7 +156,7 @@ def test_text_files_have_the_values_as_lines(
 def send(topics: Topics, topic: str, *values: bytes | None, **fields: Any) -> None:
     for value in values:
         topics.producer.send(topic, value, partition=0, **{"timestamp_ms": NEW_YEAR_MS, **fields})
-    topics.producer.flush(30)
+    topics.producer.flush(PATIENCE_S)
 
 
 @pytest.mark.any_spark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,12 @@ from spark_kafkalite.spark.jobs.destination.files import HadoopFiles, files_for
 from spark_kafkalite.spark.jobs.destination.manifest import STAGING
 from spark_kafkalite.testing import hdfs
 from spark_kafkalite.testing.hdfs_processes import HdfsProcesses
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
-from .job_processes import JobProcess, is_stopped, wake
+from .job_processes import JobProcess, is_stopped, wait_for_job, wake
 from .job_runs import BY_TASKS
-from .topics import Topics, eventually
+from .topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.hdfs, pytest.mark.timeout(900)]
 
@@ -41,7 +42,7 @@ def topic(topics: Topics) -> str:
     for number in range(RECORDS):
         value, key = chance.randbytes(RECORD_BYTES), str(number).encode()
         topics.producer.send(made, value, key=key, partition=number % PARTITIONS)
-    topics.producer.flush(60)
+    topics.producer.flush(PATIENCE_S)
     return made
 
 
@@ -72,11 +73,10 @@ class Loads:
         files = self.files()
 
         def seen() -> bool:
-            assert job.process.running, job.process.tail()
             runs = files.names(STAGING)
             return bool(runs) and files.exists(f"{STAGING}/{runs[0]}/data-0/_temporary/0")
 
-        eventually(seen, 120)
+        wait_for_job(job, seen, "writing its files")
 
     def check_once(self) -> None:
         rows = read_published(self.topics.spark, self.destination, check_counts=True).select("key").collect()
@@ -88,7 +88,7 @@ def loads(topics: Topics, topic: str, cluster: HdfsProcesses, tmp_path: Path) ->
     return Loads(topics, topic, cluster, tmp_path)
 
 
-if os.environ.get("KAFKALITE_SOAK"):
+if SOAK:
 
     def test_a_data_node_is_killed_in_a_load(loads: Loads) -> None:
         with loads.start() as job:
@@ -107,7 +107,7 @@ if os.environ.get("KAFKALITE_SOAK"):
         with loads.start(fault="staged:stop" if when == "staged" else "") as job:
             loads.await_stage(job)
             if when == "staged":
-                eventually(lambda: is_stopped(job.process.pid), 120)
+                wait_for_job(job, lambda: is_stopped(job.process.pid), "stopped before its manifest")
             loads.cluster.stop_name_node()
             if when == "staged":
                 wake(job.process.pid)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import compact
+from tests.seeds import SEED, SOAK
 
 from .job_processes import JobProcess
 from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, load, run_alone
 from .topics import Topics
 
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
 KILLS = 15
@@ -92,16 +91,15 @@ def kill_at(destination: Destination, place: str, chance: random.Random) -> None
     destination.kill("hadoop_load", fault, chance)
 
 
-if _SOAK:
+if SOAK:
 
     @pytest.mark.timeout(1800)
     @pytest.mark.parametrize("place", PLACES)
     def test_jobs_killed_anywhere_leave_each_record_once(
         topics: Topics, spark: SparkSession, tmp_path: Path, place: str
     ) -> None:
-        seed = int(os.environ.get("KAFKALITE_SEED", random.randrange(2**32)))
-        print(f"KAFKALITE_SEED={seed}")
-        chance = random.Random(f"{seed} {place}")
+        print(f"KAFKALITE_SEED={SEED}")
+        chance = random.Random(f"{SEED} {place}")
         destination = Destination(topics, spark, tmp_path / "d")
         for _ in range(KILLS):
             kill_at(destination, place, chance)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from spark_kafkalite.spark.jobs import hadoop_load, replay
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.spark.jobs.program.faults import VARIABLE, forget_passed
+from tests.seeds import SOAK
 
 from .job_processes import JobProcess, await_stopped, lease_of, wake
 from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, days, failure, load, manifests, values
 from .topics import Topics
 
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
 
@@ -61,7 +60,7 @@ def test_a_run_that_was_paused_before_its_manifest_ends_with_code_6(
     check_once(topics, topic, spark, destination)
 
 
-if _SOAK:
+if SOAK:
 
     @pytest.mark.parametrize("point", ["planned", "staging", "staged", "manifest", "moved-one", "recovery"])
     def test_a_run_that_was_paused_anywhere_publishes_nothing_twice(

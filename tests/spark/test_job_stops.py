@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from .job_processes import JobProcess, await_stopped, lease_of, wake
+from tests.patience import PATIENCE_S
+
+from .job_processes import JobProcess, await_stopped, lease_of, wait_for_job, wake
 from .job_runs import BY_TASKS, days, load, manifests, values
-from .topics import Topics, eventually
+from .topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
 
@@ -63,20 +65,19 @@ def test_a_load_is_told_to_end_while_tasks_write(
     chance = random.Random(5)
     for number in range(200):
         topics.producer.send(topic, chance.randbytes(500_000), partition=number % 4)
-    topics.producer.flush(60)
+    topics.producer.flush(PATIENCE_S)
     given = [*arguments(topics, topic, destination), "--file-size", "8m", *BY_TASKS]
     with JobProcess(tmp_path, "hadoop_load", *given, submitted=submitted) as job:
 
         def writes() -> bool:
-            assert job.process.running, job.process.tail()
             return any((destination / "_kafkalite" / "staging").glob("*/data-0/_temporary/0/_temporary/*"))
 
-        eventually(writes, 300)
+        wait_for_job(job, writes, "writing in its tasks")
         if submitted:
             os.killpg(job.process.pid, signal.SIGTERM)
         else:
             job.process.signal(signal.SIGTERM)
-        assert job.wait(120) == 143, job.process.tail()
+        assert job.wait() == 143, job.process.tail()
     assert manifests(destination) == []
     # A task that ends late, as on a slow host, may leave files in staging: the next run deletes them.
     assert lease_of(destination)["released"]

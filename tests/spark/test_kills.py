@@ -1,8 +1,7 @@
 """A driver that is killed between any two steps of a batch, and an executor that is lost in one: the files of Spark's
 own file sink have every record once. A topic has every record, some more than once, but each stamp stands for one.
 
-``KAFKALITE_SOAK=1`` kills the driver at every step, five times each, and does what has to do with a topic.
-``KAFKALITE_KILL_SEED`` repeats a run.
+``KAFKALITE_SOAK=1`` kills the driver at every step, five times each, and runs the tests of topics and executors.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from tests.patience import PATIENCE_S
+from tests.seeds import SEED, SOAK
 
 from .killed_app import STEPS, TOPIC_STEPS
 from .test_stamps import STAMPS, stamped
 from .test_submitted import spark_home
 from .topics import Topics
 
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000 if _SOAK else 400)]
+pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000 if SOAK else 400)]
 
 APP = Path(__file__).with_name("killed_app.py")
 RECORDS, PARTITIONS = 400, 2
@@ -76,7 +76,7 @@ class Application:
             ) as process,
         ):  # fmt: skip
             try:
-                output, _ = process.communicate(timeout=900 if _SOAK else 300)
+                output, _ = process.communicate(timeout=15 * PATIENCE_S if SOAK else 5 * PATIENCE_S)
             finally:
                 # The application, if it hangs.
                 if process.poll() is None:
@@ -102,13 +102,12 @@ class Application:
 
 @pytest.fixture
 def chance() -> random.Random:
-    seed = int(os.environ.get("KAFKALITE_KILL_SEED") or random.randrange(1 << 32))
-    print(f"KAFKALITE_KILL_SEED={seed}")
-    return random.Random(seed)
+    print(f"KAFKALITE_SEED={SEED}")
+    return random.Random(SEED)
 
 
 def turns(directory: Path) -> Iterator[Path]:
-    for turn in range(5 if _SOAK else 1):
+    for turn in range(5 if SOAK else 1):
         (directory / str(turn)).mkdir()
         yield directory / str(turn)
 
@@ -117,7 +116,7 @@ def test_a_driver_is_killed_between_the_steps_of_a_batch(topics: Topics, tmp_pat
     for directory in turns(tmp_path):
         application = Application(directory, topics)
         out = str(directory / "out")
-        for step in STEPS if _SOAK else [chance.choice(STEPS)]:
+        for step in STEPS if SOAK else [chance.choice(STEPS)]:
             application.kill(step, chance, out=out)
         assert application.finish(out=out) == application.everything()
 
@@ -135,7 +134,7 @@ def check_target(application: Application, topics: Topics, target: str) -> int:
     return len(found) - len(once)
 
 
-if _SOAK:  # These take long, and a skip would say that something is missing here.
+if SOAK:  # These take long, and a skip would say that something is missing here.
 
     def test_a_driver_is_killed_that_writes_into_a_topic(topics: Topics, tmp_path: Path, chance: random.Random) -> None:
         again = 0

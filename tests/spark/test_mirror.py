@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,13 +19,14 @@ from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 from .job_runs import NEW_YEAR_MS, load
 from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
 
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 _COUNTER = itertools.count()
 
 
@@ -81,7 +81,7 @@ def fill(topics: Topics, topic: str) -> None:
     topics.fill(topic, ["a", "b"], 0, timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1"), ("h", None)], key=b"k")
     # Not where its key would have it go.
     topics.fill(topic, ["c"], 2, timestamp_ms=NEW_YEAR_MS + 7, key=b"k")
-    topics.producer.send(topic, None, key=b"tombstone", partition=1, timestamp_ms=NEW_YEAR_MS).result(30)
+    topics.producer.send(topic, None, key=b"tombstone", partition=1, timestamp_ms=NEW_YEAR_MS).result(PATIENCE_S)
 
 
 def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: Topics, checkpoint: str) -> None:
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_is_not_the_mirror_s_is_refused_before_anything_is_cre
     assert topic not in far.admin.list_topics()
 
 
-if _SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
+if SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
 
     def test_a_checkpoint_belongs_to_one_pair_of_clusters_and_their_topics(
         topics: Topics, far: Topics, checkpoint: str

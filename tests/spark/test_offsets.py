@@ -11,8 +11,9 @@ import pytest
 from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.spark import install_listener
 from spark_kafkalite.testing.apache_kafka import kafka_tool
+from tests.patience import wait_until
 
-from .topics import eventually, last_line
+from .topics import await_end, last_line
 
 pytestmark = pytest.mark.spark
 
@@ -40,6 +41,14 @@ def described(bootstrap: str, group: str) -> dict[str, tuple[int, int, int]]:
 def committed(topics, group: str) -> dict[str, int]:
     with Admin({"bootstrap.servers": topics.bootstrap}) as admin:
         return {str(tp): each.offset for tp, each in admin.group_offsets(group).items()}
+
+
+def wait_for_commit(topics, group: str, offsets: dict[str, int]) -> None:
+    wait_until(
+        lambda: committed(topics, group) == offsets,
+        lambda: f"{offsets} committed by {group}, now {committed(topics, group)}",
+        poll_s=0.1,
+    )
 
 
 def test_available_now_commits_every_batch_and_a_new_query_takes_over(topics_anywhere, checkpoint, group, tmp_path):
@@ -100,9 +109,9 @@ def test_trigger_once_is_committed_by_the_listener(topics_anywhere, checkpoint, 
     # Two sources in one query, each with options of its own.
     both = topics.stream(first, groupId=group).union(topics.stream(second, groupId=f"{group}-2"))
     query, _ = topics.collect(both, checkpoint, {"once": True})
-    assert query.awaitTermination(60)
-    eventually(lambda: committed(topics, group) == {f"{first}-0": 5})
-    eventually(lambda: committed(topics, f"{group}-2") == {f"{second}-0": 3})
+    await_end(query)
+    wait_for_commit(topics, group, {f"{first}-0": 5})
+    wait_for_commit(topics, f"{group}-2", {f"{second}-0": 3})
 
 
 def test_a_stopped_query_is_committed_by_the_listener(topics, checkpoint, group, listener):
@@ -110,10 +119,10 @@ def test_a_stopped_query_is_committed_by_the_listener(topics, checkpoint, group,
     topics.fill(topic, range(5))
     # The next trigger, which would commit, is an hour away.
     query, values = topics.collect(topics.stream(topic, groupId=group), checkpoint, {"processingTime": "1 hour"})
-    eventually(lambda: len(values) == 5 and query.lastProgress is not None)
+    wait_until(lambda: len(values) == 5 and query.lastProgress is not None, "the first batch and its progress")
     assert committed(topics, group) == {}
     query.stop()
-    eventually(lambda: committed(topics, group) == {f"{topic}-0": 5})
+    wait_for_commit(topics, group, {f"{topic}-0": 5})
 
 
 def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listener, spark):
@@ -132,7 +141,7 @@ def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listen
     stream = topics.stream(topic, maxOffsetsPerTrigger=6)
     query, _ = topics.collect(stream, checkpoint, {"processingTime": "1 hour"})
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    eventually(lambda: shown(query) == {zero: (5, 10, 5), one: (1, 2, 1)})
+    wait_until(lambda: shown(query) == {zero: (5, 10, 5), one: (1, 2, 1)}, lambda: f"the lag, now {shown(query)}")
     line = f'query_id="{query.id}",consumergroup="",topic="{topic}",partition="0"}} 5\n'
     told = listener.prometheus()
     assert f'kafkalite_query_lag{{query="{query.id}",{line}' in told
@@ -155,18 +164,18 @@ def test_a_batch_that_is_run_again_is_reported_like_any_other(topics, checkpoint
     stream = topics.stream(topic, groupId=group)
     failing, _ = topics.collect(stream, checkpoint, each=fail)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        failing.awaitTermination(60)
+        await_end(failing)
     # The engine asks for no end before it runs the planned batch again, and reports none.
     query, values = topics.collect(stream, checkpoint, {"once": True})
-    assert query.awaitTermination(60)
+    await_end(query)
     assert len(values) == 5
-    eventually(lambda: committed(topics, group) == {f"{topic}-0": 5})
+    wait_for_commit(topics, group, {f"{topic}-0": 5})
     assert "passed over" not in caplog.text
 
 
 def test_other_formats_and_queries_without_groups_are_left_alone(spark, checkpoint, listener, tmp_path):
     rate = spark.readStream.format("rate").load()
     query = rate.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(once=True).start()
-    assert query.awaitTermination(60)
+    await_end(query)
     assert not [each for each in listener.lag if each.query_id == str(query.id)]
     assert os.listdir(checkpoint)

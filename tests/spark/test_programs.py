@@ -2,11 +2,13 @@
 both formats: every way gives what stands here."""
 
 import itertools
-import os
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 from .conftest import HAS_JVM_CONNECTOR
 from .programs import Shop, blocks
@@ -20,7 +22,7 @@ _COUNTER = itertools.count()
 _PANDAS = Path(sys.prefix) / "pandas"
 
 _WAYS = [("kafkalite", "broker")]
-if os.environ.get("KAFKALITE_SOAK"):
+if SOAK:
     _WAYS.append(("kafkalite", "apache_kafka"))
     if HAS_JVM_CONNECTOR:
         _WAYS.append(("kafka", "apache_kafka"))
@@ -118,7 +120,7 @@ def test_update_mode(shop):
 def test_since_the_last_run(shop):
     shop.run(program(9))
     shop.order(5, "ann", "tea", 4.0, "12:30")
-    shop.topics.producer.flush(60)
+    shop.topics.producer.flush(PATIENCE_S)
     shop.run(program(9))
     assert shop.files("report/run=0") == [("cup", 22.5), ("tea", 8.0)]
     assert shop.files("report/run=1") == [("tea", 4.0)]
@@ -132,7 +134,7 @@ def test_exactly_once_into_files(shop):
     shop.run(program(10))
     forget_last_commit(shop.base / "checkpoints" / "files")
     shop.order(5, "ann", "tea", 4.0, "12:30")
-    shop.topics.producer.flush(60)
+    shop.topics.producer.flush(PATIENCE_S)
     shop.run(program(10))
     assert [row[0] for row in shop.files("orders")] == [1, 2, 2, 3, 4, 5]
 
@@ -147,7 +149,7 @@ def test_effectively_once(shop):
     # Others may write into the topic too, with headers and without.
     for headers in ([("h", b"1")], []):
         shop.topics.producer.send(f"{shop.prefix}-stamped", b"{}", headers=headers)
-    shop.topics.producer.flush(60)
+    shop.topics.producer.flush(PATIENCE_S)
     assert len(shop.written("stamped")) == 12
     shop.run(read)
     assert len(shop.files("each_once")) == 7

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import socket
 import sys
@@ -23,6 +22,7 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import java_problem
 from tests.conftest import fetch_or_skip
+from tests.seeds import SOAK
 
 from . import deployed_app, deployments, recipes
 from .topics import last_line
@@ -35,7 +35,6 @@ _COUNTER = itertools.count()
 # Without pip, which nobody calls here.
 _VENV = {"python3 -m venv": f"{sys.executable} -m venv --without-pip"}
 _MASTER = "spark://10.0.0.7:7077"
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +105,7 @@ def _archive(application: list[str], **settings: str) -> dict[str, str]:
     }
 
 
-if _SOAK:
+if SOAK:
 
     def test_an_environment_archive(standalone: str, application: list[str], tmp_path: Path) -> None:
         steps = recipes.commands("An environment archive")

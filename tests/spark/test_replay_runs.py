@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,14 +19,15 @@ from spark_kafkalite import TopicPartition
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.spark.jobs import replay
 from spark_kafkalite.spark.jobs.copying.replay_run import group_of
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SEED, SOAK
 
+from .job_processes import JobProcess, wait_for_job
 from .job_runs import failure, run
 from .test_submitted import spark_home
-from .topics import Topics, eventually
+from .topics import Topics
 
 pytestmark = pytest.mark.any_spark
-_SOAK = bool(os.environ.get("KAFKALITE_SOAK"))
 STAMPS = ("kafkalite-replay", "kafkalite-replay-topic", "kafkalite-replay-partition", "kafkalite-replay-offset")
 
 
@@ -53,11 +52,11 @@ def everything(sizes: list[int]) -> Counter[tuple[int, int]]:
 def until_no_task_runs(topics: Topics) -> None:
     """Wait for the tasks of a job that has failed: it does not."""
     tracker = topics.spark.sparkContext._jsc.sc().statusTracker()
-    eventually(lambda: not any(each.numRunningTasks() for each in tracker.getExecutorInfos()))
+    wait_until(lambda: not any(each.numRunningTasks() for each in tracker.getExecutorInfos()), "the end of all tasks")
 
 
 # In as many partitions as the source has, and in others.
-@pytest.mark.parametrize("partitions", [2, 3] if _SOAK else [2])
+@pytest.mark.parametrize("partitions", [2, 3] if SOAK else [2])
 def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks(
     topics: Topics, partitions: int
 ) -> None:
@@ -155,27 +154,16 @@ class KilledReplay:
         self.target = topics.new(target_partitions, "target")
         # The broker, which others use as well, remembers it.
         self.run_id = f"killed-{self.target}"
-        self.log = directory / "log.txt"
+        self.directory = directory
+        self.master = "local[2]"
+        self.conf = {"spark.sql.warehouse.dir": str(directory / "warehouse")}
+        self.variables: dict[str, str] = {}
         for partition, size in enumerate(sizes):
             topics.fill(self.source, (f"{partition}-{number}-{'x' * 1_000}" for number in range(size)), partition)
         offsets = json.dumps(dict.fromkeys(map(str, range(len(sizes))), 0))
         self.arguments = [
             "--topic", self.source, "--from-offsets", offsets, "--to-topic", self.target, "--run-id", self.run_id,
         ]  # fmt: skip
-        conf = {
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(directory / "local"),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        }
-        given = " ".join(f"--conf {name}={value}" for name, value in conf.items())
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")},
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": f'--master local[2] {given} --driver-java-options "{" ".join(SHORT_LIVED_OPTIONS)}" '
-            "pyspark-shell",
-        }
 
     @property
     def count(self) -> int:
@@ -187,23 +175,22 @@ class KilledReplay:
     def partitions(self) -> tuple[Any, ...]:
         return self.topics.admin.describe_topics([self.target])[self.target].partitions
 
-    def start(self, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "spark_kafkalite.cli", "jobs", "run", "replay"]
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*command, "--bootstrap-server", self.topics.bootstrap, *self.arguments, *more],
-                stdout=log, stderr=log, env=self.environment, start_new_session=True,
-            )  # fmt: skip
+    def start(self, bytes_per_second: str) -> JobProcess:
+        """Start it, so slow that it can be stopped in the middle."""
+        given = ["--bootstrap-server", self.topics.bootstrap, *self.arguments]
+        return JobProcess(
+            self.directory, "replay", *given, "--max-bytes-per-second", bytes_per_second,
+            master=self.master, conf=self.conf, **self.variables,
+        )  # fmt: skip
 
-    def kill_when(self, holds: Callable[[], bool], *more: str) -> None:
-        """Run it until something holds, and kill it, all of it."""
-        with self.start(*more) as process:
-            try:
-                eventually(lambda: holds() or process.poll() is not None, 120)
-                assert process.poll() is None, f"it has ended: {self.log.read_text(errors='replace')[-3000:]}"
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+    def wait_for_count(self, process: JobProcess, count: int) -> None:
+        """Wait until the target has more records than that."""
+        wait_for_job(process, lambda: self.count > count, f"beyond record {count} of the target")
+
+    def kill_when(self, holds: Callable[[], bool], bytes_per_second: str) -> None:
+        """Run it until something holds, and kill it with all the processes that it has started."""
+        with self.start(bytes_per_second) as process:
+            wait_for_job(process, holds, "where it is to be killed")
 
     def finish(self) -> None:
         summary = run(replay, self.topics, *self.arguments)
@@ -215,8 +202,8 @@ class KilledReplay:
 @pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:
     job = KilledReplay(topics, tmp_path, [300, 200], 2)
-    # Ten seconds, so that it is killed in the midst.
-    job.kill_when(lambda: job.count > 20, "--max-bytes-per-second", "50k")
+    # The whole takes 50 seconds, so that it is killed in the middle.
+    job.kill_when(lambda: job.count > 20, "10k")
     assert 20 < job.count < 500
     job.finish()
     assert places(topics, job.target) == everything(job.sizes)
@@ -226,7 +213,7 @@ def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_p
     ]
 
 
-if _SOAK:  # These take long, and a skip would say that something is missing here.
+if SOAK:  # These take long, and a skip would say that something is missing here.
 
     def test_a_replay_goes_no_faster_than_it_may(topics: Topics) -> None:
         source, target = topics.new(2), topics.new(2)
@@ -243,9 +230,8 @@ if _SOAK:  # These take long, and a skip would say that something is missing her
     @pytest.mark.timeout(3_000)
     @pytest.mark.parametrize("target_partitions", [3, 5])
     def test_a_replay_is_killed_ten_times(topics: Topics, tmp_path: Path, target_partitions: int) -> None:
-        seed = int(os.environ.get("KAFKALITE_KILL_SEED") or random.randrange(1 << 32))
-        print(f"KAFKALITE_KILL_SEED={seed}")
-        chance = random.Random(seed)
+        print(f"KAFKALITE_SEED={SEED}")
+        chance = random.Random(SEED)
         job = KilledReplay(topics, tmp_path, [4_000, 3_000, 1_000], target_partitions)
         total = sum(job.sizes)
         for turn in range(10):
@@ -259,7 +245,7 @@ if _SOAK:  # These take long, and a skip would say that something is missing her
                 time.sleep(after_s)
                 return True
 
-            job.kill_when(comes, "--max-bytes-per-second", "400k")
+            job.kill_when(comes, "400k")
             print(f"turn {turn}: killed at {job.count} records, aimed at {aim} and {after_s:.2f} s")
         job.finish()
         assert places(topics, job.target) == everything(job.sizes)
@@ -268,14 +254,10 @@ if _SOAK:  # These take long, and a skip would say that something is missing her
     @pytest.mark.timeout(600)
     def test_a_run_that_another_process_writes_is_not_begun(topics: Topics, tmp_path: Path) -> None:
         job = KilledReplay(topics, tmp_path, [5_000], 1)
-        with job.start("--max-bytes-per-second", "20k") as process:
-            try:
-                eventually(lambda: job.count > 20 or process.poll() is not None, 120)
-                said = failure(replay, topics, *job.arguments)
-                assert process.poll() is None
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+        with job.start("20k") as process:
+            job.wait_for_count(process, 20)
+            said = failure(replay, topics, *job.arguments)
+            assert process.process.running, process.process.tail()
         assert "another process goes on to write this run" in said
         job.finish()
         assert places(topics, job.target) == everything(job.sizes)
@@ -283,24 +265,18 @@ if _SOAK:  # These take long, and a skip would say that something is missing her
     @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_an_executor_is_lost_in_a_replay(topics: Topics, tmp_path: Path) -> None:
-        """The task that Spark repeats elsewhere looks first, so at most what was on its way comes twice."""
+        """The task that Spark runs again looks first, so that at most what was on its way comes twice."""
         job = KilledReplay(topics, tmp_path, [600, 600], 2)
-        job.environment["SPARK_HOME"] = str(spark_home(tmp_path))
-        job.environment["PYSPARK_SUBMIT_ARGS"] = job.environment["PYSPARK_SUBMIT_ARGS"].replace(
-            "local[2]", "local-cluster[2,1,512] --conf spark.executor.memory=512m"
-        )
-        with job.start("--max-bytes-per-second", "50k") as process:
-            try:
-                eventually(lambda: job.count > 200 or process.poll() is not None, 180)
-                assert process.poll() is None, job.log.read_text(errors="replace")[-3000:]
-                executors = executors_of(process.pid)
-                assert len(executors) == 2
-                os.kill(executors[0], signal.SIGKILL)
-                at = job.count
-                assert process.wait(300) == 0, job.log.read_text(errors="replace")[-3000:]
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+        job.variables["SPARK_HOME"] = str(spark_home(tmp_path))
+        job.master = "local-cluster[2,1,512]"
+        job.conf["spark.executor.memory"] = "512m"
+        with job.start("50k") as process:
+            job.wait_for_count(process, 200)
+            executors = executors_of(process.process.pid)
+            assert len(executors) == 2
+            os.kill(executors[0], signal.SIGKILL)
+            at = job.count
+            assert process.wait(5 * PATIENCE_S) == 0, process.process.tail()
         found = places(topics, job.target)
         assert set(found) == set(everything(job.sizes))
         again = sum(found.values()) - len(found)

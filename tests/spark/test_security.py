@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,10 @@ from spark_kafkalite.testing.secure_kafka import (
     jaas,
 )
 from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
+from tests.patience import wait_until
 
 from .job_runs import BY_TASKS
-from .topics import Topics, eventually, last_line
+from .topics import Topics, await_end, last_line
 
 pytestmark = pytest.mark.kafka
 
@@ -96,7 +96,7 @@ def test_a_stream_writes(topics: Topics, secure_kafka: SecureKafka, tmp_path: Pa
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    await_end(query)
     assert topics.values(target) == [str(number) for number in range(100)]
 
 
@@ -181,22 +181,21 @@ def _token_file(directory: Path) -> Path:
         "no rights",
     ],
 )
-def test_a_wrong_door_is_one_line_within_ten_seconds(
+def test_a_wrong_door_is_one_line_after_one_attempt(
     secure_kafka: SecureKafka, spark: SparkSession, tmp_path: Path, door: str
 ) -> None:
     client, said = wrong_doors(secure_kafka, tmp_path)[door]
     begin, names = said.split(": ... ")
     reader = spark.read.format("kafkalite").options(**options_of(client), subscribe="secret-topic")
-    started_s = time.monotonic()
     with pytest.raises(Exception, match="KAFKALITE") as caught:
         reader.option("fetchOffset.numRetries", 50).load()
-    took_s = time.monotonic() - started_s
     line = last_line(caught.value)
     assert line.startswith(begin)
     assert names in line
     assert "canary" not in str(caught.value)
-    # Ours are ten; starting a Python process takes its time as well.
-    assert took_s < 14, line
+    # An error that was tried again says how often; tests/unit/client/test_wrong_doors.py bounds the one attempt.
+    assert "given up after" not in line
+    assert "fetchOffset.numRetries" not in line
 
 
 def test_a_write_with_a_wrong_password_is_an_error_of_the_plan(
@@ -246,9 +245,7 @@ def test_a_job_with_a_file_of_settings(topics: Topics, secure_kafka: SecureKafka
     load = [*arguments, "--destination", str(tmp_path / "loaded"), *BY_TASKS]
 
     config.write_text(properties_text(settings | {"sasl.jaas.config": WRONG_JAAS}))
-    started_s = time.monotonic()
     failed = CliRunner().invoke(hadoop_load.main, load)
-    assert time.monotonic() - started_s < 14
     assert failed.exit_code == 3
     (line,) = failed.output.splitlines()
     assert "refuses the credentials" in line
@@ -287,10 +284,10 @@ def test_a_token_of_sparks_own_logs_in_until_it_is_revoked(
         fetch_token(spark, "other")
 
     query, values = topics.collect(topics.stream(topic, **given), checkpoint, {"processingTime": "200 milliseconds"})
-    eventually(lambda: len(values) == 10)
+    wait_until(lambda: len(values) == 10, "the ten records of the stream")
     secure_kafka.expire(made)
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
+        await_end(query)
     line = last_line(caught.value)
     assert line.startswith("[KAFKALITE_AUTHENTICATION_FAILED] kafka.sasl.mechanism=SCRAM-SHA-256: ")
     assert f"kafka.sasl.token.file={path}" in line
@@ -356,13 +353,13 @@ def test_a_stream_outlives_its_tokens_and_ends_with_the_last(
         while asked_for(tokens, "stream") < 6:
             sent.append(f"{len(sent):05}")
             topics.fill(topic, sent[-1:])
-            eventually(lambda: len(values) >= len(sent))
+            wait_until(lambda: len(values) >= len(sent), lambda: f"record {len(sent)} of the stream")
         assert query.isActive
         assert values == sent
 
         tokens.answer_always = HttpAnswer(401, b'{"error": "invalid_client"}')
         with pytest.raises(StreamingQueryException) as caught:
-            query.awaitTermination(60)
+            await_end(query)
     finally:
         tokens.answer_always = None
         tokens.lifetime_s = lifetime_s

@@ -7,6 +7,8 @@ import pytest
 
 from spark_kafkalite.functions import write_update
 
+from .topics import await_end
+
 pytestmark = pytest.mark.spark
 
 STAMPS = ("kafkalite-query", "kafkalite-batch", "kafkalite-partition", "kafkalite-row")
@@ -62,7 +64,7 @@ def test_a_repeated_batch_has_the_stamps_that_it_had(topics, spark, checkpoint, 
         else:
             writer = write_update(stream, options)
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        assert query.awaitTermination(180)
+        await_end(query)
         return str(query.id)
 
     topics.fill(source, range(5), 0)

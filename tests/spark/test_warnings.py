@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from spark_kafkalite.spark import install_listener
 from spark_kafkalite.spark.warning_post import PostedWarning, post
+from tests.patience import wait_until
 
-from .topics import Topics, eventually
+from .topics import Topics, await_end
 
 pytestmark = pytest.mark.spark
 
+HELD_BACK = r"( \(and \d+ times more since it was last shown\))?"
 MOMENT = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
 
 
@@ -30,6 +33,17 @@ def warned(driver_stderr: Path, spark) -> Callable[[str], list[str]]:
     return lines
 
 
+def texts(lines: list[str]) -> list[str]:
+    """Return the different texts, sorted. The same one may come again after a minute."""
+    moments: dict[str, datetime] = {}
+    for line in lines:
+        moment, text = re.sub(HELD_BACK + "$", "", line).split(" WARN ")
+        at = datetime.strptime(moment, "%y/%m/%d %H:%M:%S")
+        assert text not in moments or at - moments[text] >= timedelta(seconds=59), lines
+        moments[text] = at
+    return sorted(moments)
+
+
 def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_overrides_them(
     topics: Topics, checkpoint: str, warned: Callable[[str], list[str]]
 ) -> None:
@@ -39,9 +53,9 @@ def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_override
     assert len(topics.run(topics.stream(topic, **given), checkpoint)) == 4
     about = rf"{MOMENT} WARN KafkaliteSource: \[subscribe={topic}, groupId=g\] "
     unknown = "option kafka.fetch.max.byte is unknown and has no effect; did you mean kafka.fetch.max.bytes?"
-    eventually(lambda: len(warned(topic)) >= 1, timeout_s=120)
-    (line,) = warned(topic)
-    assert re.fullmatch(about + re.escape(unknown), line)
+    wait_until(lambda: warned(topic), "the warning of the unknown option")
+    assert all(re.fullmatch(about + re.escape(unknown) + HELD_BACK, line) for line in warned(topic))
+    assert len(texts(warned(topic))) == 1
     topics.fill(topic, [4], 1)
     assert topics.run(topics.stream(topic, **given), checkpoint) == ["4"]
     overridden = (
@@ -49,11 +63,10 @@ def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_override
         f"which the query goes on at {topic}-0 offset 4, {topic}-1 offset 0; for another start give it a new "
         "checkpointLocation, or move this one with kafkalite offsets rewind --checkpoint"
     )
-    eventually(lambda: len(warned(topic)) >= 2, timeout_s=120)
-    # The same text is not shown again within a minute.
+    wait_until(lambda: warned("without effect"), "the warning of the options that the checkpoint overrides")
     (line,) = warned("without effect")
     assert re.fullmatch(about + re.escape(overridden), line)
-    assert len(warned(topic)) == 2
+    assert len(texts(warned(topic))) == 2
 
 
 def test_options_of_a_batch_are_warned_of_once(topics: Topics, warned: Callable[[str], list[str]]) -> None:
@@ -61,10 +74,9 @@ def test_options_of_a_batch_are_warned_of_once(topics: Topics, warned: Callable[
     topics.fill(topic, range(4))
     frame = topics.read(topic, newPartitionStart="latest", **{"kafka.isolation.levl": "x"})
     assert [frame.count(), frame.count()] == [4, 4]
-    eventually(lambda: len(warned(topic)) >= 2, timeout_s=120)
-    said = sorted(line.partition(" WARN ")[2] for line in warned(topic))
+    wait_until(lambda: len(texts(warned(topic))) >= 2, "both warnings")
     about = f"KafkaliteSource: [subscribe={topic}] option"
-    assert said == [
+    assert texts(warned(topic)) == [
         f"{about} kafka.isolation.levl is unknown and has no effect; did you mean kafka.isolation.level?",
         f"{about} newPartitionStart has no effect on a batch read",
     ]
@@ -78,9 +90,9 @@ def test_a_streaming_sink_warns_once_and_not_with_each_batch(
     stream = topics.stream(topic, maxOffsetsPerTrigger=2)
     options = topics.options({"topic": out, "kafka.linger.msec": 1, "checkpointLocation": checkpoint})
     query = stream.writeStream.format("kafkalite").options(**options).trigger(availableNow=True).start()
-    assert query.awaitTermination(240)
+    await_end(query)
     assert len(topics.values(out)) == 6
-    eventually(lambda: len(warned(f"topic={out}")) >= 1, timeout_s=120)
+    wait_until(lambda: warned(f"topic={out}"), "the warning of the sink")
     (line,) = warned(f"topic={out}")
     unknown = "option kafka.linger.msec is unknown and has no effect; did you mean kafka.linger.ms?"
     assert line.endswith(f" WARN KafkaliteSink: [topic={out}] {unknown}")
@@ -102,7 +114,7 @@ def test_with_the_listener_they_are_in_sparks_log(spark) -> None:
         jvm_pid = spark._jvm.java.lang.ProcessHandle.current().pid()
         post(PostedWarning("KafkaliteSink", "topic=nobody's", "WARN", "a text"), (jvm_pid,))
         line = "WARN KafkaliteSink: [topic=nobody's] a text\n"
-        eventually(lambda: line in written.toString(), timeout_s=120)
+        wait_until(lambda: line in written.toString(), "the warning in Spark's log", poll_s=0.1)
     finally:
         logger.removeAppender(appender)
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_kafkalite import Admin, Producer
+from tests.patience import PATIENCE_S
+
+# A query starts Python processes and runs several batches, which takes longer than one condition.
+QUERY_PATIENCE_S: Final = 2 * PATIENCE_S
 
 
 class Topics:
@@ -38,7 +42,7 @@ class Topics:
         """Send values as text, all acknowledged on return."""
         for value in values:
             self.producer.send(topic, str(value).encode(), partition=partition, **fields)
-        self.producer.flush(30)
+        self.producer.flush(PATIENCE_S)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
@@ -82,7 +86,7 @@ class Topics:
     def run(self, stream: DataFrame, checkpoint: str, **trigger: Any) -> list[str]:
         """Run a query with AvailableNow (or another trigger that ends) to its end and return the values it read."""
         query, values = self.collect(stream, checkpoint, trigger or None)
-        assert query.awaitTermination(60), "the query did not end"
+        await_end(query)
         return values
 
     def __enter__(self) -> Self:
@@ -95,12 +99,9 @@ class Topics:
         self.admin.close()
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> None:
-    """Wait until it holds."""
-    until = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < until, "it did not come to hold"
-        time.sleep(0.05)
+def await_end(query: StreamingQuery) -> None:
+    """Wait for a query to end. Raises the error that it ended with."""
+    assert query.awaitTermination(QUERY_PATIENCE_S), "the query did not end"
 
 
 def logged_offsets(checkpoint: str) -> list[dict[str, Any]]:
