@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 
 def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | None = None) -> str:
     """Run a command outside the checkout and return all that it printed; a failure shows it."""
@@ -23,7 +25,7 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=4 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}"
@@ -58,7 +60,9 @@ def make_environment(path: Path, wheel: Path) -> Environment:
     run(sys.executable, "-m", "venv", "--without-pip", path, directory=path.parent)
     environment = Environment(path)
     run(
-        sys.executable, "-m", "pip", "--python", environment.python, "install", "--no-deps", "--no-index", wheel,
+        sys.executable, "-m", "pip", "--python", environment.python, "install",
+        # Each module is compiled when it is first imported, and most never are.
+        "--no-deps", "--no-index", "--no-compile", wheel,
         directory=path.parent,
     )  # fmt: skip
     version = sysconfig.get_python_version()

@@ -67,6 +67,7 @@ def test_a_failing_tool_raises_with_what_it_said(apache_kafka: ApacheKafka) -> N
     assert apache_kafka.tool(TOPICS, "--describe", "--topic", "no-such-topic", check=False).returncode == 1
 
 
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_apache_kafka_keeps_its_log_over_a_restart(tmp_path: Path) -> None:
     node = ApacheKafka(tmp_path / "kafka")

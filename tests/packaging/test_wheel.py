@@ -12,6 +12,8 @@ from tests.packaging.environments import Environment, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+JOBS = ["hadoop_load", "mirror", "replay", "stream"]
+
 USE_THE_KERNEL = """
 import sys, warnings
 warnings.simplefilter("error")
@@ -107,11 +109,14 @@ def test_the_command_line_talks_to_a_broker(installed: Environment) -> None:
     assert installed.run_python(BROKER_FOR_A_COMMAND).split() == ["first", "second"]
 
 
-@pytest.mark.parametrize("job", ["hadoop_load", "mirror", "replay", "stream"])
-def test_the_jobs_are_files_that_spark_submit_can_run(installed: Environment, job: str) -> None:
-    path = Path(installed.run_script("kafkalite", "jobs", "path", job).strip())
-    assert path.is_file()
+def test_the_jobs_are_files_that_spark_submit_can_run(installed: Environment) -> None:
+    path = Path(installed.run_script("kafkalite", "jobs", "path", "hadoop_load").strip())
     assert path.is_relative_to(installed.path)
+    program = "from spark_kafkalite.cli.jobs import script_path; print(*map(script_path, %r), sep='\\n')"
+    paths = [Path(line) for line in installed.run_python(program % (JOBS,)).splitlines()]
+    assert path in paths
+    assert [each.stem for each in paths] == JOBS
+    assert all(each.is_file() and each.parent == path.parent for each in paths)
 
 
 def test_spark_finds_the_source_by_listing_the_path(installed: Environment) -> None:

@@ -8,6 +8,7 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.versions
 def test_columns_and_values(topics_anywhere):
     topics = topics_anywhere
     topic = topics.new(2)
@@ -166,6 +167,7 @@ def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):
     assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, datetime.UTC)
 
 
+@pytest.mark.versions
 def test_sql_views_and_why_no_tables(topics, spark):
     topic = topics.new()
     options = f"OPTIONS (`kafka.bootstrap.servers` '{topics.bootstrap}', subscribe '{topic}', topic '{topic}')"

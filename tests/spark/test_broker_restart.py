@@ -86,6 +86,7 @@ def test_queries_survive_a_killed_broker(own_broker, spark, driver_stderr, tmp_p
         assert sorted(topics.values(source)) == sorted(sent)
 
 
+@pytest.mark.versions
 def test_a_query_ends_when_no_broker_answers_for_as_long_as_its_option_says(own_broker, spark, tmp_path):
     with Topics(own_broker.bootstrap, spark, "gone") as topics:
         topic = topics.new()

@@ -45,6 +45,7 @@ def to_files(topics: Topics, topic: str, checkpoint: str, destination: str) -> N
     await_end(query.trigger(availableNow=True).start())
 
 
+@pytest.mark.versions
 def test_a_file_sink_gets_the_rows_again_and_its_log_has_no_gap(kafkalite, topics, checkpoint, tmp_path, request):
     # So soon it puts its log of batches together, for which it needs every one.
     topics.spark.conf.set(COMPACT_INTERVAL, "3")

@@ -40,7 +40,11 @@ def load_error(spark, options) -> str:
             "[KAFKALITE_UNKNOWN_OPTION] kafka.ssl.key.pasword=*********(redacted): there is no such setting of "
             "clients; did you mean kafka.ssl.key.password?",
         ),
-        ({"subscribe": "no-such"}, "[KAFKALITE_TOPIC_NOT_FOUND] subscribe=no-such: topic 'no-such': it does not exist"),
+        pytest.param(
+            {"subscribe": "no-such"},
+            "[KAFKALITE_TOPIC_NOT_FOUND] subscribe=no-such: topic 'no-such': it does not exist",
+            marks=pytest.mark.versions,
+        ),
         ({"assign": '{"no-such":[0]}'}, "[KAFKALITE_TOPIC_NOT_FOUND] assign=no-such-0: "),
     ],
 )
@@ -79,7 +83,11 @@ def test_a_bad_address(spark):
         ({"startingOffsets": '{"TOPIC":{"0":0,"1":0}}', "endingOffsets": '{"TOPIC":{"0":0}}'}, "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "),  # noqa: E501
         ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}', "endingOffsets": '{"TOPIC":{"0":4,"1":0}}'}, "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "),  # noqa: E501
         ({"endingOffsets": '{"TOPIC":{"0":9,"1":-1}}'}, '[KAFKALITE_INVALID_OPTION] endingOffsets={"TOPIC":{"0":9,"1":-1}}: TOPIC-0 ends at 1, below 9; lower the offset'),  # noqa: E501
-        ({"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'}, '[KAFKA_DATA_LOSS.START_OFFSET_RESET] startingOffsets={"TOPIC":{"0":5,"1":0}}: failOnDataLoss=true: TOPIC-0 starts at 5, but its log holds [0, 1)'),  # noqa: E501
+        pytest.param(
+            {"startingOffsets": '{"TOPIC":{"0":5,"1":0}}'},
+            '[KAFKA_DATA_LOSS.START_OFFSET_RESET] startingOffsets={"TOPIC":{"0":5,"1":0}}: failOnDataLoss=true: TOPIC-0 starts at 5, but its log holds [0, 1)',  # noqa: E501
+            marks=pytest.mark.versions,
+        ),
     ],
 )  # fmt: skip
 def test_errors_of_a_batch(topics, given, expected):
@@ -93,6 +101,7 @@ def test_errors_of_a_batch(topics, given, expected):
     assert any(line.strip().startswith(expected) for line in text.splitlines()), text
 
 
+@pytest.mark.versions
 def test_a_stream_with_an_end(topics, checkpoint):
     topic = topics.new()
     with pytest.raises(Exception, match="KAFKALITE") as caught:

@@ -50,6 +50,7 @@ def test_the_header_of_avro_and_json(spark: SparkSession, format: str) -> None:
     assert split(spark, [*values, *not_framed], format) == [*expected, *[None] * len(not_framed)]
 
 
+@pytest.mark.versions
 def test_the_message_indexes_of_protobuf(spark: SparkSession) -> None:
     cases = [
         (b"\0", [0]),

@@ -135,6 +135,7 @@ def test_delete_takes_a_directory_with_all_it_holds(files: Files) -> None:
     assert not files.exists("a")
 
 
+@pytest.mark.versions
 def test_spark_writes_where_the_seam_looks(files: Files, spark: SparkSession) -> None:
     spark.range(3).coalesce(1).write.parquet(f"{files.root}/numbers")
     assert any(name.endswith(".parquet") for name in files.names("numbers"))

@@ -183,6 +183,7 @@ def test_a_record_that_does_not_get_into_its_file_is_seen(
     assert manifests(tmp_path) == []
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("file_format", ["parquet", *in_soak("json", "avro")])
 def test_values_of_json_become_columns(topics: Topics, spark: SparkSession, tmp_path: Path, file_format: str) -> None:
     topic = topics.new()

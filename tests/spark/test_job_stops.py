@@ -1,6 +1,6 @@
 """SIGTERM, by which YARN and Airflow end a job: it releases its lease, and drops what it has staged where that is safe.
 
-``KAFKALITE_SOAK=1`` also ends one while Spark's tasks write, and one of spark-submit.
+The soak also ends one after its commit, one while Spark's tasks write, and one of spark-submit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def arguments(topics: Topics, topic: str, destination: Path) -> list[str]:
     return ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(destination)]
 
 
-@pytest.mark.parametrize("point", ["staging", "manifest"])
+@pytest.mark.parametrize("point", ["staging", pytest.param("manifest", marks=pytest.mark.soak)])
 def test_a_load_that_is_told_to_end_lets_go_and_the_next_goes_on(
     topics: Topics, spark: SparkSession, tmp_path: Path, point: str
 ) -> None:

@@ -287,6 +287,7 @@ def test_every_legal_name_is_loaded_and_counted(named_topics: Topics, spark: Spa
     assert plain.count() == len(NAMES) + 2
 
 
+@pytest.mark.versions
 def test_what_an_older_version_hid_is_read_and_counted(
     named_topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:

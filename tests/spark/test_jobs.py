@@ -18,7 +18,9 @@ from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, 
 from .topics import Topics
 
 
-@pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])
+@pytest.mark.parametrize(
+    "way", [(), pytest.param(BY_TASKS, marks=pytest.mark.versions)], ids=["in the driver", "by tasks"]
+)
 def test_load_is_incremental_and_repeating_it_changes_nothing(
     topics: Topics, spark: SparkSession, tmp_path: Path, way: tuple[str, ...]
 ) -> None:
@@ -160,6 +162,7 @@ def test_settings_of_the_reading_client_are_taken_without_a_warning(topics: Topi
     assert topics.values(target) == ["a"]
 
 
+@pytest.mark.versions
 def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     source, target = topics.new(), topics.new()
     checkpoint, files = str(tmp_path / "ckpt"), str(tmp_path / "files")

@@ -12,7 +12,7 @@ from spark_kafkalite.cli.main import run
 
 from .topics import let_look_quiet, logged_offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.versions]
 
 
 def stream_of(topics, source, topic, **given):

@@ -20,17 +20,18 @@ import pytest
 
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
-from tests.seeds import SEED, SOAK
+from tests.seeds import SEED
 
 from .killed_app import STEPS, TOPIC_STEPS
 from .test_stamps import STAMPS, stamped
 from .test_submitted import spark_home
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000 if SOAK else 400)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000)]
 
 APP = Path(__file__).with_name("killed_app.py")
 RECORDS, PARTITIONS = 400, 2
+TURNS = 5
 
 
 class Application:
@@ -76,7 +77,7 @@ class Application:
             ) as process,
         ):  # fmt: skip
             try:
-                output, _ = process.communicate(timeout=15 * PATIENCE_S if SOAK else 5 * PATIENCE_S)
+                output, _ = process.communicate(timeout=15 * PATIENCE_S)
             finally:
                 # The application, if it hangs.
                 if process.poll() is None:
@@ -107,7 +108,7 @@ def chance() -> random.Random:
 
 
 def turns(directory: Path) -> Iterator[Path]:
-    for turn in range(5 if SOAK else 1):
+    for turn in range(TURNS):
         (directory / str(turn)).mkdir()
         yield directory / str(turn)
 
@@ -116,7 +117,7 @@ def test_a_driver_is_killed_between_the_steps_of_a_batch(topics: Topics, tmp_pat
     for directory in turns(tmp_path):
         application = Application(directory, topics)
         out = str(directory / "out")
-        for step in STEPS if SOAK else [chance.choice(STEPS)]:
+        for step in STEPS:
             application.kill(step, chance, out=out)
         assert application.finish(out=out) == application.everything()
 
@@ -134,30 +135,30 @@ def check_target(application: Application, topics: Topics, target: str) -> int:
     return len(found) - len(once)
 
 
-if SOAK:  # These take long, and a skip would say that something is missing here.
+def test_a_driver_is_killed_that_writes_into_a_topic(topics: Topics, tmp_path: Path, chance: random.Random) -> None:
+    again = 0
+    for directory in turns(tmp_path):
+        application, target = Application(directory, topics), topics.new(2, "target")
+        for step in TOPIC_STEPS:
+            application.kill(step, chance, target=target)
+        application.finish(target=target)
+        again += check_target(application, topics, target)
+    print(f"{again} records came again")
+    # Records were there, and the end of their batch was not.
+    assert again
 
-    def test_a_driver_is_killed_that_writes_into_a_topic(topics: Topics, tmp_path: Path, chance: random.Random) -> None:
-        again = 0
-        for directory in turns(tmp_path):
-            application, target = Application(directory, topics), topics.new(2, "target")
-            for step in TOPIC_STEPS:
-                application.kill(step, chance, target=target)
-            application.finish(target=target)
-            again += check_target(application, topics, target)
-        print(f"{again} records came again")
-        # Records were there, and the end of their batch was not.
-        assert again
 
-    def test_an_executor_is_lost_in_a_batch(topics: Topics, tmp_path: Path) -> None:
-        application = Application(tmp_path, topics, "local-cluster[2,1,512]")
-        marker, out = tmp_path / "lost", str(tmp_path / "out")
-        assert application.finish(out=out, lose_executor=str(marker), lose_at=47) == application.everything()
-        assert marker.exists()
+def test_an_executor_is_lost_in_a_batch(topics: Topics, tmp_path: Path) -> None:
+    application = Application(tmp_path, topics, "local-cluster[2,1,512]")
+    marker, out = tmp_path / "lost", str(tmp_path / "out")
+    assert application.finish(out=out, lose_executor=str(marker), lose_at=47) == application.everything()
+    assert marker.exists()
 
-    def test_an_executor_is_lost_that_writes_into_a_topic(topics: Topics, tmp_path: Path) -> None:
-        application, target = Application(tmp_path, topics, "local-cluster[2,1,512]"), topics.new(2, "target")
-        marker = tmp_path / "lost"
-        application.finish(target=target, lose_executor=str(marker), lose_at=47)
-        assert marker.exists()
-        # Whether any come again depends on how many the sink had gathered.
-        print(f"{check_target(application, topics, target)} records came again")
+
+def test_an_executor_is_lost_that_writes_into_a_topic(topics: Topics, tmp_path: Path) -> None:
+    application, target = Application(tmp_path, topics, "local-cluster[2,1,512]"), topics.new(2, "target")
+    marker = tmp_path / "lost"
+    application.finish(target=target, lose_executor=str(marker), lose_at=47)
+    assert marker.exists()
+    # Whether any come again depends on how many the sink had gathered.
+    print(f"{check_target(application, topics, target)} records came again")

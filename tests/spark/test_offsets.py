@@ -101,6 +101,7 @@ def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpo
     query.stop()
 
 
+@pytest.mark.versions
 def test_trigger_once_is_committed_by_the_listener(topics_anywhere, checkpoint, group, listener):
     topics = topics_anywhere
     first, second = topics.new(), topics.new()
@@ -125,6 +126,7 @@ def test_a_stopped_query_is_committed_by_the_listener(topics, checkpoint, group,
     wait_for_commit(topics, group, {f"{topic}-0": 5})
 
 
+@pytest.mark.versions
 def test_the_listener_shows_the_lag_of_each_partition(topics, checkpoint, listener, spark):
     assert install_listener(spark) is listener
     topic = topics.new(2)

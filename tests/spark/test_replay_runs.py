@@ -198,6 +198,7 @@ class KilledReplay:
         assert summary["records"] + summary["present_before"] == sum(self.sizes)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:

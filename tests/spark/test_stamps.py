@@ -52,7 +52,7 @@ def test_a_batch_write_counts_the_rows_of_each_partition(topics, spark):
     assert set(stamps_of(topics, topic).values()) == {1}
 
 
-@pytest.mark.parametrize("way", ["sink", "write_update"])
+@pytest.mark.parametrize("way", [pytest.param("sink", marks=pytest.mark.versions), "write_update"])
 def test_a_repeated_batch_has_the_stamps_that_it_had(topics, spark, checkpoint, way):
     source, target = topics.new(2), topics.new()
     options = topics.options({"topic": target, "stampHeaders": "true"})

@@ -15,6 +15,7 @@ def texts(numbers) -> list[str]:
     return sorted(map(str, numbers))
 
 
+@pytest.mark.versions
 def test_available_now_reads_in_batches_and_goes_on_after_a_restart(topics_anywhere, checkpoint):
     topics = topics_anywhere
     topic = topics.new(2)
@@ -54,6 +55,7 @@ def test_batches_are_limited_and_tasks_are_split_by_bytes(topics_anywhere, check
     assert split.count() == 100
 
 
+@pytest.mark.versions
 def test_a_running_query_sees_records_and_partitions_as_they_come(topics, checkpoint):
     topic = topics.new()
     query, values = topics.collect(
@@ -149,6 +151,7 @@ def test_the_progress_shows_offsets(topics, checkpoint):
     assert "5" in source.latestOffset
 
 
+@pytest.mark.versions
 def test_a_data_loss_ends_the_query_or_is_skipped(topics, checkpoint):
     topic = topics.new()
     topics.fill(topic, range(10))
@@ -212,6 +215,7 @@ def test_a_topic_of_a_pattern_that_is_deleted(topics, checkpoint):
     assert found == ["before", "before", "after", "still"]
 
 
+@pytest.mark.versions
 def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path):
     source, copy, counts = topics.new(2), topics.new(), topics.new()
     for partition in (0, 1):

@@ -18,6 +18,7 @@ from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.testing.certificates import STORE_PASSWORD
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.testing.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
+from tests.patience import PATIENCE_S
 
 from .job_runs import BY_TASKS
 
@@ -64,7 +65,7 @@ def submit(
     environment = {**os.environ, **variables, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(
         [*command, str(script), *arguments],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -118,6 +119,7 @@ def test_files_and_tokens_reach_the_executors(secure_kafka: SecureKafka, tmp_pat
     assert 0 < asked < 12
 
 
+@pytest.mark.soak
 def test_a_job_takes_its_settings_from_a_shipped_file(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """The load job with a client certificate; file and keys lie elsewhere than where the driver runs."""
     shipped = tmp_path / "elsewhere"

@@ -31,6 +31,7 @@ def test_1_nothing_depends_on_commit_which_lags_and_never_comes_for_the_last_bat
         assert topics.run(topics.stream(topic), checkpoint) == [str(round_number)]
 
 
+@pytest.mark.versions
 def test_2_a_first_batch_that_failed_is_repeated_from_its_own_start(topics, checkpoint):
     topic = topics.new()
     topics.fill(topic, range(5))
@@ -56,6 +57,7 @@ def test_2_latest_is_decided_by_the_first_trigger(topics, checkpoint):
     assert topics.run(stream, checkpoint) == ["between"]
 
 
+@pytest.mark.versions
 def test_3_a_stopped_query_leaves_no_process_although_stop_is_not_called(topics, checkpoint, spark):
     java_pid = spark.sparkContext._gateway.proc.pid
 
@@ -79,6 +81,7 @@ def test_3_a_stopped_query_leaves_no_process_although_stop_is_not_called(topics,
     wait_until(lambda: not runners(), lambda: f"the end of the source's process, now {runners()}", poll_s=0.05)
 
 
+@pytest.mark.versions
 def test_4_an_idle_query_does_not_spin(topics, checkpoint, spark, request):
     # Without this an idle query reports every ten seconds. The time that it spends in latestOffset shows that it waits
     # there.
@@ -111,6 +114,7 @@ def test_6_filters_are_not_pushed_and_two_filters_over_one_load_are_right(topics
     assert frame.where("offset >= 3").count() == 7
 
 
+@pytest.mark.versions
 def test_7_register_repairs_streams_whose_package_came_with_py_files(topics, spark, tmp_path):
     archive = tmp_path / "comes_with_py_files.zip"
     with zipfile.ZipFile(archive, "w") as made:
@@ -147,6 +151,7 @@ def test_7_register_repairs_streams_whose_package_came_with_py_files(topics, spa
     assert topics.values(topic) == ["x"]
 
 
+@pytest.mark.versions
 def test_8_a_users_schema_is_a_projection(topics, spark):
     topic = topics.new()
     topics.fill(topic, ["x", "y"])
@@ -160,6 +165,7 @@ def test_8_a_users_schema_is_a_projection(topics, spark):
     assert topics.read(topic).select(F.lit(1)).count() == 2
 
 
+@pytest.mark.versions
 def test_9_update_mode_is_refused_by_the_engine_and_write_update_is_the_way(topics, checkpoint):
     topic = topics.new()
     counted = topics.stream(topic).groupBy("value").count().selectExpr("cast(count AS string) AS value")

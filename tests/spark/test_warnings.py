@@ -44,6 +44,7 @@ def texts(lines: list[str]) -> list[str]:
     return sorted(moments)
 
 
+@pytest.mark.versions
 def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_overrides_them(
     topics: Topics, checkpoint: str, warned: Callable[[str], list[str]]
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_streaming_sink_warns_once_and_not_with_each_batch(
     assert line.endswith(f" WARN KafkaliteSink: [topic={out}] {unknown}")
 
 
+@pytest.mark.versions
 def test_with_the_listener_they_are_in_sparks_log(spark) -> None:
     install_listener(spark)
     log4j = spark._jvm.org.apache.logging.log4j
