@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.spark.jobs.destination import lease
 from spark_kafkalite.spark.jobs.destination.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
+from tests.patience import wait_until
 
 _COUNTER = itertools.count()
 
@@ -155,13 +156,18 @@ def test_the_default_file_system_decides_about_a_path_without_scheme(spark: Spar
 
 def test_a_lease_is_renewed_by_a_thread_beside_the_calls_of_the_run(files: Files, spark: SparkSession) -> None:
     said: list[str] = []
-    with lease.held(files, "r1", lease_ms=3000, wait_ms=None, say=said.append) as held:
+    # Long enough that a host that stands still for some seconds does not end it.
+    with lease.held(files, "r1", lease_ms=6000, wait_ms=None, say=said.append) as held:
         path = lease.lease_path(held.number)
-        renewed = set()
-        while len(renewed) < 3:
-            renewed.add(files.modified_ms(path))
+        times = set()
+
+        def renewed_twice() -> bool:
+            times.add(files.modified_ms(path))
             assert spark.range(3).count() == 3
-        with pytest.raises(DestinationHeld), lease.held(files, "r2", lease_ms=3000, wait_ms=0, say=said.append):
+            return len(times) == 3
+
+        wait_until(renewed_twice, "two renewals of the lease", poll_s=0.5)
+        with pytest.raises(DestinationHeld), lease.held(files, "r2", lease_ms=6000, wait_ms=0, say=said.append):
             raise AssertionError("r2 holds it")
         assert files.names(lease.LEASES) == [path.rpartition("/")[2]]
     # Released, and the clock's file is gone.

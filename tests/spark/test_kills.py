@@ -1,7 +1,8 @@
 """A driver that is killed between any two steps of a batch, and an executor that is lost in one: the files of Spark's
 own file sink have every record once. A topic has every record, some more than once, but each stamp stands for one.
 
-``KAFKALITE_SOAK=1`` kills the driver at every step, five times each, and runs the tests of topics and executors.
+The soak alone kills applications. tests/spark/test_streaming.py, test_stamps.py and test_checkpoints.py repeat batches
+that failed or were not committed, without a process of their own.
 """
 
 from __future__ import annotations
