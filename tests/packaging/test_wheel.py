@@ -10,7 +10,7 @@ import pytest
 
 from tests.packaging.environments import Environment, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOBS = ["hadoop_load", "mirror", "replay", "stream"]
 

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+from tests.patience import PATIENCE_S
 
+from .class_archive import archive_options, connector_class_path, session_settings
 from .topics import Topics
 
 _COUNTER = itertools.count()
@@ -37,21 +38,11 @@ def spark(
     # Python workers have the environment that the JVM was started with.
     os.environ["KAFKALITE_OAUTHBEARER_ALLOWED_URLS"] = identity_provider.url
     builder = SparkSession.builder.master("local[2]").appName("kafkalite tests")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stopTimeout": "30s",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        # Such small queries are over before the second compiler's work pays.
-        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_OPTIONS),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }.items():
+    settings = session_settings(*archive_options(connector_class_path()))
+    settings["spark.sql.streaming.stopTimeout"] = f"{PATIENCE_S:.0f}s"
+    settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    if HAS_JVM_CONNECTOR and jars.available(jars.SPARK_KAFKA_CONNECTOR) is None:
-        builder = builder.config("spark.driver.extraClassPath", jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     jvm = session._jvm

@@ -17,6 +17,8 @@ from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 
+from .class_archive import archive_options
+
 # A JVM, a Spark and its Python processes start one after the other in a job.
 JOB_PATIENCE_S: Final = 2 * PATIENCE_S
 _COUNTER = itertools.count()
@@ -40,7 +42,7 @@ class JobProcess:
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_OPTIONS),
+            "spark.driver.extraJavaOptions": " ".join([*SHORT_LIVED_OPTIONS, *archive_options()]),
             "spark.local.dir": str(directory / "local"),
             **(conf or {}),
         }

@@ -1,0 +1,104 @@
+"""An archive of Spark's classes, which the JVMs of tests map into memory instead of loading and checking each class.
+
+Loading classes is 40 % of what the start of a Spark computes. ``python -m tests.spark.class_archive`` makes the archive
+of the PySpark that it runs with, once, and keeps it next to the cache of jars. Tests use it if it exists. Java checks
+that it fits the class path and itself, and does without it otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from spark_kafkalite.testing import jars
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_command
+
+# An archive that does not fit is no matter for the output of a test.
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
+
+def session_settings(*java_options: str) -> dict[str, str]:
+    """Return the settings of a small session whose JVM lives on the loopback address."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        # Such small queries are over before the second compiler's work pays.
+        "spark.driver.extraJavaOptions": " ".join([*SHORT_LIVED_OPTIONS, *java_options]),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    if connector := connector_class_path():
+        settings["spark.driver.extraClassPath"] = connector
+    return settings
+
+
+def connector_class_path() -> str | None:
+    """Return the class path of Spark's own connector, or None where its jars are missing or of another PySpark."""
+    if pyspark.__version__ != jars.SPARK_CONNECTOR_VERSION or jars.available(jars.SPARK_KAFKA_CONNECTOR) is not None:
+        return None
+    return jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
+
+
+def archive_options(class_path: str | None = None) -> tuple[str, ...]:
+    """Return the Java options that use the archive of this PySpark, with a class path before its own, if it exists."""
+    path = _path(class_path)
+    return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.exists() else ()
+
+
+def _path(class_path: str | None) -> Path:
+    """Return where the archive lies: what has to fit is in its name."""
+    java = Path(java_command() or "java").resolve()
+    described = "\n".join([str(java), str(Path(pyspark.__file__).parent), pyspark.__version__, class_path or ""])
+    digest = hashlib.blake2b(described.encode(), digest_size=6).hexdigest()
+    return jars.cache_directory().parent / "class-archives" / f"pyspark-{pyspark.__version__}-{digest}.jsa"
+
+
+def make(class_path: str | None) -> None:
+    """Make an archive of the classes that a few small queries load, unless it exists."""
+    # Only for this: a process of tests has its session already.
+    from pyspark.sql import SparkSession
+
+    path = _path(class_path)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made = Path(scratch) / "made.jsa"
+        builder = SparkSession.builder.master("local[2]")
+        settings = session_settings(f"-XX:ArchiveClassesAtExit={made}", *_QUIET)
+        settings.pop("spark.driver.extraClassPath", None)
+        if class_path is not None:
+            settings["spark.driver.extraClassPath"] = class_path
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        spark.sparkContext.setLogLevel("OFF")
+        rows = spark.range(100).selectExpr("cast(id AS string) AS value", "id % 7 AS key").groupBy("key").count()
+        rows.orderBy("key").write.parquet(f"{scratch}/rows")
+        stream = spark.readStream.schema("key long, count long").parquet(f"{scratch}/rows").writeStream
+        query = stream.foreachBatch(lambda batch, _: batch.collect() and None)
+        query.option("checkpointLocation", f"{scratch}/checkpoint").trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        spark.stop()
+        # The JVM ends with its standard input, and writes the archive then.
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        made.rename(path)
+
+
+if __name__ == "__main__":
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if java_command() is not None:
+        make(connector_class_path())
