@@ -25,7 +25,7 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=5 * PATIENCE_S,
+        timeout=10 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}"

@@ -30,6 +30,18 @@ HAS_JVM_CONNECTOR = pyspark.__version__ == jars.SPARK_CONNECTOR_VERSION
 collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py"]
 
 
+# The first test of a worker starts Spark and loads its classes. A timeout would also break the connection to the JVM,
+# and with it all tests after.
+_TIMEOUT_S = 10 * PATIENCE_S
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests here more time than others before they count as hanging."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
+
 @pytest.fixture(scope="session")
 def spark(
     tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint, driver_stderr: Path

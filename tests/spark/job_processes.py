@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 from .class_archive import archive_options
 
 # A JVM, a Spark and its Python processes start one after the other in a job.
-JOB_PATIENCE_S: Final = 2 * PATIENCE_S
+JOB_PATIENCE_S: Final = 4 * PATIENCE_S
 _COUNTER = itertools.count()
 
 

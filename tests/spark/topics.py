@@ -17,7 +17,7 @@ from spark_kafkalite import Admin, Producer
 from tests.patience import PATIENCE_S
 
 # A query starts Python processes and runs several batches, which takes longer than one condition.
-QUERY_PATIENCE_S: Final = 2 * PATIENCE_S
+QUERY_PATIENCE_S: Final = 3 * PATIENCE_S
 
 
 class Topics:
