@@ -19,6 +19,7 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 from .class_archive import archive_options, connector_class_path, session_settings
 from .topics import Topics
@@ -36,9 +37,9 @@ _TIMEOUT_S = 10 * PATIENCE_S
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests here more time than others before they count as hanging."""
+    """Give the tests here more time than others before they count as hanging; the soak's command gives an hour."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+        if not SOAK and item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
 
 

@@ -15,7 +15,7 @@ from .programs import Shop, blocks
 from .test_stamps import forget_last_commit
 from .topics import Topics
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.any_spark, pytest.mark.timeout(600)]
 
 _COUNTER = itertools.count()
 # Installed apart: see requirements-pandas.txt.
