@@ -19,51 +19,45 @@ from typing import Any, Final
 REDACTED: Final = "*********(redacted)"
 _LONGEST_VALUE: Final = 300
 
-_SECRET_NAME: Final = re.compile(
-    r"pas+w|passphrase|pwd|secret|token|jaas|credential|hmac|digest|private[._-]?key|access[._-]?key|api[._-]?key"
-    r"|authorization|(^|\.)ssl\..*(key|certificate)",
-    re.IGNORECASE,
+# The patterns are texts, which re compiles when they are first needed: most processes show no setting at all.
+_SECRET_NAME: Final = (
+    r"(?i)pas+w|passphrase|pwd|secret|token|jaas|credential|hmac|digest|private[._-]?key|access[._-]?key|api[._-]?key"
+    r"|authorization|(^|\.)ssl\..*(key|certificate)"
 )
 # Names that say where something is, or how to deal with it, and not what it is.
-_PLACE_NAME: Final = re.compile(
-    r"[._-]?(location|files?|path|dir|url|uri|provider|module|type|algorithm|class|mechanism|name|username|client[._-]id"
-    r"|scope|ms|seconds|bytes|factor|jitter|enabled|urlencode|retries)$",
-    re.IGNORECASE,
+_PLACE_NAME: Final = (
+    r"(?i)[._-]?(location|files?|path|dir|url|uri|provider|module|type|algorithm|class|mechanism|name|username|client[._-]id"
+    r"|scope|ms|seconds|bytes|factor|jitter|enabled|urlencode|retries)$"
 )
 # What is a secret whatever its name is: key material, tokens, and anything that is being given a password.
-_KEY_OR_TOKEN: Final = re.compile(
-    r"""-----BEGIN\s
+_FLAGS: Final = re.IGNORECASE | re.VERBOSE
+_KEY_OR_TOKEN: Final = r"""-----BEGIN\s
     |\beyJ[\w-]{8,}\.                                       # a JWT: base64 of '{"', and a dot behind the header
     |\b[\w-]{22}:[A-Za-z0-9+/]{40,}={0,2}                   # a delegation token: its id and its HMAC
     |loginmodule\s+\w+\s+\w                                 # a JAAS entry
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_SECRET_VALUE: Final = re.compile(
-    rf"""{_KEY_OR_TOKEN.pattern}
+    """
+_SECRET_VALUE: Final = rf"""{_KEY_OR_TOKEN}
     |\bbearer\s+[\w.~+/-]{{4}}
     |tokenauth
     |(passw(or)?d|passphrase|secret|token|hmac|credentials?|access[._-]?key|private[._-]?key)["']?\s*[=:]\s*["']?[^\s"']
     |://[^/\s:@]*:[^/\s@]+@                                 # https://user:password@host
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+    """
 # A word that makes a value suspicious, unless its name is that of a place.
-_SECRET_WORD: Final = re.compile(r"passw(or)?d|secret|hmac|access[._-]?key|-----BEGIN", re.IGNORECASE)
+_SECRET_WORD: Final = r"(?i)passw(or)?d|secret|hmac|access[._-]?key|-----BEGIN"
 
 
 def is_secret(name: str, value: str = "") -> bool:
     """Return whether ``value``, given under ``name``, must not be shown. ``name`` may be empty for text without one."""
-    if _SECRET_VALUE.search(value):
+    if re.search(_SECRET_VALUE, value, _FLAGS):
         return True
-    if _PLACE_NAME.search(name):
+    if re.search(_PLACE_NAME, name):
         return False
-    return bool(_SECRET_NAME.search(name) or _SECRET_WORD.search(value))
+    return bool(re.search(_SECRET_NAME, name) or re.search(_SECRET_WORD, value))
 
 
 def is_key_or_token(value: str) -> bool:
     """Return whether ``value`` is unmistakably a private key, a certificate, a token or a JAAS entry."""
-    return _KEY_OR_TOKEN.search(value) is not None
+    return re.search(_KEY_OR_TOKEN, value, _FLAGS) is not None
 
 
 def shown_value(name: str, value: object) -> str:
@@ -74,7 +68,7 @@ def shown_value(name: str, value: object) -> str:
 
 def shown_name(name: str) -> str:
     """Return a name that is not known as it may be shown: what stands in its place by mistake may be a secret."""
-    return REDACTED if _SECRET_VALUE.search(name) else _shortened(name)
+    return REDACTED if re.search(_SECRET_VALUE, name, _FLAGS) else _shortened(name)
 
 
 class ShownSettings(dict[str, Any]):

@@ -14,26 +14,26 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 
 # Python's int() and float() also take "1_000", digits of other scripts and "nan"; Java's parsers, whose files these
 # are, do not.
-_INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
-_DOUBLE_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INTEGER_TEXT = r"[+-]?[0-9]+"
+_DOUBLE_TEXT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 # What Kafka says of text that is none of the kind; of numbers it names the type.
 _EXPECTED = {"boolean": "Expected value to be either true or false", "list": "Expected a comma separated list."}
 # What Java's properties files are made of: white space, escapes, and a name up to the first separator.
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_PROPERTY = re.compile(
-    r"(?P<name>(?:\\.|[^\\ \t\f=:])*)(?P<separator>[ \t\f]*[=:]|[ \t\f]+|)[ \t\f]*(?P<value>.*)", re.DOTALL
-)
+_PROPERTY = r"(?s)(?P<name>(?:\\.|[^\\ \t\f=:])*)(?P<separator>[ \t\f]*[=:]|[ \t\f]+|)[ \t\f]*(?P<value>.*)"
 # How similar a name must be to be what was meant: another one may do harm.
 _SIMILAR: Final = 0.75
 
@@ -270,7 +270,7 @@ class SettingGroup:
         return near[0] if near else None
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: str | Path) -> dict[str, str]:
     """Read a properties file by the rules of Java's: ``name=value``, ``name: value`` or ``name value`` on each line.
 
     ``#`` and ``!`` begin a comment. A backslash joins a line with the next, and makes the character behind it an
@@ -285,7 +285,7 @@ def read_properties(path: Path) -> dict[str, str]:
     text = read_text(path, f"the settings file {path}", encoding="utf-8-sig")
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        match = _PROPERTY.fullmatch(line)
+        match = re.fullmatch(_PROPERTY, line)
         if match is None or not match["name"] or not match["separator"]:
             raise ConfigError(f"{path}, line {number}: not of the form name=value")
         try:
@@ -295,11 +295,12 @@ def read_properties(path: Path) -> dict[str, str]:
     return properties
 
 
-def read_text(path: Path, shown: str, *, encoding: str = "utf-8") -> str:
+def read_text(path: str | Path, shown: str, *, encoding: str = "utf-8") -> str:
     """Return the text of a file that may hold secrets. Raises ConfigError calling it ``shown``, with none of them."""
     undecodable: int | None = None
     try:
-        return path.read_text(encoding=encoding)
+        with open(path, encoding=encoding) as file:
+            return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read {shown}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -350,8 +351,8 @@ def property_name(keyword: str) -> str:
     return keyword.replace("_", ".")
 
 
-def _matching(pattern: re.Pattern[str], raw: object) -> str:
+def _matching(pattern: str, raw: object) -> str:
     text = str(raw).strip()
-    if pattern.fullmatch(text) is None:
+    if re.fullmatch(pattern, text) is None:
         raise ValueError  # Without the text, which may be a secret in the wrong place: it is shown by _shown only.
     return text

@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "broker": ("broker", "Run a broker in the foreground."),
     "registry": ("registry", "Run the registry of a cluster alone, without ZooKeeper; rebuild a broker's."),
     "zookeeper": ("zookeeper", "Run a real ZooKeeper for development."),
-    "topics": ("topics", "Create, list, describe, extend and delete topics."),
+    "topics": ("topics.command", "Create, list, describe, extend and delete topics."),
     "configs": ("configs", "Show and alter settings of topics and brokers."),
     "produce": ("produce", "Send records from standard input or a file."),
     "consume": ("consume", "Print the records of a topic."),

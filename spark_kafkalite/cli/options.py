@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -15,6 +17,9 @@ from spark_kafkalite.redaction import shown_value
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.admin.cluster import ClusterAdmin
+
+    SomeAdmin = TypeVar("SomeAdmin", bound=ClusterAdmin)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -102,16 +107,33 @@ def reachable_admin(
     address should not wait for that.
     """
     from spark_kafkalite.client.admin.admin import Admin
-    from spark_kafkalite.client.config import ADMIN_SETTINGS, CONSUMER_SETTINGS, PRODUCER_SETTINGS
+
+    return _reachable(Admin, settings, shared, by_bootstrap_server)
+
+
+def reachable_cluster(settings: Mapping[str, object]) -> ClusterAdmin:
+    """Do what :func:`reachable_admin` does, for a command that needs the lists of topics and brokers only.
+
+    It loads a third of what an Admin does.
+    """
+    from spark_kafkalite.client.admin.cluster import ClusterAdmin
+
+    return _reachable(ClusterAdmin, settings, shared=False, by_bootstrap_server=False)
+
+
+def _reachable(
+    kind: type[SomeAdmin], settings: Mapping[str, object], shared: bool, by_bootstrap_server: bool
+) -> SomeAdmin:
+    from spark_kafkalite.client.client_config import ADMIN_SETTINGS
     from spark_kafkalite.client.network.retry import Deadline
 
-    # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
-    left_out = {
-        name
-        for name in ADMIN_SETTINGS.unknown(settings)
-        if shared or name in PRODUCER_SETTINGS or name in CONSUMER_SETTINGS
-    }
-    admin = Admin({name: value for name, value in settings.items() if name not in left_out})
+    left_out = set(ADMIN_SETTINGS.unknown(settings))
+    if left_out and not shared:
+        from spark_kafkalite.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
+
+        # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
+        left_out = {name for name in left_out if name in PRODUCER_SETTINGS or name in CONSUMER_SETTINGS}
+    admin = kind({name: value for name, value in settings.items() if name not in left_out})
     try:
         if by_bootstrap_server:
             admin.cluster.refresh([], Deadline.after_ms(_REACHABLE_WITHIN_MS))
@@ -187,15 +209,39 @@ def is_true(text: str, option: str) -> bool:
     return text.lower() == "true"
 
 
+def topic_pattern(text: str) -> re.Pattern[str]:
+    """Return the regular expression that --topic gives. Raises UsageError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise click.UsageError(f"--topic {text}: not a regular expression: {error}") from None
+
+
 class ActionGroup(click.Group):
     """A group of actions that also takes Kafka's spelling, in which the action is a flag.
 
     ``topics --describe --topic t`` is ``topics describe --topic t``; the flag may stand anywhere.
+
+    ``actions`` are those whose module is imported when they are chosen: their module, and the command's name in it.
     """
 
+    def __init__(self, *arguments: Any, actions: Mapping[str, tuple[str, str]] | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._actions = dict(actions or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self._actions, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._actions:
+            module, name = self._actions[cmd_name]
+            action: click.Command = getattr(import_module(module), name)
+            return action
+        return super().get_command(ctx, cmd_name)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands:
-            flags = [f"--{name}" for name in self.commands]
+        if args and args[0] not in (names := self.list_commands(ctx)):
+            flags = [f"--{name}" for name in names]
             found = [argument for argument in args if argument in flags]
             if len(found) > 1:
                 raise click.UsageError(f"{' and '.join(found)}: name one action only", ctx)
@@ -208,7 +254,8 @@ class ActionGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands:
-            names = ", ".join(self.list_commands(ctx))
-            raise click.UsageError(f"{ctx.info_name} has no action {args[0]!r}; the actions are {names}", ctx)
+        if args[0] not in (names := self.list_commands(ctx)):
+            raise click.UsageError(
+                f"{ctx.info_name} has no action {args[0]!r}; the actions are {', '.join(names)}", ctx
+            )
         return super().resolve_command(ctx, args)

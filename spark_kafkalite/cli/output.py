@@ -6,7 +6,6 @@ rich is loaded only when there is a terminal to draw on.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
@@ -19,6 +18,8 @@ _CUT_WIDTH: Final = 8
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
+    import json  # most commands print none
+
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

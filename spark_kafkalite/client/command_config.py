@@ -17,17 +17,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import is_secret, shown_name
 from spark_kafkalite.settings import read_properties, read_text
 
-_VARIABLE: Final = re.compile(r"\$\{([^{}:]*):(?:([^{}:]*):)?([^{}]*)\}")
-_PROVIDERS: Final = re.compile(r"config\.providers(\..*)?")
+_VARIABLE: Final = r"\$\{([^{}:]*):(?:([^{}:]*):)?([^{}]*)\}"
+_PROVIDERS: Final = r"config\.providers(\..*)?"
 _PROVIDER_NAMES: Final = ("env", "file", "dir")
-_ALLOWED_PATHS: Final = re.compile(r"config\.providers\..*\.allowed\.paths|config\.providers\..*\.allowlist\.pattern")
+_ALLOWED_PATHS: Final = r"config\.providers\..*\.allowed\.paths|config\.providers\..*\.allowlist\.pattern"
 
 
 def read_command_config(
@@ -38,17 +37,17 @@ def read_command_config(
     Raises ConfigError for a file that cannot be read, and for a variable that is not to be had; it names the file, the
     setting and the variable, and never a value.
     """
-    given = read_properties(Path(path))
+    given = read_properties(path)
     # Certificates are hidden, too, but no secrets.
-    secret = [name for name, value in given.items() if is_secret(name, value) and not _VARIABLE.search(value)]
+    secret = [name for name, value in given.items() if is_secret(name, value) and not re.search(_VARIABLE, value)]
     if any("certificate" not in name for name in secret):
         _warn_if_others_read(path, warn)
     settings: dict[str, str] = {}
     for name, value in given.items():
-        if _ALLOWED_PATHS.fullmatch(name):
+        if re.fullmatch(_ALLOWED_PATHS, name):
             # It bounds what a file may name, and somebody relies on that.
             raise ConfigError(f"{path}: {name} is not supported; leave it out")
-        if not _PROVIDERS.fullmatch(name):
+        if not re.fullmatch(_PROVIDERS, name):
             settings[name] = _replaced(path, name, value, warn, environment)
     return settings
 
@@ -84,7 +83,7 @@ def _replaced(path: str, name: str, value: str, warn: Callable[[str], None], env
         except ConfigError as error:
             raise ConfigError(f"{path}: {shown_name(name)}={variable[0]}: {error}") from None
 
-    return _VARIABLE.sub(stands_for, value)
+    return re.sub(_VARIABLE, stands_for, value)
 
 
 def _looked_up(
@@ -100,14 +99,14 @@ def _looked_up(
     if provider == "file":
         if not where or not key:
             raise ConfigError("give it as ${file:/path:key}")
-        values = read_properties(Path(where))
+        values = read_properties(where)
         if key not in values:
             raise ConfigError(f"{where} has no {key}")
         _warn_if_others_read(where, warn)
         return values[key]
     if not where or not key or "/" in key:
         raise ConfigError("give it as ${dir:/path:name}, with the name of a file in that directory")
-    path = Path(where, key)
+    path = os.path.join(where, key)
     # No warning when others can read it: Kubernetes mounts secrets so, for a container with one user. What an editor
     # ends a file with is no part of the value.
-    return read_text(path, str(path)).removesuffix("\n").removesuffix("\r")
+    return read_text(path, path).removesuffix("\n").removesuffix("\r")

@@ -22,7 +22,7 @@ from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.spark.cluster_errors import unreachable
 
 if TYPE_CHECKING:
-    from spark_kafkalite.client.config import ClientConfig
+    from spark_kafkalite.client.client_config import ClientConfig
     from spark_kafkalite.security.tokens import HeldToken
 
 _LOG = logging.getLogger("spark_kafkalite.spark")

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.client_config import ClientConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.half_open import HalfOpen
 from spark_kafkalite.client.network.retry import Deadline

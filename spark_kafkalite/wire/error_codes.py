@@ -8,6 +8,7 @@ whole with kio's list.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final, NamedTuple
 
 from spark_kafkalite import errors
@@ -112,7 +113,9 @@ def _class_name(wire_name: str) -> str:
     return "".join(word.capitalize() for word in wire_name.split("_"))
 
 
-def _collect() -> tuple[dict[int, type[KafkaError]], dict[int, str]]:
+@cache
+def _known() -> tuple[dict[int, type[KafkaError]], dict[int, str]]:
+    """Return the class and the name of every code. Made at the first error: most clients never see one."""
     classes: dict[int, type[KafkaError]] = {}
     for value in vars(errors).values():
         # "code" in its own dictionary: bases without a code of their own inherit one.
@@ -127,12 +130,9 @@ def _collect() -> tuple[dict[int, type[KafkaError]], dict[int, str]]:
     return classes, names
 
 
-_CLASSES, _NAMES = _collect()
-
-
 def class_for(code: int) -> type[KafkaError]:
     """Return the exception class of a code other than 0; UnknownServerError for a code that is not known."""
-    return _CLASSES.get(code, UnknownServerError)
+    return _known()[0].get(code, UnknownServerError)
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
@@ -143,7 +143,7 @@ def error_for(code: int, message: str | None = None) -> KafkaError:
     """
     cls = class_for(code)
     text = message or " ".join((cls.__doc__ or "").split())
-    name = f"{name_of(code)}, code {code}" if code in _NAMES else name_of(code)
+    name = f"{name_of(code)}, code {code}" if code in _known()[1] else name_of(code)
     return cls(f"{text} ({name})")
 
 
@@ -151,7 +151,7 @@ def name_of(code: int) -> str:
     """Return the code's name as Kafka spells it, NONE for 0; a code that is not known is named by its number."""
     if code == NONE:
         return "NONE"
-    return _NAMES.get(code) or f"error code {code}"
+    return _known()[1].get(code) or f"error code {code}"
 
 
 def is_retriable(code: int) -> bool:
@@ -161,4 +161,4 @@ def is_retriable(code: int) -> bool:
 
 def codes() -> list[int]:
     """Every known code but 0, in order."""
-    return sorted(_CLASSES)
+    return sorted(_known()[0])

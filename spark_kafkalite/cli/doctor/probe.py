@@ -76,7 +76,7 @@ def _version(distribution: str, module: str) -> str | None:
 
 
 def _client_config(settings: Mapping[str, Any], on_executor: bool) -> Any:
-    from spark_kafkalite.client.config import ADMIN_SETTINGS, admin_config
+    from spark_kafkalite.client.client_config import ADMIN_SETTINGS, admin_config
 
     if on_executor:
         from spark_kafkalite.spark.connections import admin_settings

@@ -14,24 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_kafkalite.client.admin.cluster import ClusterAdmin, ClusterDescription
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.lag import PartitionLag
-from spark_kafkalite.client.network.metadata import Node, TopicInfo
 from spark_kafkalite.client.network.retry import Backoff, Deadline
-from spark_kafkalite.errors import (
-    ConfigError,
-    RequestTimedOut,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    UnsupportedVersion,
-)
+from spark_kafkalite.errors import ConfigError, RequestTimedOut, TopicAlreadyExists
 from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -44,8 +37,6 @@ from spark_kafkalite.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
-from spark_kafkalite.wire.rights import refusal
 
 __all__ = [
     "Admin",
@@ -77,19 +68,8 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """The live brokers, which of them is the controller (-1: not known), and the cluster's id."""
-
-    cluster_id: str | None
-    controller_id: int
-    brokers: tuple[Node, ...]
-
-
-class Admin(ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
+class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
-
-    # Topics ---------------------------------------------------------------------------------------------------------
 
     def create_topics(
         self,
@@ -211,57 +191,6 @@ class Admin(ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
         if not validate_only:
             for name, count in counts.items():
                 self._wait_for_leaders(name, deadline, count)
-
-    def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
-        """Return the names of all topics, in order."""
-        topics = self._cluster.all_topics(self._deadline(timeout_ms))
-        return sorted(name for name, info in topics.items() if include_internal or not info.is_internal)
-
-    def describe_topics(
-        self, names: Iterable[str] | None = None, *, timeout_ms: int | None = None
-    ) -> dict[str, TopicInfo]:
-        """Return partitions, leaders and replicas of the named topics, or of all.
-
-        Raises UnknownTopicOrPartition (3) naming those that do not exist.
-        """
-        deadline = self._deadline(timeout_ms)
-        if names is None:
-            return dict(sorted(self._cluster.all_topics(deadline).items()))
-        wanted = list(dict.fromkeys(names))
-        for name in wanted:
-            problem = topic_name_problem(name)
-            if problem:
-                raise ConfigError(problem)
-        found = self._cluster.refresh(wanted, deadline).topics if wanted else {}
-        missing = [
-            name for name in wanted if name not in found or found[name].error_code == UnknownTopicOrPartition.code
-        ]
-        if missing:
-            raise UnknownTopicOrPartition(f"no such topic: {', '.join(missing)}")
-        for name in wanted:
-            code = found[name].error_code
-            if code and not error_for(code).retriable:
-                raise refusal(ApiKey.METADATA, code, f"topic {name} cannot be described")
-        return {name: found[name] for name in wanted}
-
-    # Cluster --------------------------------------------------------------------------------------------------------
-
-    def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Return the brokers, the controller and the cluster's id."""
-        deadline = self._deadline(timeout_ms)
-        try:
-            answer = self._cluster.request_any(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(), deadline)
-        except UnsupportedVersion:
-            snapshot = self._cluster.refresh([], deadline)
-            return ClusterDescription(snapshot.cluster_id, snapshot.controller_id, tuple(snapshot.nodes.values()))
-        if answer.error_code:
-            raise refusal(ApiKey.DESCRIBE_CLUSTER, answer.error_code, answer.error_message)
-        brokers = sorted(answer.brokers, key=lambda broker: broker.broker_id)
-        return ClusterDescription(
-            answer.cluster_id,
-            answer.controller_id,
-            tuple(Node(each.broker_id, each.host, each.port, each.rack) for each in brokers),
-        )
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -1,7 +1,8 @@
 """How the admin client talks to the cluster: one request to the right broker, retried for transient errors.
 
-The base of :class:`spark_kafkalite.client.admin.admin.Admin`, whose calls lie in ``admin.py`` (topics, offsets, the
-cluster) and ``configs.py`` (settings). It owns the view of the cluster and closes it. Thread-safe.
+The base of :class:`spark_kafkalite.client.admin.admin.Admin`, whose calls lie in ``cluster.py`` (topics and brokers as
+they are), ``admin.py`` (changes of topics), ``configs.py`` (settings) and others. It owns the view of the cluster and
+closes it. Thread-safe.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from spark_kafkalite.client.config import admin_config
+from spark_kafkalite.client.client_config import admin_config
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock

@@ -18,9 +18,9 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.client.config import ClientConfig, parse_address
+from spark_kafkalite.client.client_config import ClientConfig, parse_address
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.first_contact import FirstContact
 from spark_kafkalite.client.network.half_open import HalfOpen
@@ -47,7 +47,9 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark_kafkalite.wire.packed import NodeEndpoint
+
+if TYPE_CHECKING:
+    from spark_kafkalite.wire.packed import NodeEndpoint
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 

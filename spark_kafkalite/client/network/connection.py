@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.client_config import ClientConfig
 from spark_kafkalite.client.network import authentication, wrong_door
 from spark_kafkalite.client.network.half_open import HalfOpen
 from spark_kafkalite.client.network.retry import Deadline

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.packed import NodeEndpoint
 from spark_kafkalite.wire.rights import refusal
+
+if TYPE_CHECKING:
+    from spark_kafkalite.wire.packed import NodeEndpoint
 
 NO_LEADER: Final = -1
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.client_config import ClientConfig
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable
 

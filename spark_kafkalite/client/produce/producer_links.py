@@ -14,7 +14,7 @@ import logging
 import selectors
 from collections.abc import Callable, Iterable
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.client_config import ClientConfig
 from spark_kafkalite.client.network.broker_link import BrokerLink
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection

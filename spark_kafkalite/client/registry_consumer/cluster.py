@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from spark_kafkalite.client.config import ClientConfig
+from spark_kafkalite.client.client_config import ClientConfig
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.registry_link import RegistryLink

@@ -23,7 +23,11 @@ def all_commands() -> Iterator[tuple[str, click.Command]]:
     while waiting:
         name, command = waiting.pop()
         if isinstance(command, click.Group):
-            waiting += [(f"{name} {each}", nested) for each, nested in command.commands.items()]
+            context = click.Context(command)
+            for each in command.list_commands(context):
+                nested = command.get_command(context, each)
+                assert nested is not None
+                waiting.append((f"{name} {each}", nested))
         yield name, command
 
 

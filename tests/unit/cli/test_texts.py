@@ -11,7 +11,7 @@ from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import ActionGroup, client_settings, named_properties
 from spark_kafkalite.cli.produce import _READER, LineParser
 from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord
-from spark_kafkalite.cli.topics import parse_assignment
+from spark_kafkalite.cli.topics.changes import parse_assignment
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import Record
 from spark_kafkalite.records import kernel
