@@ -16,7 +16,6 @@ no further run begins, and what is left is named.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import random
 import re
@@ -93,16 +92,11 @@ def imports_of_tests(project: Path) -> dict[str, set[str]]:
 
 
 def _imported(source: str, files: Mapping[str, str]) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        found |= {files[name] for name in names if name in files}
-    return found
+    """Return the files that a source imports. By its text: to parse all tests takes seconds."""
+    found = set(re.findall(r"^\s*import (tests\.[\w.]+)", source, re.MULTILINE))
+    for module, names in re.findall(r"^\s*from (tests[\w.]*) import (\([^)]*\)|.*)", source, re.MULTILINE):
+        found |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))}
+    return {files[name] for name in found if name in files}
 
 
 def changed_files(project: Path, base: str | None) -> list[str]:

@@ -45,7 +45,7 @@ def test_a_change_touches_files_and_what_imports_them(changed: list[str], expect
 def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
     for path, source in {
         "tests/one.py": "",
-        "tests/sub/two.py": "def f():\n    from tests import one\n",
+        "tests/sub/two.py": "def f():\n    from tests import (\n        # a word\n        one,\n    )\n",
         "tests/sub/test_three.py": "import pytest\nimport tests.one\nfrom tests.sub.two import f\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
