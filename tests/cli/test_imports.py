@@ -12,6 +12,7 @@ NOT_FOR_A_LIST = (
     "asyncio",
     "crc32c",
     "cramjam",
+    "encodings.idna",
     "importlib.metadata",
     "json",
     "kazoo",
@@ -33,12 +34,14 @@ NOT_FOR_A_LIST = (
     "spark_kafkalite.registry",
     "spark_kafkalite.wire.packed",
 )
-# It runs the command of its arguments as `kafkalite` does, and then prints what is loaded.
+# It runs the command of its arguments as `kafkalite` does, and then prints what that has loaded. What an environment
+# loads at every start is not the command's.
 PROGRAM = """
 import sys
+before = set(sys.modules)
 from spark_kafkalite.cli.main import run
 status = run(sys.argv[1:])
-print("loaded", *sys.modules)
+print("loaded", *sorted(set(sys.modules) - before))
 sys.exit(status)
 """
 

@@ -48,7 +48,9 @@ def connect(host: str, port: int, config: ClientConfig, deadline: Deadline) -> s
     Every address of the host is tried; the error names each and why it failed.
     """
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # As bytes where they say the same: for a text Python first loads the tables of international names.
+        name = host.encode("ascii") if host.isascii() else host
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise BrokerUnreachable(f"{host}:{port}: the host name cannot be resolved: {describe(error)}") from error
     failures: list[str] = []
