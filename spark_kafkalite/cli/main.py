@@ -135,8 +135,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result: Any = kafkalite.main(args=list(arguments), prog_name="kafkalite", standalone_mode=False)
     except ReaderGone:
-        # It has what it wanted. The interpreter flushes stdout once more at exit: into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader has what it wanted
         return 0
     except (Interrupted, click.exceptions.Abort):
         return 1
@@ -150,8 +149,17 @@ def run(arguments: Sequence[str]) -> int:
     except KafkaliteError as error:
         return _fail(str(error) or type(error).__name__, 1)
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()  # the disk behind it is full
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
     return result if isinstance(result, int) else 0
+
+
+def _discard_output() -> None:
+    """Send what stdout still holds into nothing: the interpreter flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_missing_streams() -> None:

@@ -158,7 +158,7 @@ MUTANTS: Final = (
         f"{_REPLICATION}/rules/lease.py",
         "LEASE_SHARE: Final = 2 / 3",
         "LEASE_SHARE: Final = 3 / 2",
-        (f"{_RULES_TESTS}/test_lease.py", "tests/unit/broker/test_event_loop.py", "tests/simulator"),
+        (f"{_RULES_TESTS}/test_lease.py",),
     ),
     Mutant(
         "election_of_any_live_replica",

@@ -1,4 +1,5 @@
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,3 +98,15 @@ def test_the_jobs_scripts_are_there(capsys: pytest.CaptureFixture[str]) -> None:
         assert Path(capsys.readouterr().out.strip()).read_text().startswith('"""')
     assert run(["jobs", "list"]) == 0
     assert "hadoop_load" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_a_full_disk_does_not_take_is_one_line(unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "spark_kafkalite.cli", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, b"kafkalite: No space left on device\n")
