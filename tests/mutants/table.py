@@ -87,7 +87,7 @@ MUTANTS: Final = (
         f"{_REPLICATION}/leader.py",
         "        if acks == ACKS_ALL and not self._isr_is_enough:\n            raise NotEnoughReplicas(",
         "        if False:\n            raise NotEnoughReplicas(",
-        (f"{_REPLICATION_TESTS}/test_leader.py",),
+        (f"{_REPLICATION_TESTS}/test_isr_changes.py", f"{_REPLICATION_TESTS}/test_partition.py"),
     ),
     Mutant(
         "min_insync_replicas_not_checked_after_the_append",
@@ -292,7 +292,7 @@ MUTANTS: Final = (
         "spark_kafkalite/security/tls.py",
         'context.check_hostname = values["ssl.endpoint.identification.algorithm"] == "https"',
         "context.check_hostname = False",
-        ("tests/unit/security/test_tls.py", "tests/unit/client/test_secured_clients.py"),
+        ("tests/unit/security/test_tls_contexts.py",),
     ),
     Mutant(
         "any_password_accepted",

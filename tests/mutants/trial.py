@@ -132,7 +132,7 @@ class Copy:
             return f"nothing but the end of {_RUN_TIMEOUT_S} s, in which the tests did not end"
         if done.returncode == 0:
             return None
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
         if done.returncode != _TESTS_FAILED or failed is None:
             raise BrokenTrial(f"pytest {' '.join(paths)} ended with {done.returncode}:\n{done.stdout[-2_000:]}")
         return failed[1]
