@@ -58,8 +58,14 @@ def problems(mutants: Iterable[Mutant], project: Path) -> list[str]:
             found.append(f"{mutant.name}: there is no {mutant.file}")
         elif (count := occurrences(mutant, project)) != 1:
             found.append(f"{mutant.name}: {mutant.file} has the text {count} times")
-        found += [f"{mutant.name}: there is no {path}" for path in mutant.tests if not (project / path).exists()]
+        found += [f"{mutant.name}: there is no {path}" for path in mutant.tests if not _exists(project, path)]
     return found
+
+
+def _exists(project: Path, test: str) -> bool:
+    path, separator, name = test.partition("::")
+    name = name.partition("[")[0]
+    return (project / path).is_file() and (not separator or f"def {name}(" in (project / path).read_text())
 
 
 class Copy:
