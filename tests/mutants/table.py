@@ -340,7 +340,7 @@ MUTANTS: Final = (
         "        try:\n            self._link(temporary, target)",
         "        temporary = self._written_beside(target, text)\n"
         "        try:\n            os.replace(temporary, target)",
-        ("tests/unit/spark/jobs/destination/test_publish.py",),
+        ("tests/unit/spark/jobs/destination/test_lease.py",),
     ),
     Mutant(
         "manifest_number_not_checked_again",
