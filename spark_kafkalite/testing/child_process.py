@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 _POLL_INTERVAL_S: Final = 0.005
 # Linux gives connections the ports from 32768 on unless told otherwise; well-known servers lie below 20000.
