@@ -23,7 +23,7 @@ from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
 from tests.seeds import SEED
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 # It starts more slowly than our brokers, its controllers are missed like brokers, and it promises no times.
 _TIMES_OURS = 4.0

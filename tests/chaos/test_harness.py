@@ -6,8 +6,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.chaos.final_logs import logs_of
 from tests.chaos.history import Fault, HistoryWriter
@@ -19,7 +17,6 @@ from tests.seeds import SOAK
 _RECORDS = 70
 
 
-@pytest.mark.slow
 def test_a_broker_is_killed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, HistoryWriter(tmp_path / "history.jsonl") as history:
         place = make_topic(broker.bootstrap, {1: broker.bootstrap}, "rows", history, replicas=1)

@@ -27,7 +27,7 @@ _CHOSEN = [row.label for row in (*ROWS, *MORE_ROWS) if row.needs_hosts or row.la
 # A row takes one to two minutes; all else some seconds, unless what the rows need has to be made first.
 _ALL_ROWS_S = 180 + 150 * len(_CHOSEN)
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.kafka, pytest.mark.timeout(_ALL_ROWS_S + 120)]
+pytestmark = [pytest.mark.root, pytest.mark.kafka, pytest.mark.timeout(_ALL_ROWS_S + 120)]
 
 
 @pytest.fixture(autouse=True)

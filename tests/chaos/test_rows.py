@@ -25,7 +25,7 @@ RUNS = int(os.environ.get("KAFKALITE_CHAOS_RUNS", "1"))
 MIXED_S = 300.0
 # Those that need hosts of their own are played by ``test_namespaces``.
 PLAYED = ROWS if not SOAK else tuple(row for row in (*ROWS, *MORE_ROWS) if not row.needs_hosts)
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 600)]
 
 
 @pytest.fixture(scope="module", params=range(RUNS) if RUNS > 1 else None)

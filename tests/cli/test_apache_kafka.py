@@ -9,7 +9,7 @@ import pytest
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
 from tests.pool.forking import run_command
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 
 def kafkalite(*arguments: str, given: bytes = b"") -> str:

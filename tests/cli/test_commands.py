@@ -22,8 +22,6 @@ from spark_kafkalite.testing.model_broker import ModelBroker
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 
-pytestmark = pytest.mark.slow
-
 # Older than now, within every limit on timestamps.
 BASE_MS = int(time.time() * 1000) - 60_000
 _topics = count()

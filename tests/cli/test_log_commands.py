@@ -12,8 +12,6 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.pool.forking import run_command
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 # For the machine's own troubles beside what a person may be kept waiting.
 WAITED_S = 10

@@ -19,7 +19,6 @@ from tests.seeds import SEED
 _SECONDS: Final = float(os.environ.get("KAFKALITE_DAY_S", SECONDS))
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.zookeeper,
     pytest.mark.timeout(int(_SECONDS) + 1800),

@@ -205,7 +205,6 @@ def wait_for_all(writers: dict[str, Writer], before: dict[str, int]) -> None:
     wait_until(lambda: len(ahead(writers, before)) == len(writers), missing, poll_s=0.005)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3000 if SOAK else 240)
 def test_kill_9_during_produce_loses_nothing_acknowledged_and_repeats_nothing(tmp_path: Path) -> None:
     rng = random.Random(SEED)

@@ -24,7 +24,7 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED
 
-pytestmark = [pytest.mark.timeout(3600), pytest.mark.slow, pytest.mark.soak]
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.soak]
 
 ROUNDS = 60
 MEBIBYTE = 1 << 20

@@ -54,7 +54,6 @@ OVERRIDES = {
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.slow,
     pytest.mark.timeout(3000 if SOAK else 900),
     pytest.mark.skipif(loop_disk.why_not() is not None, reason=str(loop_disk.why_not())),
 ]

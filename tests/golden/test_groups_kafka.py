@@ -21,7 +21,7 @@ from spark_kafkalite.coordinator.groups.records import (
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing import apache_kafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0006 676f6c64656e ffffffff 00000000")
 ASSIGNMENT = bytes.fromhex("0001 00000001 0006 676f6c64656e 00000001 00000002 ffffffff")

@@ -18,7 +18,7 @@ from spark_kafkalite.testing import apache_kafka
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.log.compaction.cleaned_log import Batch, CleanedLog, SourceSegment, batches_in
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 TOPIC = "cleaned"
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

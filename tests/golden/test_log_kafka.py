@@ -24,7 +24,7 @@ from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.batches import header_of, make_batch
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 KEY = TopicPartition("golden", 0)

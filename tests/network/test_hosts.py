@@ -12,7 +12,7 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.network.hosts import Network, problem
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
 # Nobody has it, and no route leads there.
 UNREACHABLE = "10.78.0.1:9092"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.packaging.environments import Environment, make_environment, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 # Names a program that exists and always fails, which is also what a broken compiler does.
 NO_COMPILER = {"CC": "false", "CXX": "false"}

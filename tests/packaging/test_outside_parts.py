@@ -17,8 +17,6 @@ from spark_kafkalite.testing.java_process import JavaToolFailed, run_java
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_broker_comes_back_on_its_port_after_a_crash(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.packaging.environments import Environment, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(1200)]
 
 JOBS = ["hadoop_load", "mirror", "replay", "stream"]
 

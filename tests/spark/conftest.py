@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -19,12 +18,13 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.patience import PATIENCE_S
+from tests.pool.names import own_numbers
 from tests.seeds import SOAK
 
 from .class_archive import archive_options, connector_class_path, session_settings
 from .topics import Topics
 
-_COUNTER = itertools.count()
+_COUNTER = own_numbers()
 
 HAS_JVM_CONNECTOR = pyspark.__version__ == jars.SPARK_CONNECTOR_VERSION
 # Not skipped: on another PySpark there is nothing to compare with, and nothing that an installation could change.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -16,12 +15,13 @@ from spark_kafkalite.spark.jobs.program.faults import VARIABLE
 from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
+from tests.pool.names import own_numbers
 
 from .class_archive import archive_options
 
 # A JVM, a Spark and its Python processes start one after the other in a job.
 JOB_PATIENCE_S: Final = 4 * PATIENCE_S
-_COUNTER = itertools.count()
+_COUNTER = own_numbers()
 
 
 class JobProcess:

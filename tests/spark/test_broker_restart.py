@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_S, wait_until
 
 from .topics import Topics, await_end, last_line
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark]
 
 # What the source logs after an attempt of ten seconds.
 UNREACHABLE = "(attempt 1, "

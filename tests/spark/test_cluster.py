@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S, wait_until
 
 from .topics import QUERY_PATIENCE_S, Topics, last_line
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

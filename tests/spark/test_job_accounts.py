@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 from .job_runs import BY_TASKS, data_files, failure, load, manifests, values
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
+pytestmark = [pytest.mark.any_spark]
 
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
 

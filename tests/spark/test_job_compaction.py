@@ -151,7 +151,6 @@ if SOAK:
         assert publish.newest_manifest(LocalFiles(tmp_path)) == newest
 
     # Four files leave and two come.
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("fault", "is_committed"),
         [
@@ -185,7 +184,6 @@ if SOAK:
         assert rows(spark, destination) == before
         assert spark.read.parquet(str(destination / topic)).count() == len(before)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("fault", "code"),
         [("compaction:stop:1", 6), ("staged:stop", 6), ("compaction:stop:3", 0), ("moved-one:stop", 0)],

@@ -20,7 +20,7 @@ from .job_processes import JobProcess, is_stopped, wait_for_job, wake
 from .job_runs import BY_TASKS
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark, pytest.mark.hdfs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_spark, pytest.mark.hdfs, pytest.mark.timeout(900)]
 
 RECORDS, PARTITIONS, RECORD_BYTES = 60, 2, 500_000
 NOT_A_SUPERUSER = "somebody"

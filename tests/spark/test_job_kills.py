@@ -20,7 +20,7 @@ from .job_processes import JobProcess
 from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, load, run_alone
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
+pytestmark = [pytest.mark.any_spark]
 
 KILLS = 15
 # The place, and how often a run over three days passes it at most.

@@ -23,7 +23,7 @@ from .job_processes import JobProcess, await_stopped, lease_of, wake
 from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, days, failure, load, manifests, values
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
+pytestmark = [pytest.mark.any_spark]
 
 
 def arguments(topics: Topics, topic: str, destination: Path, *more: str) -> list[str]:

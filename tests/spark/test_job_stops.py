@@ -19,7 +19,7 @@ from .job_processes import JobProcess, await_stopped, lease_of, wait_for_job, wa
 from .job_runs import BY_TASKS, days, load, manifests, values
 from .topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_spark]
+pytestmark = [pytest.mark.any_spark]
 
 
 def staged(destination: Path) -> list[str]:

@@ -24,8 +24,6 @@ from spark_kafkalite.spark.jobs.program.session import topic_id_text
 from .job_runs import NEW_YEAR_MS, data_files, failure, load, manifests, values
 from .topics import Topics
 
-pytestmark = pytest.mark.slow
-
 _COUNTER = itertools.count()
 
 

@@ -28,7 +28,7 @@ from .test_stamps import STAMPS, stamped
 from .test_submitted import spark_home
 from .topics import Topics
 
-pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.any_spark, pytest.mark.timeout(6000)]
+pytestmark = [pytest.mark.soak, pytest.mark.any_spark, pytest.mark.timeout(6000)]
 
 APP = Path(__file__).with_name("killed_app.py")
 RECORDS, PARTITIONS = 400, 2

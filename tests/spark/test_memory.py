@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.spark,
     pytest.mark.any_spark,
-    pytest.mark.slow,
     pytest.mark.timeout(int(600 + 600 * _GB)),
 ]
 

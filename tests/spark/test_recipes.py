@@ -27,7 +27,7 @@ from tests.seeds import SOAK
 from . import deployed_app, deployments, recipes
 from .topics import last_line
 
-pytestmark = [pytest.mark.any_spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_spark, pytest.mark.timeout(900)]
 
 _APP = str(Path(__file__).with_name("deployed_app.py"))
 _ERRORS = str(Path(__file__).with_name("connect_errors.py"))

@@ -199,7 +199,6 @@ class KilledReplay:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:
     job = KilledReplay(topics, tmp_path, [300, 200], 2)
@@ -227,7 +226,6 @@ if SOAK:  # These take long, and a skip would say that something is missing here
         assert time.monotonic() - began_s > 400_000 / 163_840 * 0.85
         assert len(topics.values(target)) == 40
 
-    @pytest.mark.slow
     @pytest.mark.timeout(3_000)
     @pytest.mark.parametrize("target_partitions", [3, 5])
     def test_a_replay_is_killed_ten_times(topics: Topics, tmp_path: Path, target_partitions: int) -> None:
@@ -251,7 +249,6 @@ if SOAK:  # These take long, and a skip would say that something is missing here
         job.finish()
         assert places(topics, job.target) == everything(job.sizes)
 
-    @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_a_run_that_another_process_writes_is_not_begun(topics: Topics, tmp_path: Path) -> None:
         job = KilledReplay(topics, tmp_path, [5_000], 1)
@@ -263,7 +260,6 @@ if SOAK:  # These take long, and a skip would say that something is missing here
         job.finish()
         assert places(topics, job.target) == everything(job.sizes)
 
-    @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_an_executor_is_lost_in_a_replay(topics: Topics, tmp_path: Path) -> None:
         """The task that Spark runs again looks first, so that at most what was on its way comes twice."""

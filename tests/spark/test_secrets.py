@@ -26,7 +26,7 @@ from tests.paths import PROJECT
 
 from .secrets_app import SQL_BEGINS, SQL_ENDS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 USER = User("canary", canary.PASSWORD)
 ROWS = 20

@@ -8,7 +8,7 @@ from tests.patience import PATIENCE_S, wait_until
 
 from .topics import await_end, last_line, logged_offsets
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark]
 
 
 def texts(numbers) -> list[str]:

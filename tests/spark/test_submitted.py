@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 
 from .job_runs import BY_TASKS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 _APP = Path(__file__).with_name("secured_app.py")
 _TWO_EXECUTORS = "local-cluster[2,1,512]"

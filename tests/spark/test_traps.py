@@ -18,7 +18,7 @@ from tests.patience import wait_until
 
 from .topics import await_end, logged_offsets
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark]
 
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 

@@ -22,8 +22,6 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
-pytestmark = pytest.mark.slow
-
 CONNECTIONS, TOPICS, PARTITIONS = (5_000, 10, 1_000) if SOAK else (2_000, 6, 500)
 # Where Python collects by itself, 2,000 connections and 3,000 partitions cost pauses of 60 to 150 ms, 5,000 and 10,000
 # of up to 500 ms.

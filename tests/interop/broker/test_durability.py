@@ -17,8 +17,6 @@ from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequ
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:

@@ -14,8 +14,6 @@ from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-pytestmark = pytest.mark.slow
-
 PARTITIONS = 1000
 
 

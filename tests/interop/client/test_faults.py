@@ -26,8 +26,6 @@ from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED, SOAK
 
-pytestmark = pytest.mark.slow
-
 KILLS = 3 if SOAK else 1
 
 

@@ -19,7 +19,7 @@ from tests.conftest import fetch_or_skip
 from tests.interop.cluster.streams import Ours
 from tests.patience import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.soak]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600), pytest.mark.soak]
 
 SETTINGS = {
     "min.insync.replicas": "2",

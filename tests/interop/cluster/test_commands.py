@@ -23,8 +23,6 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 
-pytestmark = pytest.mark.slow
-
 COMMAND = [sys.executable, "-m", "spark_kafkalite.cli"]
 
 

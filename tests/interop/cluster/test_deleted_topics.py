@@ -18,7 +18,7 @@ from tests.interop.cluster.conftest import wait_until_known
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 
 
 def produce(cluster: KafkaliteCluster, topic: str, value: bytes, count: int) -> None:

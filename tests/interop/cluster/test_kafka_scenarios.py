@@ -32,7 +32,7 @@ from tests.interop.cluster.verifiable import (
 )
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 RECORDS = 5_000

@@ -25,7 +25,7 @@ from tests.interop.support.records import Sent
 
 NOT_ENOUGH_REPLICAS = 19
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def log_bytes(cluster: KafkaliteCluster, number: int, topic: str, partition: int = 0) -> bytes:

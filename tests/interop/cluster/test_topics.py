@@ -23,8 +23,6 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count(1)
 
 

@@ -13,7 +13,7 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 
 
 def produce(cluster: KafkaliteCluster, topic: str, values: range) -> None:

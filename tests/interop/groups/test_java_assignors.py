@@ -18,7 +18,7 @@ from spark_kafkalite.testing.java_process import run_java
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 from tests.seeds import SEED
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka]
 
 CASES_PER_KIND = 60
 

@@ -371,7 +371,6 @@ def test_commits_outlive_kills_and_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
 def test_apache_kafka_reads_our_log(client: RawClient, broker: BrokerProcess, group: str) -> None:
     if (reason := apache_kafka.available()) is not None:
         pytest.skip(reason)

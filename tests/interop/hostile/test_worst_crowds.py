@@ -24,7 +24,7 @@ from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900)]
 
 # They are much work: the last answer may come after a minute on a slow machine.
 ANSWERED_S = 10 * PATIENCE_S

@@ -26,8 +26,6 @@ from tests import processor
 from tests.interop.support.metered_broker import MeteredBroker
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 LONGEST_MS = 100
 # docs/registry.md names it.
 MOST_BYTES = 384 * 1024 * 1024

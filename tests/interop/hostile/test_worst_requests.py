@@ -21,7 +21,7 @@ from tests.interop.support.metered_broker import MeteredBroker, Readings
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 # They are much work: an answer may take a minute on a slow machine.
 ANSWERED_S = 5 * PATIENCE_S

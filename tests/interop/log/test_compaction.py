@@ -36,8 +36,6 @@ from tests.interop.support.records import Sent
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
-pytestmark = pytest.mark.slow
-
 KILLS = 80 if SOAK else 8
 # At what the broker or its child is killed, in an order that the seed gives: at any moment, after a cleaning, in one.
 KILLED_AT = ("moment", "moment", "cleaned", "child")

@@ -18,8 +18,6 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 KEPT = 4
 OTHERS = 6
 COUNT = 20

@@ -32,7 +32,7 @@ from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 # The dead are missed soon, so that their successors need not wait.
 BROKER_SETTINGS = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}

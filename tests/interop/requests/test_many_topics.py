@@ -19,8 +19,6 @@ from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 # What one turn of the loop may take of the processor, whatever is asked for.
 LONGEST_MS = 100
 TIMEOUT_MS = 120_000

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from tests.interop.support.collect import collected
+from tests.pool.names import own_numbers
 
 PARTITIONS = 4
-_numbers = itertools.count(1)
+_numbers = own_numbers()
 
 
 def new_name() -> str:

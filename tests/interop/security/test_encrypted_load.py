@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
+from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import new_name
 from tests.interop.support.collect import collected
 from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 MANY = 100
 
@@ -56,14 +58,15 @@ def test_many_partitions(secure_kafka: SecureKafka, codec: str) -> None:
 
 
 @pytest.mark.soak
-def test_a_broker_that_is_killed(secure_kafka: SecureKafka) -> None:
+def test_a_broker_that_is_killed(tmp_path: Path, identity_provider: TokenEndpoint) -> None:
     """Nothing that was acknowledged is lost; what was in flight is sent again, once; clients come back."""
-    load = NumberedLoad(secure_kafka.client_settings(SecuredListener.SASL_SSL, SCRAM_512), new_name())
-    load.start()
-    try:
-        secure_kafka.kill()
-        secure_kafka.start()
-        sent, answers = load.sent, load.answers
-        load.wait_until(lambda: load.sent > sent + 10_000 and load.answers > answers)
-    finally:
-        load.finish()
+    with SecureKafka(tmp_path, identity_provider) as node:
+        load = NumberedLoad(node.client_settings(SecuredListener.SASL_SSL, SCRAM_512), new_name())
+        load.start()
+        try:
+            node.kill()
+            node.start()
+            sent, answers = load.sent, load.answers
+            load.wait_until(lambda: load.sent > sent + 10_000 and load.answers > answers)
+        finally:
+            load.finish()

@@ -27,7 +27,7 @@ from tests.interop.security.round_trip import new_name
 from tests.interop.security.tcp_connections import connections_to
 from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka]
 
 SESSIONS = 30 if SOAK else 5
 

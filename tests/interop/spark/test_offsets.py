@@ -36,8 +36,6 @@ from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow
-
 _numbers = itertools.count(1)
 _READERS: list[KafkaliteStreamReader] = []
 

@@ -36,7 +36,7 @@ ASSIGNORS = ("range", "roundrobin", SHORT_ASSIGNOR)
 # A bug that one short storm sees: each rebalance has a zombie commit in a generation that is over. Its recorded seed.
 SHORT_BUG, SHORT_BUG_SEED = "commit-without-fence", 7
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if SOAK else 240)]
+pytestmark = [pytest.mark.timeout(900 if SOAK else 240)]
 
 
 def the_rest_in_the_soak(names: Iterable[str], short: str) -> list[ParameterSet]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -13,14 +12,15 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.patience import PATIENCE_S
+from tests.pool.names import own_numbers
 
-_numbers = itertools.count(1)
+_numbers = own_numbers()
 
 
 @pytest.fixture(scope="session")
 def ensemble(our_broker: BrokerProcess, zookeeper: ZooKeeperServer) -> str:
     """The connect string of a part of ZooKeeper's tree where the broker's nodes are kept by :func:`registered`."""
-    return f"{zookeeper.connect}/streams"
+    return f"{zookeeper.connect}/streams-{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")

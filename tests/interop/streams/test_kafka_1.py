@@ -28,7 +28,7 @@ from tests.interop.streams.reading import Reader
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.kafka]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
 
 PARTITIONS = 6
 

@@ -18,7 +18,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.reading import Reader
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PARTITIONS = 6
 

@@ -14,7 +14,7 @@ from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.storm import Plan, Storm
 from tests.seeds import SEED, SOAK
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = [pytest.mark.zookeeper]
 
 
 @pytest.mark.timeout(400)

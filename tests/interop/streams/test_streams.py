@@ -18,7 +18,7 @@ from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.interop.streams.reading import Reader, values
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 MakeTopic = Callable[..., str]
 MakeConnector = Callable[..., ConsumerConnector]
