@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,7 +112,10 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 	done; \
 	test -z "$$failed" || { echo "FAILED on$$failed" >&2; exit 1; }
 
-SUITE ?= simulator contract crash interop cluster chaos cluster-day applications applications42 jvm
+stress: setup ## The test files that a change touches, ten times each next to busy loops and random stops
+	@$(PY) -m tests.stress $(STRESS)
+
+SUITE ?= simulator contract crash interop cluster chaos cluster-day mutants applications applications42 jvm
 soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-recipes setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 

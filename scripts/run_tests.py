@@ -62,6 +62,7 @@ class Suite:
 
 
 UNIT = ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day")
+SLICED = ("tests/unit/test_slices.py", "tests/unit/broker", "tests/unit/coordinator", "tests/unit/registry/cluster")
 CLUSTER = "tests/interop/cluster"
 SPARK = ("tests/spark", "tests/jobs")
 PACKAGING = "tests/packaging"
@@ -96,11 +97,13 @@ TEST = (
         workers=1,
         is_second_run=True,
     ),
+    # What works in slices, with a clock that stalls.
+    Suite("slow-clock", SLICED, workers=1, arguments=("-p", "tests.slowclock"), is_second_run=True),
     Suite("packaging", (PACKAGING,), workers=1),
 )
 SUITES = (
     *TEST,
-    Suite("check", (*UNIT, "tests/simulator"), select="not kafka"),
+    Suite("check", (*UNIT, "tests/simulator"), select="not kafka and not full"),
     Suite("unit", UNIT, select="not kafka"),
     Suite("simulator", ("tests/simulator",), workers=1),
     Suite("contract", ("tests/contract",)),
@@ -108,6 +111,8 @@ SUITES = (
     Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(f"{CLUSTER}/",)),
     Suite("cluster", (CLUSTER,)),
     Suite("chaos", ("tests/chaos",)),
+    # One-line changes of the program, each of which some test must notice.
+    Suite("mutants", ("tests/mutants",), workers=1),
     # An hour of both cores.
     Suite("cluster-day", ("tests/cluster_day/test_day.py",), workers=1),
     Suite("applications", APPLICATIONS, workers=1),
