@@ -174,6 +174,19 @@ def test_two_runs_at_once_publish_only_one(tmp_path: Path) -> None:
     assert files.names("_kafkalite/staging") == []
 
 
+def test_a_manifest_that_is_made_between_the_look_and_the_commit_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFiles(tmp_path)
+    first = publish.commit(files, "r1", plan_of(0, 2), Staged(), None)
+    publish.write_plan(files, "r2", plan_of(0, 2))
+    # As r2 has seen the destination before r1 committed.
+    monkeypatch.setattr(publish, "_newest_number", lambda files: 0)
+    with pytest.raises(DestinationHeld, match=r"made manifest 1 while this one \(r2\)"):
+        publish.commit(files, "r2", plan_of(0, 2), Staged(), None)
+    assert publish.newest_manifest(files) == first
+
+
 def test_what_another_run_has_staged_is_fenced_before_it_is_deleted(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     first = load(files, "r1", 0, 4)
