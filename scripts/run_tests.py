@@ -239,7 +239,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join(f"{suite.name}: {' '.join(suite.folders)}" for suite in SUITES))
         return 0
     print(f"KAFKALITE_SEED={SEED}", flush=True)
-    os.environ["KAFKALITE_SEED"] = str(SEED)
+    # Some hundred processes would compile the same modules each for itself.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     lint = Lint() if options.lint else None
     run = Run([by_name[name] for name in options.suites] or TEST, options.environment, extra)
     run.run(together=not options.suites)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole. Without the database a
 # run does not depend on the runs before it.
-settings.register_profile("kafkalite", deadline=None, database=None)
+settings.register_profile("kafkalite", deadline=None, database=None, max_examples=200 if SOAK else 50)
 settings.load_profile("kafkalite")
 
 # A shell without job control ignores SIGINT in what it starts in the background, and every child would inherit that:
