@@ -162,7 +162,7 @@ def check_all_there(bootstrap: str, committers: list[Committer], acknowledged: d
     assert all(offset <= sent[key] for key, offset in found.items()), f"seed {SEED}: never sent"
 
 
-@pytest.mark.timeout(3000 if SOAK else 180)
+@pytest.mark.timeout(3000 if SOAK else 600)
 def test_no_acknowledged_commit_is_lost_and_none_goes_back(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     broker = BrokerProcess(tmp_path / "data", overrides=OVERRIDES)
