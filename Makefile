@@ -90,6 +90,9 @@ check: setup ## lint, types, layers, unit tests and the simulator's main tests: 
 
 # What a machine needs for them is installed first; the clock of the fifteen minutes starts after it.
 setup-test: setup setup-spark42 setup-pandas setup-jars
+	@for environment in $(VENV) $(VENV42); do \
+		$$environment/bin/python -m tests.spark.class_archive || echo "Spark starts without an archive of its classes."; \
+	done
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif

@@ -62,7 +62,13 @@ class Suite:
 
 
 UNIT = ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day")
-SLICED = ("tests/unit/test_slices.py", "tests/unit/broker", "tests/unit/coordinator", "tests/unit/registry/cluster")
+SLICED = (
+    "tests/unit/test_slices.py",
+    "tests/unit/broker",
+    "tests/unit/coordinator",
+    "tests/unit/registry/cluster",
+    "tests/unit/registry/controller",
+)
 CLUSTER = "tests/interop/cluster"
 SPARK = ("tests/spark", "tests/jobs")
 PACKAGING = "tests/packaging"
@@ -76,12 +82,14 @@ APPLICATIONS = tuple(
         "job_hdfs",
         "job_kills",
         "job_lease",
+        "job_stops",
         "kills",
         "memory",
         "mirror",
         "programs",
         "recipes",
         "replay_runs",
+        "submitted",
     )
 )
 # All of them run in one pool. The first has what the others do not name.
@@ -93,7 +101,7 @@ TEST = (
         "spark42",
         ("tests/spark",),
         environment=".venv-spark42",
-        select="not hdfs and not kafka and not any_spark",
+        select="versions and not hdfs and not kafka and not any_spark",
         workers=1,
         is_second_run=True,
     ),
@@ -115,8 +123,15 @@ SUITES = (
     Suite("mutants", ("tests/mutants",), workers=1),
     # An hour of both cores.
     Suite("cluster-day", ("tests/cluster_day/test_day.py",), workers=1),
-    Suite("applications", APPLICATIONS, workers=1),
-    Suite("applications42", ("tests/spark/test_programs.py",), workers=1, environment=".venv-spark42"),
+    Suite("applications", (*APPLICATIONS, "tests/packaging/test_outside_parts.py"), workers=1),
+    Suite(
+        "applications42",
+        ("tests/spark",),
+        workers=1,
+        environment=".venv-spark42",
+        select="not hdfs and not kafka and not any_spark",
+        is_second_run=True,
+    ),
     # Spark's own connector on Apache Kafka.
     Suite("jvm", ("tests/spark/test_jvm_connector.py",), workers=1, environment=".venv-spark42", select="kafka"),
 )

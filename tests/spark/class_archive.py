@@ -1,7 +1,7 @@
 """An archive of Spark's classes, which the JVMs of tests map into memory instead of loading and checking each class.
 
 Loading classes is 40 % of what the start of a Spark computes. ``python -m tests.spark.class_archive`` makes the archive
-of the PySpark that it runs with, once, and keeps it next to the cache of jars. Tests use it if it exists. Java checks
+of the PySpark that it runs with, once, and keeps it in the virtual environment. Tests use it if it exists. Java checks
 that it fits the class path and itself, and does without it otherwise.
 """
 
@@ -58,7 +58,7 @@ def _path(class_path: str | None) -> Path:
     java = Path(java_command() or "java").resolve()
     described = "\n".join([str(java), str(Path(pyspark.__file__).parent), pyspark.__version__, class_path or ""])
     digest = hashlib.blake2b(described.encode(), digest_size=6).hexdigest()
-    return jars.cache_directory().parent / "class-archives" / f"pyspark-{pyspark.__version__}-{digest}.jsa"
+    return Path(sys.prefix) / "class-archives" / f"pyspark-{pyspark.__version__}-{digest}.jsa"
 
 
 def make(class_path: str | None) -> None:
