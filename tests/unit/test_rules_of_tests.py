@@ -32,11 +32,73 @@ _CLOCKS: Final = {
 _OWNERS: Final = ("tests/patience.py", "tests/processor.py", "tests/pool/")
 
 # An assertion that reads a clock, by file and function, and why a slow host cannot fail it.
-MAY_ASSERT_TIMES: Final[dict[tuple[str, str], str]] = {}
+_LEAST = "at least as long as it has to wait"
+_BETWEEN = "between two readings of the clock"
+_HOURS = "an hour of slack"
+MAY_ASSERT_TIMES: Final = {
+    ("tests/chaos/test_links.py", "test_a_slow_line_takes_its_time"): _LEAST,
+    ("tests/chaos/test_links.py", "test_data_is_delayed_and_stays_in_order"): _LEAST,
+    ("tests/cli/test_security.py", "test_the_doctor_comes_in_and_sees_the_certificate"): "a certificate of 90 days",
+    ("tests/interop/broker/test_durability.py", "test_flushed_visibility_by_time"): _LEAST,
+    ("tests/interop/broker/test_visibility.py", "test_flush_ms_bounds_how_long_records_stay_hidden"): _LEAST,
+    ("tests/interop/client/test_consumer.py", "test_a_poll_with_nothing_to_give_waits_for_its_time"): _LEAST,
+    ("tests/interop/client/test_faults.py", "test_full_memory_fails_after_max_block"): _LEAST,
+    ("tests/interop/groups/test_protocol.py", "test_a_silent_member_goes_when_its_session_ends"): _LEAST,
+    (
+        "tests/interop/hostile/test_crowds.py",
+        "test_a_good_client_goes_on_when_no_descriptor_is_left",
+    ): "the time of a record",
+    ("tests/interop/hostile/test_limits.py", "test_a_slow_request_is_given_up"): _LEAST,
+    ("tests/interop/other_clients/test_matrix.py", "test_log_append_time_is_the_brokers"): _BETWEEN,
+    ("tests/interop/requests/test_protocol.py", "test_waits_no_longer_than_asked"): _LEAST,
+    ("tests/interop/security/test_rights.py", "refused"): "in the soak only",
+    ("tests/interop/spark/test_tasks.py", "test_times_of_a_topic_whose_broker_stamps_records"): _BETWEEN,
+    ("tests/spark/test_replay_runs.py", "test_a_replay_goes_no_faster_than_it_may"): _LEAST,
+    ("tests/unit/cli/test_doctor.py", "test_the_probe_tells_what_is_here_and_what_it_cannot_reach"): _HOURS,
+    ("tests/unit/cli/test_doctor.py", "test_the_probe_tells_when_its_own_certificate_ends"): _HOURS,
+    (
+        "tests/unit/client/registry_consumer/test_registry_member.py",
+        "test_reading_is_leased_for_the_session_s_time_since_the_question",
+    ): _BETWEEN,
+    (
+        "tests/unit/registry/test_zookeeper_socket.py",
+        "test_the_time_passes_and_requests_of_other_threads_end_the_wait",
+    ): _LEAST,
+    ("tests/unit/security/test_token_endpoint.py", "test_a_token_by_client_credentials"): _BETWEEN,
+    ("tests/unit/security/test_token_endpoint.py", "test_an_opaque_token_expires_as_the_answer_says"): _BETWEEN,
+    ("tests/unit/security/test_tokens.py", "test_an_unsecured_token_is_a_jwt_without_signature"): _BETWEEN,
+    ("tests/unit/test_clock.py", "test_wall_time_is_the_systems_in_whole_milliseconds"): _BETWEEN,
+}
 # A loop with a deadline of its own, and why it is not tests.patience.
-MAY_HAVE_DEADLINES: Final[dict[tuple[str, str], str]] = {}
+_OWN_FAILURE = "it ends the run with an error of its own"
+_SOAK = "in the soak only"
+_LOAD = "it makes load or trouble for some time"
+MAY_HAVE_DEADLINES: Final = {
+    ("tests/chaos/clients/registry_readers.py", "_read"): _LOAD,
+    ("tests/chaos/play.py", "_come_to_rest"): _OWN_FAILURE,
+    ("tests/chaos/rows/disks.py", "_read"): _OWN_FAILURE,
+    ("tests/chaos/rows/losses.py", "_check_leaderless"): "that nothing happens is looked at for some time",
+    ("tests/chaos/rows/processes.py", "mix_pauses_and_kills"): _LOAD,
+    ("tests/chaos/workload.py", "_ends"): _OWN_FAILURE,
+    ("tests/chaos/workload.py", "_wait"): _OWN_FAILURE,
+    ("tests/chaos/workload.py", "make_topic"): _OWN_FAILURE,
+    ("tests/cluster_day/day.py", "_wait_for_the_evening"): _SOAK,
+    ("tests/cluster_day/part.py", "wait_until"): _SOAK,
+    ("tests/cluster_day/passing_topics.py", "_persist"): _SOAK,
+    ("tests/cluster_day/spark_parts.py", "run"): _SOAK,
+    ("tests/crash/loop_disk.py", "_image_now"): "between its looks it goes another way",
+    ("tests/crash/loop_disk.py", "_unmount"): "afterwards it unmounts in another way",
+    ("tests/interop/client/test_delivery_recipes.py", "run"): "the moment of a kill, which need not come",
+    ("tests/interop/hostile/mutating_peer.py", "run"): _LOAD,
+    ("tests/interop/security/test_reference_clients.py", "reason_of_refusal"): "librdkafka may name no reason",
+    ("tests/interop/storms/storm.py", "finish"): "a group that does not come to rest is a finding",
+}
 # A unit test that sleeps, and why.
-MAY_SLEEP: Final[dict[tuple[str, str], str]] = {}
+MAY_SLEEP: Final = {
+    ("tests/unit/log/files/test_fs.py", "put_out_of_memory"): "the kernel takes advice when it has time for it",
+    ("tests/unit/records/test_kernel.py", "count"): "a thread that the kernel under test has to let run",
+    ("tests/unit/spark/jobs/destination/test_lease.py", "pause"): "the lease's own pauses, shortened",
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +119,9 @@ def functions(root: Path = PROJECT) -> tuple[Function, ...]:
 def _functions(root: Path) -> Iterator[Function]:
     for path in sorted((root / "tests").rglob("*.py")):
         file = str(path.relative_to(root))
-        if not file.startswith(_OWNERS):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not file.startswith(_OWNERS) and any(word in text for word in (*_CLOCKS - {"time"}, "time.time", "sleep")):
+            tree = ast.parse(text)
             soak_file = any(
                 isinstance(each, ast.Assign)
                 and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in each.targets)
