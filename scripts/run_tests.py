@@ -47,6 +47,8 @@ class Suite:
     arguments: tuple[str, ...] = ()
     # Another suite runs the same files.
     is_second_run: bool = False
+    # Spark gives its Python processes ten seconds to start, however slow the host is.
+    is_urgent: bool = False
 
     def kind(self) -> Kind:
         found = sorted(
@@ -58,7 +60,16 @@ class Suite:
         )
         files = [name for name in found if not name.startswith(self.without)]
         prefix = f"{self.name}:" if self.is_second_run else ""
-        return Kind(self.name, tuple(files), interpreter(self), self.select, self.workers, self.arguments, prefix)
+        return Kind(
+            self.name,
+            tuple(files),
+            interpreter(self),
+            self.select,
+            self.workers,
+            self.arguments,
+            prefix,
+            self.is_urgent,
+        )
 
 
 UNIT = ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day")
@@ -95,7 +106,7 @@ APPLICATIONS = tuple(
 # All of them run in one pool. The first has what the others do not name.
 TEST = (
     Suite("pool", ("tests",), without=(*(f"{folder}/" for folder in (*SPARK, PACKAGING)),), workers=POOL_SIZE),
-    Suite("spark", SPARK, workers=2),
+    Suite("spark", SPARK, workers=2, is_urgent=True),
     # What depends on the version of Spark.
     Suite(
         "spark42",
@@ -104,6 +115,7 @@ TEST = (
         select="versions and not hdfs and not kafka and not any_spark",
         workers=1,
         is_second_run=True,
+        is_urgent=True,
     ),
     # What works in slices, with a clock that stalls.
     Suite("slow-clock", SLICED, workers=1, arguments=("-p", "tests.slowclock"), is_second_run=True),
