@@ -46,8 +46,8 @@ SMALL = {
     ),
     "new topics, validated": (lambda: worst_requests.new_topics(900), 50, 1),
 }  # fmt: skip
-# Those that make test sends: of each kind of handler one.
-SHORT = ("settings of 1,000 topics", "metadata of all topics, sent ahead", "new topics, validated")
+# Those that make test sends: from many connections, and ahead on few.
+SHORT = ("settings of 1,000 topics", "metadata of all topics, sent ahead")
 # Of handlers that wait, which go on when their requests have been decoded.
 LARGE = {
     "alterations of 100,000 topics": lambda: worst_requests.increments(100_000, 1),
@@ -100,9 +100,7 @@ def the_rest_in_the_soak(names: Iterable[str], *short: str) -> list[ParameterSet
 
 @pytest.mark.parametrize(
     "name",
-    the_rest_in_the_soak(
-        SMALL, "settings of 1,000 topics", "metadata of all topics, sent ahead", "new topics, validated"
-    ),
+    the_rest_in_the_soak(SMALL, *SHORT),
 )
 def test_small_requests_by_the_dozen_do_not_add_up(broker: MeteredBroker, name: str) -> None:
     before = broker.read()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.broker.requests import handlers
@@ -56,6 +57,14 @@ def test_every_served_api_has_a_worst_request() -> None:
 ALL_WORST = pytest.mark.parametrize("worst", worst_requests.ALL, ids=lambda worst: worst.name)
 
 
+def one_of_each_api() -> Iterator[ParameterSet]:
+    """The first one of each API, and in the soak the others."""
+    seen: set[int] = set()
+    for worst in worst_requests.ALL:
+        yield pytest.param(worst, id=worst.name, marks=[pytest.mark.soak] if worst.api_key in seen else [])
+        seen.add(worst.api_key)
+
+
 def play(broker: MeteredBroker, frame: bytes, *, refused: bool) -> int:
     """Send a request and wait for what it gets; return the size of its answer in bytes."""
     with RawClient(broker.bootstrap, ANSWERED_S) as client:
@@ -75,7 +84,7 @@ def figures(readings: Readings) -> str:
     )
 
 
-@ALL_WORST
+@pytest.mark.parametrize("worst", one_of_each_api())
 def test_it_takes_bounded_memory(broker: MeteredBroker, worst: Worst) -> None:
     frame = worst.make()
     before = broker.read()
