@@ -72,7 +72,8 @@ class Suite:
         )
 
 
-UNIT = ("tests/unit", "tests/twins", "tests/golden", "tests/cluster_day")
+UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
+GOLDEN = "tests/golden"
 SLICED = (
     "tests/unit/test_slices.py",
     "tests/unit/broker",
@@ -105,7 +106,14 @@ APPLICATIONS = tuple(
 )
 # All of them run in one pool. The first has what the others do not name.
 TEST = (
-    Suite("pool", ("tests",), without=(*(f"{folder}/" for folder in (*SPARK, PACKAGING)),), workers=POOL_SIZE),
+    Suite(
+        "pool",
+        ("tests",),
+        without=tuple(f"{folder}/" for folder in (*UNIT, *SPARK, PACKAGING)),
+        workers=POOL_SIZE,
+    ),
+    # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.
+    Suite("units", UNIT, workers=2),
     Suite("spark", SPARK, workers=2, is_urgent=True),
     # What depends on the version of Spark.
     Suite(
@@ -123,8 +131,8 @@ TEST = (
 )
 SUITES = (
     *TEST,
-    Suite("check", (*UNIT, "tests/simulator"), select="not kafka and not full"),
-    Suite("unit", UNIT, select="not kafka"),
+    Suite("check", (*UNIT, GOLDEN), select="not kafka and not full"),
+    Suite("unit", ("tests/unit", "tests/twins", GOLDEN), select="not kafka"),
     Suite("simulator", ("tests/simulator",), workers=1),
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",)),
