@@ -1,8 +1,9 @@
 """A cluster with a bug that was planted on purpose, and just what brings it to light: the judge names the rule.
 
 The soak runs all of them, and each schedule without its bug as well, where it must find nothing. ``make test`` checks
-that every bug can be planted; that the judge finds what is wrong is shown by ``test_judge``. Raising the high watermark before truncating shows nothing to clients for as
-long as nothing else is wrong: the broker that does it notices, and says so.
+that every bug can be planted; ``test_judge`` shows that the judge finds what is wrong. Raising the high watermark
+before truncating shows nothing to clients for as long as nothing else is wrong: the broker that does it notices, and
+says so.
 
 A run that fails by itself, as when a cluster with a bug does not get to work before anything is done to it, is neither
 a catch nor a pass: the test fails, with what the brokers have said. Either the bug does more than is meant, as when
