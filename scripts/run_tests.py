@@ -188,7 +188,9 @@ class Run:
         """Run the suites, in one pool or one after the other."""
         for suites in [self._suites] if together else [[suite] for suite in self._suites]:
             size = max(suite.workers for suite in suites)
-            with Parts():
+            with Parts() as parts:
+                if together:
+                    parts.begin()
                 Pool([suite.kind() for suite in suites], size, self._known, self._show, ROOT).run()
 
     def _show(self, result: FileResult) -> None:

@@ -77,7 +77,7 @@ def play(
         clusters.setdefault(kind, []).append(row)
     with ThreadPoolExecutor(1, "javac") as compiler:
         # While the cluster starts.
-        compiled = compiler.submit(compile_java_producer, directory / "java")
+        compiled = compiler.submit(compile_java_producer)
         for number, alike in enumerate(clusters.values(), 1):
             first = alike[0]
             cluster = ChaosCluster(

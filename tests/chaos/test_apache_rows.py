@@ -56,7 +56,7 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     mine = [item for item in request.session.items if item.path == request.path]
     chosen = [item.callspec.params["row"] for item in mine if hasattr(item, "callspec")]
     directory = tmp_path_factory.mktemp("apache-chaos")
-    class_path = compile_java_producer(directory / "java")
+    class_path = compile_java_producer()
     found = Round()
     for apart in (False, True):
         rows = [row for row in chosen if (row.play.__name__ in _NEED_A_CONTROLLER) == apart]

@@ -41,8 +41,6 @@ from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
-pytestmark = [pytest.mark.timeout(300)]
-
 _STEADY_S = 2.0
 _STEADY_RECORDS = 20
 

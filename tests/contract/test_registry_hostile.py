@@ -34,8 +34,6 @@ from tests.contract.test_tree_protocol import (
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
-pytestmark = pytest.mark.timeout(120)
-
 MUTATIONS = 12_000 if SOAK else 600
 MEBIBYTE = 1024 * 1024
 

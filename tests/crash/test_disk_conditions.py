@@ -36,7 +36,7 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.root, pytest.mark.debian]
+pytestmark = [pytest.mark.root, pytest.mark.debian]
 
 MIB = 1024 * 1024
 STORAGE_ERROR = 56

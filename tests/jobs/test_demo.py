@@ -26,7 +26,6 @@ def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None
     assert (tmp_path / "thesis.txt").exists()
 
 
-@pytest.mark.timeout(240)
 def test_a_lost_record_is_found(tmp_path: Path) -> None:
     done = run_demo(tmp_path / "out", "--steps", "1,2", "--from-month", "10", "--seed-fault", "lost-record")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -35,7 +34,6 @@ def test_a_lost_record_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(450)
 def test_a_doubled_file_is_found(tmp_path: Path) -> None:
     fault = ("--seed-fault", "doubled-file")
     done = run_demo(tmp_path / "out", "--steps", "1,2,4", "--from-month", "10", "--no-hdfs", *fault)

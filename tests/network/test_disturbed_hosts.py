@@ -14,7 +14,7 @@ from tests.network.hosts import Network, namespaces_of, problem, remove_orphans
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root]
 
 # Prints what arrives, and sends it back.
 ECHO = """

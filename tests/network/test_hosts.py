@@ -12,7 +12,7 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.network.hosts import Network, problem
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root]
 
 # Nobody has it, and no route leads there.
 UNREACHABLE = "10.78.0.1:9092"
@@ -140,7 +140,6 @@ def test_clients_name_the_advertised_address_that_they_cannot_reach(network: Net
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(360)
 def test_a_spark_driver_on_a_third_host(network: Network, broker: str, lost_broker: str) -> None:
     network.python("client", CLIENT, broker, "for-spark", "500")
     network.python("client", MAKE_TOPIC, lost_broker, "for-spark")

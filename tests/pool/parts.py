@@ -78,6 +78,16 @@ class Parts:
                 self._started[name] = self._ends.enter_context(_STARTERS[name](directory, self))
             return self._started[name]
 
+    def begin(self) -> None:
+        """Start all parts, one after the other, while others go on: a test that needs one finds it started."""
+        threading.Thread(target=self._start_all, name="test-parts-start", daemon=True).start()
+
+    def _start_all(self) -> None:
+        for name in _STARTERS:
+            # A test that asks for it gets the reason.
+            with contextlib.suppress(Exception):
+                self.started(name)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it is closed
             while True:

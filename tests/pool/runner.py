@@ -184,9 +184,9 @@ class Pool:
 def _prefer(process: int) -> None:
     """Give a process, and its children in the same session, more of the processor than others, where we may."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, -10)
+        os.setpriority(os.PRIO_PROCESS, process, -5)
     with contextlib.suppress(OSError):
-        Path(f"/proc/{process}/autogroup").write_text("-10", encoding="ascii")
+        Path(f"/proc/{process}/autogroup").write_text("-5", encoding="ascii")
 
 
 def _connect_at_the_end(process: subprocess.Popen[bytes], address: str) -> None:

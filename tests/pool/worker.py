@@ -73,8 +73,9 @@ class Worker:
         module = self._node(session, session.config.rootpath / file)
         # None: a conftest leaves it out.
         items = [] if module is None else list(session.genitems(module))
-        session.items = items
         session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+        # Fixtures of a module ask the session which of its tests run.
+        session.items = [*session.items, *items]
         return items
 
     def _node(self, session: pytest.Session, path: Path) -> pytest.Collector | None:
@@ -96,7 +97,8 @@ class Worker:
     def _report(self, file: str) -> None:
         """Say how the file went and what it cost, its collection included."""
         now_s, used_s = time.monotonic(), tree_cpu_s(os.getpid())
-        cpu_s = used_s - self._used_s
+        # A process that has left the tree takes its part along.
+        cpu_s = max(0.0, used_s - self._used_s)
         cost = Cost(cpu_s, max(0.0, now_s - self._began_s - cpu_s))
         self._runner.send(("done", (file, dict(self._counts), self._failures, self._times, cost)))
         self._counts, self._failures, self._times = Counter(), [], []

@@ -69,6 +69,7 @@ def make(class_path: str | None) -> None:
     path = _path(class_path)
     if path.exists():
         return
+    print(f"Making an archive of the classes of Spark {pyspark.__version__} for tests; that takes a minute", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / "made.jsa"

@@ -55,7 +55,6 @@ def test_a_load_that_is_told_to_end_lets_go_and_the_next_goes_on(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(500)
 @pytest.mark.parametrize("submitted", [False, True], ids=["in this process", "by spark-submit"])
 def test_a_load_is_told_to_end_while_tasks_write(
     topics: Topics, spark: SparkSession, tmp_path: Path, submitted: bool

@@ -199,7 +199,6 @@ class KilledReplay:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_a_killed_replay_goes_on_and_has_every_record_once(topics: Topics, tmp_path: Path) -> None:
     job = KilledReplay(topics, tmp_path, [300, 200], 2)
     # The whole takes 50 seconds, so that it is killed in the middle.

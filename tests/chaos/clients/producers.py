@@ -154,10 +154,9 @@ class ConfluentProducer(ChaosProducer):
             self._producer.flush(DELIVERY_TIMEOUT_MS / 1000)
 
 
-def compile_java_producer(directory: Path) -> str:
+def compile_java_producer() -> str:
     """Compile ``java/ChaosProducer.java``; return the class path to run it with."""
-    directory.mkdir(parents=True, exist_ok=True)
-    return compile_java(Path(__file__).parents[1] / "java" / "ChaosProducer.java", directory)
+    return compile_java(Path(__file__).parents[1] / "java" / "ChaosProducer.java")
 
 
 class JavaProducer(ChaosProducer):

@@ -11,8 +11,6 @@ import pytest
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.model import TopicPartition
 
-pytestmark = pytest.mark.timeout(60)
-
 _numbers = itertools.count()
 RECORDS = 100
 

@@ -26,8 +26,6 @@ from spark_kafkalite.model import CommittedOffset, TopicPartition
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
-
 _numbers = itertools.count()
 PER_PARTITION = 50
 

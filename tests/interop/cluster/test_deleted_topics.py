@@ -18,8 +18,6 @@ from tests.interop.cluster.conftest import wait_until_known
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
-
 
 def produce(cluster: KafkaliteCluster, topic: str, value: bytes, count: int) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:

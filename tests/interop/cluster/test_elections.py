@@ -15,8 +15,6 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
-
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

@@ -20,7 +20,7 @@ from tests.interop.cluster.streams import Ours
 from tests.interop.cluster.test_failover import values_of, wait_until_acknowledged
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 # Longer than an ensemble takes to agree on another leader, also where others use the processor.
 SESSION_MS = 10_000

@@ -16,8 +16,6 @@ from tests.interop.cluster.failing_disk import broken_by, filled_by
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
-
 PARTITIONS = 4
 
 

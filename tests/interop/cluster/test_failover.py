@@ -19,7 +19,7 @@ from tests.conftest import fetch_or_skip
 from tests.interop.cluster.streams import KINDS, Stream
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture

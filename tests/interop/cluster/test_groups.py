@@ -29,7 +29,7 @@ from tests.interop.groups.group_clients import HEARTBEAT_MS, Confluent, GroupMem
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 # As clients have it by default: a member that does not run for some seconds, as on a busy machine, stays in its group.
 SESSION_MS = 45_000

@@ -21,8 +21,6 @@ from tests.interop.cluster.test_replication import log_bytes, values_of, wait_un
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120)]
-
 # Not the leader yet, not in time, too few in sync before or after the append.
 PASSING = {6, 7, 19, 20}
 

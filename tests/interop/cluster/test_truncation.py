@@ -13,8 +13,6 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.timeout(120)]
-
 
 def produce(cluster: KafkaliteCluster, topic: str, values: range) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:

@@ -21,7 +21,6 @@ from tests.patience import PATIENCE_S, wait_until
 PARTITIONS = 4
 RECORDS = 100
 
-pytestmark = [pytest.mark.timeout(120)]
 _numbers = itertools.count(1)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -52,10 +52,10 @@ class JavaResult(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+def class_path() -> str:
     if (reason := apache_kafka_part.available()) is not None:
         pytest.skip(reason)
-    return compile_java(JAVA_SOURCES / "GroupAssignors.java", tmp_path_factory.mktemp("java"))
+    return compile_java(JAVA_SOURCES / "GroupAssignors.java")
 
 
 def run_in_java(class_path: str, cases: list[Case]) -> list[JavaResult]:

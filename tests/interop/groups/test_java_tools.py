@@ -18,7 +18,7 @@ from tests.interop.support.assigned_member import assigned_after_poll
 from tests.interop.support.java_tools import JavaTools
 from tests.patience import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka]
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 30

@@ -30,7 +30,7 @@ from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_argum
 from tests.conftest import fetch_or_skip
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 PARTITIONS = 6
 _numbers = itertools.count()

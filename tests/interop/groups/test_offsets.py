@@ -41,7 +41,7 @@ from tests.interop.support.python_clients import kafka
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
 
 TOPIC = "read"
 _groups = (f"group-{number}" for number in itertools.count())

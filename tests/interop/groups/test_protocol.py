@@ -331,7 +331,6 @@ def test_many_members_in_one_request_do_not_stop_the_broker(broker: BrokerProces
         assert len(hostile.receive(15, 5).groups) == 100_000
 
 
-@pytest.mark.timeout(120)
 def test_a_flood_of_new_members_and_groups_is_bounded(tmp_path: Path) -> None:
     """Ids in advance, groups with members, and members that crash while they wait, on two connections at once."""
     overrides = {"group.coordinator.max.bytes": 4 * 1024 * 1024, "offsets.topic.num.partitions": 3}

@@ -84,7 +84,7 @@ def figures(readings: Readings) -> str:
     )
 
 
-@pytest.mark.parametrize("worst", one_of_each_api())
+@pytest.mark.parametrize("worst", list(one_of_each_api()))
 def test_it_takes_bounded_memory(broker: MeteredBroker, worst: Worst) -> None:
     frame = worst.make()
     before = broker.read()

@@ -478,7 +478,6 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 def test_apache_kafkas_tools_read_what_is_left(tmp_path: Path) -> None:
     if (reason := apache_kafka.available()) is not None:
         pytest.skip(reason)

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     import kafka
     import kafka.errors
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 MEBIBYTE = 1024 * 1024

@@ -30,8 +30,6 @@ from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, Lis
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.timeout(60)]
-
 OVERRIDES = {
     "log.initial.task.delay.ms": 100,
     "log.retention.check.interval.ms": 100,

@@ -18,7 +18,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.java_tools import JavaTools
 from tests.pool.forking import run_command
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kafka]
 
 TOOLS = "org.apache.kafka.tools."
 

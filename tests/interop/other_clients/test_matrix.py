@@ -26,7 +26,6 @@ from tests.interop.support.records import Read, Sent, expected, sample_records
 from tests.interop.support.stored_codecs import stored_codecs
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning"),
 ]
 

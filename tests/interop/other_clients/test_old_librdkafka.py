@@ -21,8 +21,6 @@ from tests.interop.support.raw_client import RawClient
 from tests.interop.support.stored_codecs import stored_codecs
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(60)
-
 VALUES = [b"line %05d of what an old client sends" % number for number in range(2000)]
 
 

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
 
 Values = list[bytes]
 

@@ -24,8 +24,6 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
-pytestmark = pytest.mark.timeout(120)
-
 STATE = "/brokers/topics/t/partitions/0/state"
 LEADER_NOT_AVAILABLE = 5
 UNKNOWN_TOPIC = 3

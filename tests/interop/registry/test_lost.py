@@ -27,8 +27,6 @@ from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 from tests.seeds import SEED
 
-pytestmark = [pytest.mark.timeout(120)]
-
 OVERRIDES = {"offsets.topic.num.partitions": 2, "group.initial.rebalance.delay.ms": 0}
 WAL = f"{DATABASE_NAME}-wal"
 VALUES = [b"%d" % number for number in range(10)]

@@ -24,8 +24,6 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
 
-pytestmark = pytest.mark.timeout(60)
-
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE = 0, 1
 # Sources.

@@ -37,8 +37,6 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import AlterConfigs
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(60)
-
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = 2, 4
 
@@ -167,7 +165,6 @@ def test_refusals(
     assert admin.describe_configs(all_brokers=True) == {}
 
 
-@pytest.mark.timeout(20)
 def test_a_broker_that_is_not_there_is_refused_at_once_with_those_that_are(admin: Admin) -> None:
     said = "broker 7 is not among the live brokers of the cluster at present: 1"
     with pytest.raises(BrokerNotAvailable, match=said):

@@ -51,8 +51,6 @@ from spark_kafkalite.wire.messages.offset_delete import (
 )
 from tests.interop.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
-
 # Topics that are there: one of two partitions, one that is only compacted, one whose name others collide with.
 PRESENT, COMPACTED, DOTTED = "refusable", "refusable-compacted", "refusable.dotted"
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -19,8 +19,6 @@ from spark_kafkalite.wire.messages.list_config_resources import ListConfigResour
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from tests.interop.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
-
 # Partitions of topics that are there; "page-a", "page-b" and "page-c" are made in another order than that of names.
 TOPICS = {"page-b": 3, "page-a": 3, "page-c": 5}
 NAMES = ("page-c", "page-a", "page-b")

@@ -15,7 +15,7 @@ import trustme
 from spark_kafkalite.security.tls import TlsStream
 from tests.unit.security.tls_pairs import trusting
 
-pytestmark = [pytest.mark.debian, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.debian]
 
 
 class Server:

@@ -29,8 +29,6 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED
 
-pytestmark = [pytest.mark.timeout(180)]
-
 MOMENTS = 20
 # How long a query may go on before it is stopped, and the brokers' ignorance of a topic is believed after ten seconds.
 

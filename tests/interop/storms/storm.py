@@ -92,9 +92,7 @@ class Storm:
         with Admin(bootstrap_servers=self._bootstrap) as admin:
             admin.create_topic(self.topic, self.plan.partitions, 1)
         if JAVA in self.plan.kinds:
-            classes = self.directory / "classes"
-            classes.mkdir()
-            self._java_class_path = compile_java(JAVA_SOURCES / "StormMembers.java", classes)
+            self._java_class_path = compile_java(JAVA_SOURCES / "StormMembers.java")
         self._writer.start()
         self._observer.start()
         return self

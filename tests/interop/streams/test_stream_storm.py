@@ -17,7 +17,6 @@ from tests.seeds import SEED, SOAK
 pytestmark = [pytest.mark.zookeeper]
 
 
-@pytest.mark.timeout(400)
 def test_no_record_is_lost_and_no_partition_has_two_readers(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     plan = Plan(20, 24, 60, 3, SEED, 6_000) if SOAK else Plan(6, 8, 6, 1, SEED, 700)
     print(plan)

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import subprocess
+import tempfile
 from pathlib import Path
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.java_process import java_command, run_java
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_command, run_java
 from tests.interop.support.records import Header, Read, Sent
+from tests.patience import PATIENCE_S
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 _SOURCE = JAVA_SOURCES / "InteropClient.java"
 
 
-def compile_java(source: Path, directory: Path, *more: jars.JarSet) -> str:
-    """Compile a program against Apache Kafka's jars, and ``more``; return the class path to run it with."""
+def compile_java(source: Path, *more: jars.JarSet) -> str:
+    """Compile a program against Apache Kafka's jars, and ``more``; return the class path to run it with.
+
+    What was compiled lies next to the cache of jars, so that each program is compiled once on a machine.
+    """
     class_path = jars.class_path(*(jars.fetch(each) for each in (jars.APACHE_KAFKA, *more)))
     java = java_command()
     assert java is not None
     compiler = Path(java).resolve().with_name("javac")
-    subprocess.run(
-        [str(compiler), "-nowarn", "-cp", class_path, "-d", str(directory), str(source)],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    return f"{directory}:{class_path}"
+    key = hashlib.blake2b(f"{compiler}\n{class_path}\n".encode() + source.read_bytes(), digest_size=8).hexdigest()
+    compiled = jars.cache_directory().parent / "compiled" / f"{source.stem}-{key}"
+    if not compiled.exists():
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=compiled.parent) as scratch:
+            options = [f"-J{option}" for option in SHORT_LIVED_OPTIONS]
+            subprocess.run(
+                [str(compiler), *options, "-nowarn", "-cp", class_path, "-d", f"{scratch}/classes", str(source)],
+                check=True, capture_output=True, text=True, timeout=5 * PATIENCE_S,
+            )  # fmt: skip
+            # Another process may have been faster.
+            with contextlib.suppress(OSError):
+                Path(scratch, "classes").rename(compiled)
+    return f"{compiled}:{class_path}"
 
 
 class JavaClients:
     """The compiled program of ``java/InteropClient.java``."""
 
     def __init__(self, directory: Path) -> None:
-        """Compile it into ``directory``."""
+        """Compile it; ``directory`` has its input."""
         self._directory = directory
-        self._class_path = compile_java(_SOURCE, directory)
+        self._class_path = compile_java(_SOURCE)
         self._runs = 0
 
     def run(self, bootstrap: str, commands: list[str]) -> dict[str, list[str]]:

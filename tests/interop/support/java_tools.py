@@ -20,8 +20,8 @@ class JavaTools:
     """The compiled program of ``java/ToolRunner.java``, running; a context manager."""
 
     def __init__(self, directory: Path) -> None:
-        """Compile it into ``directory`` and start it."""
-        class_path = compile_java(JAVA_SOURCES / "ToolRunner.java", directory)
+        """Compile it and start it; ``directory`` has its errors."""
+        class_path = compile_java(JAVA_SOURCES / "ToolRunner.java")
         options = (*SHORT_LIVED_OPTIONS, "-Xmx512m", *logging_options())
         self._errors = (directory / "stderr").open("wb")
         self._process = subprocess.Popen(
