@@ -23,7 +23,7 @@ from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, fre
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem, run_java
 from spark_kafkalite.wire.frame import framed
 
-_START_TIMEOUT_S: Final = 90
+_START_TIMEOUT_S: Final = 180
 _STOP_TIMEOUT_S: Final = 60
 
 # Logs go to stderr, because a tool's answer is what it writes to stdout.

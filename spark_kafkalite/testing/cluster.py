@@ -20,8 +20,8 @@ from typing import Final, Self
 
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 
-START_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
 _READY_LINE: Final = re.compile(r"^kafkalite (?:broker \d+|registry) ready on (.+):(\d+)$", re.MULTILINE)
 _REGISTRY_LINE: Final = re.compile(r"^kafkalite broker \d+ registry ready on (\S+)$", re.MULTILINE)
 # Debug mode of asyncio is for loops in the test process; it makes a broker several times slower.

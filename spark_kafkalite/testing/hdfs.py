@@ -19,7 +19,7 @@ from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, fre
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
 
 _MAIN_CLASS: Final = "org.apache.hadoop.test.MiniDFSClusterManager"
-_START_TIMEOUT_S: Final = 90
+_START_TIMEOUT_S: Final = 180
 _STOP_TIMEOUT_S: Final = 30
 # Of PySpark's jars: Hadoop's client, shaded, and the logging that it expects. All of them would bring a second Netty
 # and Jersey.

@@ -19,7 +19,7 @@ from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_argum
 
 _NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-_START_TIMEOUT_S: Final = 90
+_START_TIMEOUT_S: Final = 180
 _HEAP_MB: Final = 256
 
 

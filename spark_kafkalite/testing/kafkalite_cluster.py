@@ -28,7 +28,7 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 
 SESSION_TIMEOUT_MS: Final = 3_000
-WAIT_TIMEOUT_S: Final = 30.0
+WAIT_TIMEOUT_S: Final = 60.0
 _POLL_INTERVAL_S: Final = 0.02
 _ANSWER_TIMEOUT_S: Final = 5.0
 _SHOWN_PARTITIONS: Final = 5

@@ -17,7 +17,7 @@ from typing import Final, Self
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
 
-START_TIMEOUT_S: Final = 40.0
+START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 15.0
 # Sessions last from two of its ticks on; ZooKeeper's own default is 2000.
 DEFAULT_TICK_MS: Final = 500
