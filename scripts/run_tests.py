@@ -30,8 +30,8 @@ from tests.pool.runner import FileResult, Kind, Pool  # noqa: E402
 from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
-# Tests wait about as long as they compute.
-POOL_SIZE = 6
+# Tests wait about as long as they compute. More processes would not be faster: they take the caches from each other.
+POOL_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ TEST = (
     ),
     # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.
     Suite("units", UNIT, workers=2),
-    Suite("spark", SPARK, workers=2, is_urgent=True),
+    Suite("spark", SPARK, workers=1, is_urgent=True),
     # What depends on the version of Spark.
     Suite(
         "spark42",

@@ -180,7 +180,7 @@ def read_along(client: ProtocolClient, seen: Seen) -> None:
                     seen.version(path, stat_of(reader._take(68)))
 
 
-@pytest.mark.timeout(3600 if SOAK else 120)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_what_was_shown_is_never_taken_back(tmp_path: Path) -> None:
     chosen, seen = random.Random(SEED), Seen()
     workers = [Worker(number, seen) for number in range(WORKERS)]

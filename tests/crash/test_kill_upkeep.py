@@ -46,7 +46,7 @@ OVERRIDES = {
     "auto.create.topics.enable": False,
 }
 
-pytestmark = [pytest.mark.timeout(3000 if SOAK else 400)]
+pytestmark = [pytest.mark.timeout(3000 if SOAK else 600)]
 
 
 class Rounds:

@@ -34,7 +34,7 @@ from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCras
 from spark_kafkalite.testing.partition_states import partition_state
 from tests.seeds import SEED, SOAK
 
-pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
+pytestmark = pytest.mark.timeout(3600 if SOAK else 600)
 
 COMMON = {"segment.bytes": "250", "index.interval.bytes": "80", "file.delete.delay.ms": "0"}
 TOPICS = {

@@ -74,7 +74,7 @@ def test_a_seed_repeats_exactly() -> None:
         assert int(there.stdout) == here == trace_of(17)
 
 
-@pytest.mark.timeout(36_000 if SOAK else 120)
+@pytest.mark.timeout(36_000 if SOAK else 600)
 def test_nothing_goes_wrong() -> None:
     for seed in range(FIRST, FIRST + SCHEDULES):
         schedule = random_schedule(seed)
@@ -84,14 +84,14 @@ def test_nothing_goes_wrong() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(7200 if SOAK else 120)
+@pytest.mark.timeout(7200 if SOAK else 600)
 def test_stops_in_order_have_nobody_write_twice() -> None:
     for seed in range(FIRST, FIRST + (1_000 if SOAK else 2)):
         assert problems_of(stops_in_order(seed)) == [], f"seed {seed}"
 
 
 @pytest.mark.full
-@pytest.mark.timeout(7200 if SOAK else 120)
+@pytest.mark.timeout(7200 if SOAK else 600)
 def test_who_was_away_while_records_were_deleted_comes_back() -> None:
     for seed in range(FIRST, FIRST + (1_000 if SOAK else 4)):
         assert problems_of(deletions(seed)) == [], f"seed {seed}"

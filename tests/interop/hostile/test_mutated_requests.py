@@ -110,7 +110,7 @@ def read_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes | 
     return values
 
 
-@pytest.mark.timeout(3000 if SOAK else 240)
+@pytest.mark.timeout(3000 if SOAK else 600)
 def test_damaged_requests_do_no_harm(broker: BrokerProcess, good: WellBehaved) -> None:
     for _ in range(200):
         good.turn()
