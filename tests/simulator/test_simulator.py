@@ -69,7 +69,7 @@ def test_a_seed_repeats_exactly() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=PATIENCE_S,
+            timeout=5 * PATIENCE_S,
         )
         assert int(there.stdout) == here == trace_of(17)
 

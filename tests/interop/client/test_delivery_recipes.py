@@ -27,7 +27,7 @@ RECORDS = 2000 * KILLS
 MOST_RUNS = 6 if SOAK else 1
 PARTITIONS = 4
 
-pytestmark = [pytest.mark.timeout(600 if SOAK else 600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 class Recipe:

@@ -130,7 +130,9 @@ def play_large(broker: MeteredBroker, frame: bytes, count: int) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("name", the_rest_in_the_soak(LARGE, "alterations of 100,000 topics"))
+# tests/unit/broker/requests/test_dispatch.py has the gate itself.
+@pytest.mark.soak
+@pytest.mark.parametrize("name", LARGE)
 def test_few_large_requests_are_worked_on_at_a_time_where_handlers_wait(broker: MeteredBroker, name: str) -> None:
     frame = LARGE[name]()
     before = broker.read()
