@@ -85,7 +85,7 @@ format: setup ## Let ruff rewrite what it can
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-check: setup ## lint, types, layers, unit tests and the simulator's main tests: at most two minutes
+check: setup ## lint, types, layers, unit tests and the simulator's main tests: minutes
 	@$(PY) scripts/run_tests.py --lint check
 
 # What a machine needs for them is installed first; the clock of the fifteen minutes starts after it.
@@ -97,7 +97,7 @@ ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif
 
-test: setup-test ## All tests and lint in one pool: at most fifteen minutes on two quiet cores
+test: setup-test ## All tests and lint in one pool: about half an hour on two cores
 	@$(PY) scripts/run_tests.py --lint
 
 costs: setup-test ## The same on a quiet machine; writes what each file costs to tests/costs.json

@@ -30,7 +30,7 @@ from tests.pool.runner import FileResult, Kind, Pool  # noqa: E402
 from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
-# Tests wait about as long as they compute. More processes would not be faster: they take the caches from each other.
+# Tests wait about as long as they compute.
 POOL_SIZE = 4
 
 
