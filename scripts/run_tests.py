@@ -49,6 +49,8 @@ class Suite:
     is_second_run: bool = False
     # Spark gives its Python processes ten seconds to start, however slow the host is.
     is_urgent: bool = False
+    # Its tests use the outside parts, which then start while the first of them run.
+    needs_parts: bool = False
 
     def kind(self) -> Kind:
         found = sorted(
@@ -111,6 +113,7 @@ TEST = (
         ("tests",),
         without=tuple(f"{folder}/" for folder in (*UNIT, *SPARK, PACKAGING)),
         workers=POOL_SIZE,
+        needs_parts=True,
     ),
     # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.
     Suite("units", UNIT, workers=2),
@@ -189,7 +192,7 @@ class Run:
         for suites in [self._suites] if together else [[suite] for suite in self._suites]:
             size = max(suite.workers for suite in suites)
             with Parts() as parts:
-                if together:
+                if any(suite.needs_parts for suite in suites):
                     parts.begin()
                 Pool([suite.kind() for suite in suites], size, self._known, self._show, ROOT).run()
 

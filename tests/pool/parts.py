@@ -65,7 +65,11 @@ class Parts:
         self._locks = {name: threading.RLock() for name in _STARTERS}
         self._started: dict[str, Any] = {}
         self._ends = ExitStack()
+        self._starter: threading.Thread | None = None
+        self._is_ending = False
         self._listener = Listener(str(self._directory / "socket"))
+        # A run inside another one (a test of the runner) has parts of its own for as long as it lasts.
+        self._outer_address = os.environ.get(_ADDRESS)
         os.environ[_ADDRESS] = str(self._directory / "socket")
         threading.Thread(target=self._accept, name="test-parts", daemon=True).start()
 
@@ -80,10 +84,13 @@ class Parts:
 
     def begin(self) -> None:
         """Start all parts, one after the other, while others go on: a test that needs one finds it started."""
-        threading.Thread(target=self._start_all, name="test-parts-start", daemon=True).start()
+        self._starter = threading.Thread(target=self._start_all, name="test-parts-start", daemon=True)
+        self._starter.start()
 
     def _start_all(self) -> None:
         for name in _STARTERS:
+            if self._is_ending:
+                return
             # A test that asks for it gets the reason.
             with contextlib.suppress(Exception):
                 self.started(name)
@@ -119,7 +126,12 @@ class Parts:
     ) -> None:
         """End the parts that were started."""
         self._listener.close()
-        os.environ.pop(_ADDRESS, None)
+        del os.environ[_ADDRESS]
+        if self._outer_address is not None:
+            os.environ[_ADDRESS] = self._outer_address
+        self._is_ending = True
+        if self._starter is not None:
+            self._starter.join()
         self._ends.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -102,8 +102,7 @@ class Pool:
             open_kinds = [
                 kind
                 for kind in self._kinds.values()
-                if self._queues[kind.name]
-                and self._running[kind.name] < min(kind.workers, len(self._queues[kind.name]))
+                if self._running[kind.name] < min(kind.workers, len(self._queues[kind.name]))
             ]
             if not open_kinds:
                 return None

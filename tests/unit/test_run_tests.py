@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -134,3 +135,12 @@ def test_make_test_runs_every_file_in_one_suite(monkeypatch: pytest.MonkeyPatch)
     kinds = [suite.kind() for suite in module.TEST if not suite.is_second_run]
     run = sorted(file for kind in kinds for file in kind.files)
     assert run == sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py"))
+
+
+def test_a_run_inside_another_one_leaves_that_ones_parts_alone(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKALITE_TEST_PARTS", "the outer run's")
+    monkeypatch.setattr(runner.Parts, "begin", lambda _: pytest.fail("no suite here uses them"))
+    assert runner.main(["two"]) == 0
+    assert os.environ["KAFKALITE_TEST_PARTS"] == "the outer run's"
