@@ -47,7 +47,6 @@ from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch
 from spark_kafkalite.registry.node_json import (
     MAX_INT32,
     MAX_INT64,
-    MalformedNode,
     array,
     decode_object,
     encode_object,
@@ -66,7 +65,6 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 DELETED_TOPICS: Final = "/admin/delete_topics"
-PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 TOPIC_GUARDS: Final = "/kafkalite/topics"
 INTER_BROKER_SECRET: Final = "/kafkalite/inter_broker_secret"
 # What must exist before anything else is written or watched; parents come before children.
@@ -90,7 +88,6 @@ NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 # What brokers speak with each other: the requests, and how the follower's fetch and its proof are read.
 INNER_WIRE_VERSION: Final = 1
-PRODUCER_ID_BLOCK_SIZE: Final = 1000
 # One below the type's last number: the next election, and the next controller, need one more.
 MAX_EPOCH: Final = MAX_INT32 - 1
 # More than the node of a topic can hold; one number from elsewhere would make partitions without end.
@@ -387,38 +384,6 @@ class LeaderAndIsr:
                 _incarnations(fields.get("isr_incarnations", {})),
                 _incarnations(fields.get("elr", {})),
             )
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    """A range of producer ids, both ends inclusive, and the broker that took it."""
-
-    broker_id: BrokerId
-    first: int
-    last: int
-
-    def encode(self) -> bytes:
-        fields = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
-        return encode_object(fields)
-
-    @classmethod
-    def decode(cls, data: bytes) -> ProducerIdBlock:
-        fields = decode_object(PRODUCER_ID_BLOCK, data)
-        with reading(PRODUCER_ID_BLOCK, data):
-            first = number(fields["block_start"], 0, MAX_INT64)
-            last = number(fields["block_end"], first, MAX_INT64)
-            return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last)
-
-    @classmethod
-    def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
-        """Return the block that follows ``last`` (None: the first one). Raises MalformedNode when none is left."""
-        first = 0 if last is None else last.last + 1
-        if first > MAX_INT64 - PRODUCER_ID_BLOCK_SIZE:
-            raise MalformedNode(
-                f"registry node {PRODUCER_ID_BLOCK} says that all producer ids up to {first - 1} are given out, which "
-                "leaves none: set block_end to the largest id that producers really have"
-            )
-        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

@@ -37,12 +37,13 @@ from spark_kafkalite.log.files.small_files import LOCK_FILE
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from spark_kafkalite.registry.store import Create, Operation, SetData
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
 from spark_kafkalite.registry.tree.embedded import take_lock
 from spark_kafkalite.registry.tree.tree import Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
-from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
+from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
 
 T = TypeVar("T")
 
@@ -281,22 +282,18 @@ def _plan_numbers(
 ) -> None:
     """Have producer ids and controller epochs go on above what was given out."""
     highest = max((ids.producer_id for logs in found.values() for ids in logs.ids.values()), default=-1)
-    block = _readable(tree, znodes.PRODUCER_ID_BLOCK, ProducerIdBlock.decode, plan)
+    block = _readable(tree, PRODUCER_ID_BLOCK, ProducerIdBlock.decode, plan)
     if block is not None and block.last > 2**63 - 1 - 2 * _SKIPPED_PRODUCER_IDS:
-        plan.problems.append(
-            f"registry node {znodes.PRODUCER_ID_BLOCK} leaves no producer ids; those in the logs count"
-        )
+        plan.problems.append(f"registry node {PRODUCER_ID_BLOCK} leaves no producer ids; those in the logs count")
         block = None
     given = highest if block is None else block.last
     if block is None or behind or block.last < highest:
         # To the end of a block, as brokers count.
-        size = znodes.PRODUCER_ID_BLOCK_SIZE
+        size = PRODUCER_ID_BLOCK_SIZE
         given = max(given, highest) + (_SKIPPED_PRODUCER_IDS if highest >= 0 or plan.keeps_old else 0)
         last = (given // size + 1) * size - 1
         if given >= 0:
-            wanted.put(
-                znodes.PRODUCER_ID_BLOCK, ProducerIdBlock(BrokerId(plan.broker_id), last - size + 1, last).encode()
-            )
+            wanted.put(PRODUCER_ID_BLOCK, ProducerIdBlock(BrokerId(plan.broker_id), last - size + 1, last).encode())
             given = last
     plan.next_producer_id = given + 1
     if znodes.CONTROLLER_EPOCH in tree.nodes:

@@ -15,8 +15,8 @@ from typing import Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ProducerId
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from spark_kafkalite.registry.store import BadVersion, NodeExists, NoNode, Store, answer
-from spark_kafkalite.registry.znodes import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ import pytest
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.producer_id_block import ProducerIdBlock
 from spark_kafkalite.registry.store import MAX_DATA_BYTES
-from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, ProducerIdBlock, TopicAssignment
+from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
 
 
 def test_paths_are_kafkas() -> None:

@@ -29,10 +29,11 @@ from spark_kafkalite.log.files.small_files import (
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, ProducerIdBlock
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.registry.znodes import LeaderAndIsr, ProducerIdBlock, TopicAssignment
+from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
 from spark_kafkalite.testing.batches import make_batch
 from tests.patience import PATIENCE_S
 
@@ -104,7 +105,7 @@ def test_all_that_the_logs_name_comes_back(log_dir: Path, tmp_path: Path) -> Non
     assert states[2].leader_epoch > 9
     assert {each.isr for each in states} == {(3,)}
     assert next(each for each in plan.topics if each.name == "t").without_log == (1,)
-    assert ProducerIdBlock.decode(found[znodes.PRODUCER_ID_BLOCK]).last >= 7_777
+    assert ProducerIdBlock.decode(found[PRODUCER_ID_BLOCK]).last >= 7_777
     # Retention removes nothing that the lost settings may have kept, and what was compacted is again.
     config = {name: znodes.decode_config("/", found[znodes.topic_config_path(name)]) for name in ("t", "compacted")}
     assert config["t"]["retention.ms"] == config["t"]["retention.bytes"] == "-1"
@@ -156,7 +157,7 @@ def test_a_registry_that_lacks_nothing_is_left_alone(log_dir: Path) -> None:
         znodes.topic_path("t"): TopicAssignment(ID, {0: (BrokerId(3),)}).encode(),
         znodes.state_path("t", 0): state(4),
         znodes.topic_config_path("t"): znodes.encode_config({}),
-        znodes.PRODUCER_ID_BLOCK: ProducerIdBlock(BrokerId(3), 0, 999).encode(),
+        PRODUCER_ID_BLOCK: ProducerIdBlock(BrokerId(3), 0, 999).encode(),
     }
     registry_with(registry, {**dict.fromkeys(znodes.PERSISTENT_PATHS, b""), **content})
     plan = planned(log_dir)

@@ -22,6 +22,7 @@ from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.cluster.registration_watch import OnAnswer
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.controller.controller import TopicSpec
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK_SIZE
 from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from spark_kafkalite.slices import Slices
@@ -206,7 +207,7 @@ def test_a_block_of_producer_ids_is_not_used_on(tmp_path: Path) -> None:
             epoch = member.me.epoch
             member.registry.expire()
             await member.led_again_after(epoch)
-            assert await member.session.producer_ids.next_id() == znodes.PRODUCER_ID_BLOCK_SIZE
+            assert await member.session.producer_ids.next_id() == PRODUCER_ID_BLOCK_SIZE
 
     run(work())
 

@@ -13,6 +13,7 @@ from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE
 from spark_kafkalite.registry.store import Exists, Request, SessionState
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -224,7 +225,7 @@ def test_a_holder_that_has_gone_unheard_is_no_duplicate(
 
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     """Many are asked for at once where one block ends."""
-    before, at_once = znodes.PRODUCER_ID_BLOCK_SIZE - 50, 100
+    before, at_once = PRODUCER_ID_BLOCK_SIZE - 50, 100
 
     async def many(supply: ProducerIdManager) -> list[int]:
         follow(registry)
@@ -235,7 +236,7 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     first = run(many(ProducerIdManager(store, BrokerId(1))))
     second = run(many(ProducerIdManager(store, BrokerId(2))))
     assert len(set(first + second)) == 2 * (before + at_once)
-    assert second[0] == 2 * znodes.PRODUCER_ID_BLOCK_SIZE
+    assert second[0] == 2 * PRODUCER_ID_BLOCK_SIZE
 
 
 def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedRegistry) -> None:
@@ -265,12 +266,12 @@ def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: Embedd
         follow(registry)
         store = EmbeddedStore(registry)
         supply = ProducerIdManager(store, BrokerId(1))
-        await asyncio.wrap_future(store.create(znodes.PRODUCER_ID_BLOCK, b"no block"))
+        await asyncio.wrap_future(store.create(PRODUCER_ID_BLOCK, b"no block"))
         supply.take_ahead()
         await asyncio.sleep(0)
         assert supply._taking_ahead is not None
         await asyncio.wait([supply._taking_ahead])
-        await asyncio.wrap_future(store.delete(znodes.PRODUCER_ID_BLOCK))
+        await asyncio.wrap_future(store.delete(PRODUCER_ID_BLOCK))
         return [await supply.next_id() for _ in range(3)]
 
     assert run(work()) == [0, 1, 2]

@@ -1,0 +1,52 @@
+"""The node from which brokers take blocks of producer ids, /latest_producer_id_block. Pure: bytes in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.node_json import (
+    MAX_INT32,
+    MAX_INT64,
+    MalformedNode,
+    decode_object,
+    encode_object,
+    number,
+    reading,
+)
+
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+PRODUCER_ID_BLOCK_SIZE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """A range of producer ids, both ends inclusive, and the broker that took it."""
+
+    broker_id: BrokerId
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        fields = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
+        return encode_object(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIdBlock:
+        fields = decode_object(PRODUCER_ID_BLOCK, data)
+        with reading(PRODUCER_ID_BLOCK, data):
+            first = number(fields["block_start"], 0, MAX_INT64)
+            last = number(fields["block_end"], first, MAX_INT64)
+            return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last)
+
+    @classmethod
+    def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
+        """Return the block that follows ``last`` (None: the first one). Raises MalformedNode when none is left."""
+        first = 0 if last is None else last.last + 1
+        if first > MAX_INT64 - PRODUCER_ID_BLOCK_SIZE:
+            raise MalformedNode(
+                f"registry node {PRODUCER_ID_BLOCK} says that all producer ids up to {first - 1} are given out, which "
+                "leaves none: set block_end to the largest id that producers really have"
+            )
+        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
