@@ -37,6 +37,8 @@ def partition_state(
     version: int = 0,
     incarnations: Mapping[BrokerId, Incarnation] | None = None,
     eligible: Mapping[BrokerId, Incarnation] | None = None,
+    created_zxid: int = -1,
+    replicas_zxid: int = -1,
 ) -> PartitionState:
     """Return the state of a partition with this ISR, of the usual incarnations unless said otherwise."""
     return PartitionState(
@@ -47,4 +49,6 @@ def partition_state(
         version=version,
         incarnations=incarnations_of(*isr) if incarnations is None else incarnations,
         eligible=eligible or {},
+        created_zxid=created_zxid,
+        replicas_zxid=replicas_zxid,
     )

@@ -123,7 +123,7 @@ class Invariants:
         if last is None:
             return
         until = self._committed_until[key]
-        members = {**state.node.eligible, **state.node.incarnations}
+        members = state.may_lead
         for run in self._running():
             broker = run.owner.broker_id
             partition = run.replicas.find(state.topic_partition)
@@ -169,10 +169,7 @@ class Invariants:
 
     def _could_be_led(self, state: RegisteredState) -> bool:
         brokers = self._registered.brokers
-        return any(
-            broker in brokers and brokers[broker].has_log_of(named)
-            for broker, named in {**state.node.eligible, **state.node.incarnations}.items()
-        )
+        return any(broker in brokers and brokers[broker].has_log_of(named) for broker, named in state.may_lead.items())
 
     def _check_lease(self, run: Any) -> None:
         """Nobody else leads while a lease holds (R6): the session has not ended, unless somebody has ended it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kafkalite.model import BrokerEpoch, Incarnation, TopicPartition
+from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -12,13 +12,20 @@ from tests.simulator.registry import SimulatedRegistry, SimulatedStore
 
 
 class RegisteredState(NamedTuple):
-    """A partition's state node, and when it was written."""
+    """A partition's state node, and when it and the topic node, which has the replicas, were written."""
 
     topic_partition: TopicPartition
     topic_id: bytes
     replicas: tuple[int, ...]
     node: LeaderAndIsr
     zxid: int
+    replicas_zxid: int
+
+    @property
+    def may_lead(self) -> dict[BrokerId, Incarnation]:
+        """The replicas that may be elected, with the incarnations that the state names."""
+        named = {**self.node.eligible, **self.node.incarnations}
+        return {broker: which for broker, which in named.items() if broker in self.replicas}
 
 
 class Registered:
@@ -39,15 +46,16 @@ class Registered:
             parts = path.split("/")
             if path.endswith("/state"):
                 where = TopicPartition(parts[3], int(parts[5]))
-                known = before.get(where)
-                if known is None or known.zxid != node.mzxid:
-                    assigned = TopicAssignment.decode(parts[3], self._registry.tree.nodes["/".join(parts[:4])].data)
+                known, topic = before.get(where), self._registry.tree.nodes["/".join(parts[:4])]
+                if known is None or (known.zxid, known.replicas_zxid) != (node.mzxid, topic.mzxid):
+                    assigned = TopicAssignment.decode(parts[3], topic.data)
                     known = RegisteredState(
                         where,
                         assigned.topic_id,
                         tuple(assigned.partitions[where.partition]),
                         LeaderAndIsr.decode(*where, node.data),
                         node.mzxid,
+                        topic.mzxid,
                     )
                 self._states[where] = known
             elif path.startswith(znodes.BROKER_IDS + "/"):

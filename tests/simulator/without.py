@@ -23,7 +23,7 @@ from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.log.directories import runs
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller import election
 from spark_kafkalite.registry.controller.controller import Controller
 from spark_kafkalite.registry.controller.elections import Elections
@@ -47,14 +47,14 @@ def _whoever_is_named_leads() -> Iterator[Patch]:
 
 def _older_states_apply() -> Iterator[Patch]:
     def take_state(original: Any, in_sync: Any, state: Any, now_s: float) -> None:
-        if state.version < in_sync.state.version:
+        if state.order < in_sync.state.order:
             in_sync._adopt(state, now_s)
         else:
             original(in_sync, state, now_s)
 
     def become_leader(original: Any, partition: Any, state: Any) -> None:
-        if state.version < partition.state_version:
-            partition.state_version = -1
+        if state.order < partition.state_order:
+            partition.state_order = NO_ORDER
             if state.leader_epoch < partition.leader_epoch:
                 partition.leader_epoch = -1
         original(partition, state)

@@ -34,7 +34,8 @@ class HostedLogs:
         self._me = BrokerId(services.broker_id)
         # Why partitions have no log that can be served.
         self.refused: dict[TopicPartition, KafkaStorageError] = {}
-        # Logs that an earlier run of this broker had, and that are gone, with the topic's id.
+        # Logs that an earlier run of this broker had, or this one before it was no replica, and that are gone, with the
+        # topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
 
     def open(
@@ -83,6 +84,11 @@ class HostedLogs:
     def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether the log of a partition is gone, and no other has been made yet."""
         return self._lost.get(topic_partition) == topic_id
+
+    def left(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        """Note that the log of a partition is set aside because this broker is no replica any more: one that becomes a
+        replica again while the state still has it in sync is not."""
+        self._lost[topic_partition] = topic_id
 
     def _is_left_to_others(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Leave a partition whose log is gone to the replicas that had it, too; return whether there are such.

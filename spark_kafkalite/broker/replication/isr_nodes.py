@@ -76,7 +76,7 @@ async def write_state(
 
 
 def _as_written(state: PartitionState, stat: Stat) -> PartitionState:
-    return replace(state, version=stat.version, modified_zxid=stat.mzxid)
+    return replace(state, version=stat.version, modified_zxid=stat.mzxid, created_zxid=stat.czxid)
 
 
 def _guard(topic_id: bytes) -> Check:
@@ -98,4 +98,5 @@ async def read_state(store: Store, topic_partition: TopicPartition, known: Parti
         data, stat = await answer(store.get(state_path(*topic_partition)))
     except NoNode:
         return None
-    return PartitionState.of(known.replicas, LeaderAndIsr.decode(*topic_partition, data), stat)
+    # Of the replicas it says nothing: they stay as old as they are (PartitionState.merged_with).
+    return PartitionState.of(known.replicas, LeaderAndIsr.decode(*topic_partition, data), stat, known.replicas_zxid)

@@ -33,7 +33,7 @@ from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageEr
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
-from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Partition:
         "leader_epoch",
         "log",
         "role",
-        "state_version",
+        "state_order",
         "storage_error",
         "topic_id",
         "topic_partition",
@@ -144,7 +144,7 @@ class Partition:
         # What was heard under the last epoch that this broker led with; it may lead with that again.
         self._in_sync: InSyncReplicas | None = None
         self.leader_epoch = -1
-        self.state_version = -1
+        self.state_order = NO_ORDER
         self.storage_error: KafkaStorageError | None = None
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
         self.bounds = Bounds(max(log.log_start_offset, min(checkpointed, log.log_end_offset)), log.config)
@@ -181,19 +181,19 @@ class Partition:
         return isinstance(self.role, Leader)
 
     def become_leader(self, state: PartitionState) -> None:
-        """Lead as this state says. Older states than the last are ignored (rule R2).
+        """Lead as this state says. Older states than the last are ignored, but not newer replicas with one (rule R2).
 
         Raises KafkaStorageError when the log cannot take the epoch; the partition does not lead then.
         """
-        if state.version <= self.state_version:
+        is_newer, leader, leader_epoch = state.order > self.state_order, self.leader, state.leader_epoch
+        if not is_newer and (leader is None or state.replicas_zxid <= leader.in_sync.state.replicas_zxid):
             return
-        leader, leader_epoch = self.leader, state.leader_epoch
-        if leader is not None and leader_epoch <= self.leader_epoch:
-            self.state_version = state.version
+        if leader is not None and (leader_epoch <= self.leader_epoch or not is_newer):
+            self.state_order = max(self.state_order, state.order)
             leader.take_state(state)
             return
         self._assign_epoch(leader_epoch)
-        self.state_version = state.version
+        self.state_order = state.order
         in_sync = self._in_sync
         if in_sync is None or in_sync.state.leader_epoch != leader_epoch:
             me = BrokerId(self._services.broker_id)
@@ -224,18 +224,19 @@ class Partition:
                 self.go_offline(error)
             else:
                 # There is no room for it. The next state that names this broker is obeyed, if it is the same too.
-                self.state_version = -1
+                self.state_order = NO_ORDER
                 self._services.on_full(self)
             raise
 
-    def resign(self, leader_id: int, leader_epoch: int, state_version: int) -> None:
+    def resign(self, leader_id: int, leader_epoch: int, version: int, created_zxid: int = -1) -> None:
         """Do not lead (any more): follow ``leader_id``, who leads now; -1: nobody does.
 
-        Requests that wait for this leader are answered with the field's errors. Older states are ignored (rule R2).
+        The state's node was made by ``created_zxid``. Requests that wait for this leader are answered with the field's
+        errors. Older states are ignored (rule R2).
         """
-        if state_version <= self.state_version:
+        if (created_zxid, version) <= self.state_order:
             return
-        self.state_version = state_version
+        self.state_order = created_zxid, version
         role = self.role
         if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
             return
@@ -259,6 +260,11 @@ class Partition:
             on_log_start=self._leader_starts_at,
         )
         self._stop_leading(follower, leader_epoch)
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+        return self._services.broker_id
 
     @property
     def is_replicated(self) -> bool:
@@ -286,7 +292,8 @@ class Partition:
         """
         leader = self.leader
         if leader is not None:
-            self.state_version -= 1
+            created_zxid, version = self.state_order
+            self.state_order = created_zxid, version - 1
             next_leader = None
             if is_given_back:
                 self.close_to_appends(why)

@@ -25,9 +25,9 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
     KafkaliteError,
     KafkaStorageError,
@@ -37,13 +37,11 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.znodes import state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
-_quiet = QuietLog(logger)
 
 T = TypeVar("T")
 
@@ -188,7 +186,7 @@ class Replicas:
             self._me is not None
             and state is not None
             and state.is_led_by(self._me)
-            and state.version == partition.state_version
+            and state.order == partition.state_order
         )
 
     def _queue_all(self, cluster: ClusterState) -> None:
@@ -372,9 +370,7 @@ class Replicas:
         if partition.is_truncating:
             # It comes here again when that has ended.
             return None
-        if state.leader_epoch < partition.leader_epoch:
-            # Its followers would ask under this epoch for what is led under the other one, or nobody could lead.
-            self._tell_of_lower_epoch(partition, state)
+        if tell_of_setback(partition, state):
             return None
         if state.is_led_by(self._me):
             try:
@@ -384,10 +380,10 @@ class Replicas:
                     raise
                 self._services.on_storage_failure(partition, error)
         elif state.leader != self._services.broker_id:
-            partition.resign(state.leader, state.leader_epoch, state.version)
+            partition.resign(state.leader, state.leader_epoch, state.version, state.created_zxid)
         else:
             # The state means another run of this broker, whose log this may not be; the controller elects again.
-            partition.resign(-1, state.leader_epoch, state.version)
+            partition.resign(-1, state.leader_epoch, state.version, state.created_zxid)
         return None
 
     def _leave(self, topic_partition: TopicPartition) -> Work[None]:
@@ -395,6 +391,7 @@ class Replicas:
         partition = self._partitions.pop(topic_partition, None)
         self._failed.pop(topic_partition, None)
         if partition is not None:
+            self._hosted_logs.left(topic_partition, partition.topic_id)
             partition.close()
             yield from self._untruncated(partition)
         if self._logs.get(topic_partition) is not None:
@@ -409,21 +406,6 @@ class Replicas:
             logger.error("%s", error)
         for key, _, _, _, target in job.renamed:
             logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
-
-    def _tell_of_lower_epoch(self, partition: Partition, state: PartitionState) -> None:
-        """Say that the registry has gone back under a partition, which goes on as it was."""
-        _quiet.log(
-            logging.ERROR,
-            str(partition.topic_partition),
-            "%s goes on under leader epoch %d, though registry node %s has only %d, which neither a leader nor a "
-            "controller writes: set its leader_epoch to %d; until then who is in sync does not change, and nobody "
-            "else can lead",
-            partition.topic_partition,
-            partition.leader_epoch,
-            state_path(*partition.topic_partition),
-            state.leader_epoch,
-            partition.leader_epoch + 1,
-        )
 
     def take_up(self, topic_partition: TopicPartition) -> None:
         """Act once more on what the registry says of a partition: lead again what was to be given back, and was not."""

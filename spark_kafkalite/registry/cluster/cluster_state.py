@@ -7,7 +7,7 @@ shared between snapshots, so that comparing two costs what changed and not what 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -28,6 +28,8 @@ V = TypeVar("V")
 
 NO_EPOCH: Final = LeaderEpoch(-1)
 NO_CONTROLLER_EPOCH: Final = ControllerEpoch(-1)
+# The order (PartitionState.order) of a partition's state before any is known.
+NO_ORDER: Final = (-1, -1)
 
 
 _NO_INCARNATIONS: Final[Mapping[BrokerId, Incarnation]] = MappingProxyType({})
@@ -85,7 +87,10 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet.
+    """One partition. ``version``, ``modified_zxid`` and ``created_zxid`` are the state node's, all -1 while it does not
+    exist; ``replicas_zxid`` is the topic node's last change, which has the replicas.
+
+    Two nodes say what there is, and are read apart: see :meth:`merged_with`.
 
     ``unreadable``: the node holds what nobody can read; who led, under which epoch, is not known, so nobody may lead.
     ``incarnations`` are those of the ISR's members, ``eligible`` those of the replicas that may lead beside them; see
@@ -102,9 +107,16 @@ class PartitionState:
     unreadable: bool = False
     incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
+    created_zxid: int = -1
+    # Not compared: a topic node that gets more partitions is no news of those that it had.
+    replicas_zxid: int = field(default=-1, compare=False)
+    # What the state node held before somebody deleted it, as far as this session has seen it.
+    former: LeaderAndIsr | None = None
 
     @classmethod
-    def of(cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat) -> PartitionState:
+    def of(
+        cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat, replicas_zxid: int = -1
+    ) -> PartitionState:
         """Return what a state node says of a partition with these replicas."""
         return cls(
             replicas,
@@ -116,7 +128,43 @@ class PartitionState:
             stat.mzxid,
             incarnations=node.incarnations,
             eligible=node.eligible,
+            created_zxid=stat.czxid,
+            replicas_zxid=replicas_zxid,
         )
+
+    @classmethod
+    def without_node(
+        cls, replicas: tuple[BrokerId, ...], replicas_zxid: int, former: LeaderAndIsr | None = None
+    ) -> PartitionState:
+        """Return a partition that has no state node: not yet, or not any more, where ``former`` is what it held."""
+        epoch = NO_EPOCH if former is None else former.leader_epoch
+        return cls(replicas, leader_epoch=epoch, replicas_zxid=replicas_zxid, former=former)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What orders the states of a partition: the larger one is newer. Versions begin at 0 again with each node."""
+        return self.created_zxid, self.version
+
+    def merged_with(self, news: PartitionState) -> PartitionState:
+        """Return what is known after ``news`` of the same topic have come: of each half the newer one (rule R2).
+
+        The replicas are newer by the topic node's zxid, all else by :attr:`order`. Neither half goes back, whatever the
+        other one does: a leader that has written a state does not forget it because the topic node has changed. This
+        very object where ``news`` have nothing newer. Made of the same news in any order it is the same.
+        """
+        if news.replicas_zxid >= self.replicas_zxid:
+            if (news.created_zxid, news.version) > (self.created_zxid, self.version):
+                return news
+            if news.replicas_zxid == self.replicas_zxid:
+                return self
+            return self.with_replicas_of(news)
+        if (news.created_zxid, news.version) > (self.created_zxid, self.version):
+            return news.with_replicas_of(self)
+        return self
+
+    def with_replicas_of(self, other: PartitionState) -> PartitionState:
+        """Return this state with the replicas, and their zxid, of another one."""
+        return replace(self, replicas=other.replicas, replicas_zxid=other.replicas_zxid)
 
     @property
     def node(self) -> LeaderAndIsr:

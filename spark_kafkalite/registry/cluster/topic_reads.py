@@ -221,8 +221,7 @@ class TopicReads:
         if topic is None or topic.generation != generation:
             return
         if result is None:
-            if topic.states.pop(number, None) is not None:
-                topic.changed_partitions.add(number)
+            if topic.forget_state(number):
                 self._changed_topic(name)
                 # A get that finds nothing leaves no watch; the next read waits for the node to come back.
                 self._reads.when_settled(partial(self._read_state, name, number, generation))
@@ -246,5 +245,6 @@ class TopicReads:
                 malformed,
             )
         topic.states[number] = (state, stat)
+        topic.former.pop(number, None)
         topic.changed_partitions.add(number)
         self._changed_topic(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState, TopicState
 from spark_kafkalite.registry.store import Stat
@@ -22,6 +21,8 @@ class WatchedTopic:
     config_zxid: int = -1
     # None: the node cannot be read.
     states: dict[int, tuple[znodes.LeaderAndIsr | None, Stat]] = field(default_factory=dict)
+    # What the nodes held that are gone.
+    former: dict[int, znodes.LeaderAndIsr] = field(default_factory=dict)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     changed_partitions: set[int] = field(default_factory=set)
     published: TopicState | None = None
@@ -36,7 +37,7 @@ class WatchedTopic:
             # The numbers of partitions only grow, so that new ones keep the order.
             for number in sorted(self.changed_partitions) if partitions else assigned:
                 if number in assigned:
-                    partitions[number] = _partition_state(assigned[number], self.states.get(number))
+                    partitions[number] = self._partition_state(number)
             self.partitions = partitions
             self.changed_partitions.clear()
         self.published = TopicState(
@@ -44,13 +45,28 @@ class WatchedTopic:
         )
         return self.published
 
+    def _partition_state(self, number: int) -> PartitionState:
+        replicas, found = self.assignment.partitions[number], self.states.get(number)
+        if found is None:
+            return PartitionState.without_node(replicas, self.assignment_zxid, self.former.get(number))
+        state, stat = found
+        if state is None:
+            return PartitionState(
+                replicas,
+                version=stat.version,
+                modified_zxid=stat.mzxid,
+                unreadable=True,
+                created_zxid=stat.czxid,
+                replicas_zxid=self.assignment_zxid,
+            )
+        return PartitionState.of(replicas, state, stat, self.assignment_zxid)
 
-def _partition_state(
-    replicas: tuple[BrokerId, ...], found: tuple[znodes.LeaderAndIsr | None, Stat] | None
-) -> PartitionState:
-    if found is None:
-        return PartitionState(replicas)
-    state, stat = found
-    if state is None:
-        return PartitionState(replicas, version=stat.version, modified_zxid=stat.mzxid, unreadable=True)
-    return PartitionState.of(replicas, state, stat)
+    def forget_state(self, number: int) -> bool:
+        """Note that a partition's state node is gone; return whether it was there."""
+        gone = self.states.pop(number, None)
+        if gone is None:
+            return False
+        if gone[0] is not None:
+            self.former[number] = gone[0]
+        self.changed_partitions.add(number)
+        return True

@@ -36,13 +36,16 @@ Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible repl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.store import Stat
 from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr
 
 Incarnations = Mapping[BrokerId, Incarnation]
+# Of a node that is gone: nothing is written at its version.
+_NO_STAT: Final = Stat(-1, -1, 0, 0, -1, 0, 0, 0, 0, 0, -1)
 
 
 class Elected(NamedTuple):
@@ -79,9 +82,12 @@ def elect(
 ) -> Elected:
     """Return what the table above gives; for a partition without a state, its live replicas are in sync.
 
-    ``min_insync``: with how many in-sync replicas the topic's high watermark moves.
+    ``min_insync``: with how many in-sync replicas the topic's high watermark moves. Where somebody has deleted the
+    state, what it was last counts: a replica that was not in sync has not become so by that.
     """
-    if not state.has_state:
+    if state.former is not None:
+        state = PartitionState.of(state.replicas, state.former, _NO_STAT)
+    elif not state.has_state:
         starters = [replica for replica in state.replicas if _incarnation(replica, live) != UNKNOWN_INCARNATION]
         return _led_by(starters, live) if starters else _by_nobody(state)
     whole = _in_sync_and_whole(state, live)

@@ -4,6 +4,8 @@
 to where records are committed (:meth:`InSyncReplicas.committed_end_offset`), and which change of the in-sync replicas
 is due (:meth:`InSyncReplicas.due`). The rules, as docs/replication.md numbers them:
 
+- **R2** The registry has the replicas in another node than the state, and both come apart: of each the newer one counts
+  (``PartitionState.merged_with``). Who is no replica any more leaves the ISR at once; what it has said is forgotten.
 - **R4** Who leaves the ISR counts until the registry has said that it has left; who joins counts from the moment that
   this is proposed. So the ISR that the registry has, and with it whoever can be elected, is always among those counted.
   One change is under way at a time. Of one whose outcome is not known either may be true, so it stays under way until
@@ -29,7 +31,7 @@ one that is nearly there. Source: kafka.cluster.Partition (isFollowerInSync, may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -135,13 +137,21 @@ class InSyncReplicas:
     # The registry ---------------------------------------------------------------------------------------------------
 
     def take_state(self, state: PartitionState, now_s: float) -> None:
-        """Go by a state of this epoch that the registry has; older ones than the last are ignored (R2).
+        """Go by a state of this epoch that the registry has, as far as it is newer than the last (R2).
 
-        With it a change under way is over: either this is what it wrote, or the version is not the one that it needs.
+        With a newer state a change under way is over: either this is what it wrote, or the version is not the one that
+        it needs. Newer replicas alone end no change.
         """
-        if state.version <= self.state.version:
+        before, state = self.state, self.state.merged_with(state)
+        if state is before:
             return
-        before, proposed = self.state, self.state if self.change is None else self.change.after
+        if state.replicas != before.replicas:
+            self._forget_all_but(state.replicas, now_s)
+        if state.order == before.order:
+            self.state = state
+            self._recount()
+            return
+        proposed = before if self.change is None else self.change.after
         for broker in before.isr:
             if broker in proposed.isr and broker not in state.isr:
                 follower = self._followers.get(broker)
@@ -149,6 +159,17 @@ class InSyncReplicas:
                     # It has taken itself out, and says by its next fetch that it wants to come back.
                     del self._followers[broker]
         self._adopt(state, now_s)
+
+    def _forget_all_but(self, replicas: Collection[BrokerId], now_s: float) -> None:
+        """Forget what brokers have said that are no replicas: one that comes back may have set its log aside."""
+        for heard in (self._followers, self._unregistered):
+            for broker in [each for each in heard if each not in replicas]:
+                del heard[broker]
+        for broker in self.state.isr:
+            if broker not in replicas:
+                # It counts, as an empty log, until the registry says that it has left.
+                self._followers[broker] = follower = _Progress()
+                follower.caught_up_s = now_s
 
     def _adopt(self, state: PartitionState, now_s: float) -> None:
         for broker in state.isr:
@@ -163,7 +184,8 @@ class InSyncReplicas:
     def written(self, change: IsrChange, version: int, zxid: int, now_s: float) -> None:
         """Go by a change that has been written, as the state's ``version``, in transaction ``zxid``."""
         if self.change is change:
-            self._adopt(replace(change.after, version=version, modified_zxid=zxid), now_s)
+            after = replace(change.after, version=version, modified_zxid=zxid)
+            self._adopt(after.merged_with(self.state), now_s)
 
     def resolved(self, change: IsrChange, state: PartitionState | None, now_s: float) -> None:
         """Go by the state that was read after ``change`` had failed, or had an unknown outcome; None: it is gone.
@@ -364,6 +386,9 @@ class InSyncReplicas:
         if self.change is not None or self.is_superseded:
             return None
         state = self.state
+        if self._me not in state.replicas:
+            # Who elects next has all that is to be written.
+            return None
         members = self._staying(now_s, lag_max_s)
         for broker in state.replicas:
             follower = self._followers.get(broker)
@@ -376,7 +401,10 @@ class InSyncReplicas:
         eligible: dict[BrokerId, Incarnation] = {}
         if self.keeps_eligible and len(isr) < self.required:
             left = {broker: state.incarnations[broker] for broker in state.isr if broker in state.incarnations}
-            eligible = {broker: which for broker, which in {**state.eligible, **left}.items() if broker not in members}
+            before = {**state.eligible, **left}
+            eligible = {
+                broker: which for broker, which in before.items() if broker not in members and broker in state.replicas
+            }
         incarnations = {broker: which for broker, which in members.items() if which != UNKNOWN_INCARNATION}
         if (isr, incarnations, eligible) == (state.isr, state.incarnations, state.eligible):
             return None
@@ -389,6 +417,8 @@ class InSyncReplicas:
         """Return the members that stay, with the incarnation that has each one's log now."""
         live, staying = self._live(), {}
         for broker in self.state.isr:
+            if broker not in self.state.replicas:
+                continue
             member = self.state.incarnations.get(broker, UNKNOWN_INCARNATION)
             info = live.get(broker)
             proven = info is not None and info.has_log_of(member)

@@ -33,10 +33,11 @@ def state_without(
     is_member = me in state.isr
     if not is_member and (keeps_log or me not in state.eligible):
         return None
-    others = tuple(broker for broker in state.isr if broker != me)
+    others = tuple(broker for broker in state.isr if broker != me and broker in state.replicas)
     if is_member and not _live_others(state, me, live):
         return None
     mine = named.pop(me, UNKNOWN_INCARNATION)
+    named = {broker: which for broker, which in named.items() if broker in others}
     eligible = {broker: which for broker, which in state.eligible.items() if broker != me}
     if keeps_log and mine != UNKNOWN_INCARNATION and len(others) < eligible_below:
         eligible[me] = mine
@@ -60,7 +61,7 @@ def _live_others(state: PartitionState, me: BrokerId, live: Mapping[int, BrokerI
     return sum(
         broker in live and live[broker].has_log_of(named.get(broker, UNKNOWN_INCARNATION))
         for broker in state.isr
-        if broker != me
+        if broker != me and broker in state.replicas
     )
 
 

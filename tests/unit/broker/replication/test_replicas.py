@@ -353,6 +353,79 @@ def test_a_leader_epoch_that_goes_back_changes_nothing(
     assert partition.role is not role
 
 
+def test_a_leader_obeys_a_replica_list_that_changes_alone(world: World) -> None:
+    world.register()
+    world.create("a")
+    first = world.state(epoch=1, version=4)
+    world.change(A, first)
+    world.settle()
+    leader = world.replicas.get(A).leader
+    assert leader is not None
+    with pytest.raises(NotLeaderOrFollower, match="is not a follower"):
+        leader.follower_fetched(OTHER, Incarnation(9), 0)
+    world.change(A, replace(first, replicas=(ME, OTHER), replicas_zxid=99))
+    world.settle()
+    assert world.replicas.get(A).leader is leader
+    leader.follower_fetched(OTHER, Incarnation(9), 0)
+    world.change(A, replace(first, replicas_zxid=100))
+    world.settle()
+    with pytest.raises(NotLeaderOrFollower, match="is not a follower"):
+        leader.follower_fetched(OTHER, Incarnation(9), 0)
+
+
+def test_a_state_node_that_was_made_again_is_obeyed(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.change(A, replace(world.state(OTHER, epoch=5, version=40, replicas=(ME, OTHER)), created_zxid=11))
+    world.settle()
+    world.change(A, replace(world.state(epoch=6, version=0, replicas=(ME, OTHER)), created_zxid=12))
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    world.change(A, replace(world.state(OTHER, epoch=7, version=0, replicas=(ME, OTHER)), created_zxid=13))
+    world.settle()
+    role = world.replicas.get(A).role
+    assert isinstance(role, Follower)
+    assert (role.leader_id, role.epoch) == (OTHER, 7)
+
+
+@pytest.mark.parametrize(("leader", "other"), [(ME, OTHER), (OTHER, ME), (OTHER, BrokerId(3))])
+def test_another_leader_under_the_same_epoch_is_not_obeyed(
+    world: World, caplog: pytest.LogCaptureFixture, leader: BrokerId, other: BrokerId
+) -> None:
+    """Logs that two leaders have written under one epoch cannot be told apart."""
+    world.register()
+    world.create("a")
+    replicas = (ME, OTHER, 3)
+    world.change(A, replace(world.state(leader, epoch=5, version=4, replicas=replicas), created_zxid=11))
+    world.settle()
+    role = world.replicas.get(A).role
+    world.change(A, replace(world.state(other, epoch=5, version=0, replicas=replicas), created_zxid=12))
+    world.settle()
+    assert world.replicas.get(A).role is role
+    assert f"has another leader under it, broker {other} instead of {leader}" in caplog.text
+    assert "set its leader_epoch to 6" in caplog.text
+
+
+def test_who_was_no_replica_for_a_while_leaves_the_isr_before_it_makes_an_empty_log(world: World) -> None:
+    """Its log has been set aside; an election would take the empty one for whole."""
+    lost: list[TopicPartition] = []
+    world.services.on_log_lost = lambda key, _: lost.append(key)
+    world.register()
+    world.create("a")
+    state = world.state(OTHER, epoch=1, version=1, replicas=(ME, OTHER))
+    world.change(A, state)
+    world.settle()
+    world.change(A, replace(state, replicas=(OTHER,), replicas_zxid=90))
+    world.settle()
+    world.change(A, replace(state, replicas_zxid=91))
+    world.settle()
+    assert lost == [A]
+    assert world.replicas.find(A) is None
+    world.change(A, replace(state, isr=(OTHER,), version=2, replicas_zxid=91))
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, Follower)
+
+
 def test_a_log_that_could_not_be_made_is_made_when_it_is_tried_again(world: World) -> None:
     world.register()
     world.fs.fail("make_directories", errno.ENOSPC, path_part="a-0")

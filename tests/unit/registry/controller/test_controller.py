@@ -21,7 +21,7 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
@@ -403,6 +403,31 @@ def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
             await answer(second.store.set(znodes.state_path("t", 0), shrunk.encode(), known.version))
             await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
             assert (first.partition("t").version, first.partition("t").leader_epoch) == (1, 0)
+
+    run(work())
+
+
+def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
+            await second.until(lambda state: "t" in state.topics)
+            path, known = znodes.state_path("t", 0), second.partition("t")
+            # Broker 1 has fallen behind: it is not in sync because the node is gone.
+            alone = LeaderAndIsr(
+                BrokerId(2),
+                LeaderEpoch(7),
+                (BrokerId(2),),
+                known.controller_epoch,
+                {BrokerId(2): known.incarnations[BrokerId(2)]},
+            )
+            await answer(second.store.set(path, alone.encode(), known.version))
+            await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
+            await answer(second.store.delete(path))
+            await first.until(lambda state: state.topics["t"].partitions[0].leader_epoch == 8)
+            made = first.partition("t")
+            assert (made.leader, made.isr, made.version) == (2, (2,), 0)
+            assert made.order > known.order
 
     run(work())
 

@@ -434,3 +434,100 @@ def test_older_states_are_ignored() -> None:
     leading.replicas.take_state(partition_state(1, version=4), leading.now_s)
     leading.replicas.take_state(partition_state(1, version=3), leading.now_s)
     assert leading.replicas.state.isr == (1, 2)
+
+
+# Two nodes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_list_that_changes_alone_is_obeyed() -> None:
+    leading = Leading(first=partition_state(1, replicas=(1,), version=3, replicas_zxid=5), required=1)
+    leading.append(5)
+    leading.replicas.take_state(partition_state(1, replicas=(1, 2), version=3, replicas_zxid=6), leading.now_s)
+    leading.fetch(2, 5)
+    assert leading.proposed().isr == (1, 2)
+    assert leading.write().replicas == (1, 2)
+
+
+def test_a_newer_state_with_older_replicas_does_not_bring_these_back() -> None:
+    """A multi that writes both nodes is read in two parts."""
+    leading = Leading(first=partition_state(1, replicas=(1, 2), version=3, replicas_zxid=6))
+    leading.replicas.take_state(partition_state(1, 2, replicas=(1,), version=4, replicas_zxid=5), leading.now_s)
+    state = leading.replicas.state
+    assert (state.replicas, state.isr, state.version) == ((1, 2), (1, 2), 4)
+
+
+def test_a_member_that_was_just_added_is_not_forgotten_because_the_topic_node_has_changed() -> None:
+    leading = Leading(first=partition_state(1, version=5, created_zxid=2, replicas_zxid=1), required=1)
+    leading.append(5)
+    leading.fetch(2, 5)
+    assert leading.proposed().isr == (1, 2)
+    assert leading.write().version == 6
+    # The answer has overtaken the news of version 6; what comes is a newer topic node, and version 5 beside it.
+    old = partition_state(1, version=5, replicas=(1, 2, 3, 4), created_zxid=2, replicas_zxid=8)
+    leading.replicas.take_state(old, leading.now_s)
+    state = leading.replicas.state
+    assert (state.isr, state.version, state.replicas) == ((1, 2), 6, (1, 2, 3, 4))
+    leading.append()
+    assert leading.high_watermark == 5, "the member that was added counts no more"
+
+
+def test_newer_replicas_end_no_change_that_is_being_written() -> None:
+    leading = Leading(first=partition_state(1, version=5, replicas_zxid=1), required=1)
+    leading.append(5)
+    leading.fetch(2, 5)
+    change = leading.due()
+    assert change is not None
+    leading.replicas.take_state(partition_state(1, version=5, replicas=(1, 2, 3, 4), replicas_zxid=8), leading.now_s)
+    leading.append()
+    assert (leading.replicas.change, leading.high_watermark) == (change, 5)
+    state = leading.write(change)
+    assert (state.isr, state.version, state.replicas) == ((1, 2), 6, (1, 2, 3, 4))
+
+
+def test_who_is_no_replica_any_more_counts_until_the_leader_has_written_that_it_has_left() -> None:
+    leading = Leading(first=partition_state(1, 2, 3, version=5, replicas_zxid=1))
+    leading.append(5)
+    leading.fetch(2, 5)
+    leading.fetch(3, 4)
+    leading.replicas.take_state(partition_state(1, 2, 3, version=5, replicas=(1, 2), replicas_zxid=8), leading.now_s)
+    assert leading.commit() == 4
+    after = leading.proposed()
+    assert (after.isr, after.incarnations, after.replicas) == ((1, 2), incarnations_of(1, 2), (1, 2))
+    leading.write()
+    assert leading.commit() == 5
+
+
+def test_who_was_out_of_the_replicas_for_a_while_is_believed_only_what_it_says_anew() -> None:
+    """It may have set its log aside meanwhile."""
+    leading = Leading(first=partition_state(1, version=5, replicas_zxid=1), required=1)
+    leading.append(5)
+    leading.fetch(2, 5)
+    change = leading.due()
+    assert change is not None
+    leading.replicas.resolved(change, partition_state(1, version=5), leading.now_s)
+    for replicas, zxid in (((1, 3), 8), ((1, 2, 3), 9)):
+        leading.replicas.take_state(partition_state(1, version=5, replicas=replicas, replicas_zxid=zxid), leading.now_s)
+    assert leading.due() is None
+    leading.fetch(2, 5)
+    assert leading.proposed().isr == (1, 2)
+
+
+def test_who_is_no_replica_is_not_kept_eligible() -> None:
+    leading = Leading(first=partition_state(1, 2, 3, version=5, replicas_zxid=1), required=3)
+    leading.replicas.take_state(partition_state(1, 2, 3, version=5, replicas=(1, 2), replicas_zxid=8), leading.now_s)
+    assert leading.proposed().eligible == {}
+
+
+def test_a_state_node_that_was_made_again_is_news() -> None:
+    leading = Leading(first=partition_state(1, 2, 3, version=40, created_zxid=3))
+    leading.replicas.take_state(partition_state(1, 2, version=0, created_zxid=70), leading.now_s)
+    assert (leading.replicas.state.isr, leading.replicas.state.version) == ((1, 2), 0)
+    leading.replicas.take_state(partition_state(1, 2, 3, version=41, created_zxid=3), leading.now_s)
+    assert leading.replicas.state.version == 0
+
+
+def test_a_leader_that_is_no_replica_any_more_proposes_nothing() -> None:
+    leading = Leading(first=partition_state(1, 2, version=5, replicas_zxid=1), required=1)
+    del leading.live[2]
+    leading.replicas.take_state(partition_state(1, 2, version=5, replicas=(2, 3), replicas_zxid=8), leading.now_s)
+    assert leading.due() is None

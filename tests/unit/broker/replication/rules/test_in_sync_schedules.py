@@ -312,7 +312,7 @@ class GoesByOlderStates(InSyncReplicas):
     __slots__ = ()
 
     def take_state(self, state: PartitionState, now_s: float) -> None:
-        if state.version < self.state.version:
+        if state.order < self.state.order:
             self._adopt(state, now_s)
         else:
             super().take_state(state, now_s)
