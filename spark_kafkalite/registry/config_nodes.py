@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MalformedNode
@@ -45,17 +46,18 @@ async def alter_config(
     while True:
         version: int | None = None
         old: Mapping[str, str] | None = {}
+        unknown: Mapping[str, Any] = {}
         try:
             data, stat = await answer(store.get(path))
             version = stat.version
-            old = znodes.decode_config(path, data)
+            old, unknown = znodes.decode_config_node(path, data)
         except NoNode:
             pass
         except MalformedNode as malformed:
             _LOG.warning("altering settings that cannot be read as if there were none: %s", malformed)
             old = None
         new = change(old or {})
-        encoded = znodes.encode_config(new)
+        encoded = znodes.encode_config(new, unknown)
         if len(encoded) > MAX_DATA_BYTES:
             raise BadArguments(f"{len(encoded)} bytes are more than a registry node holds, {MAX_DATA_BYTES}", path)
         if validate_only or new == old:

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
+# The unknown fields of a node that has none: one for all of them.
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+# Of one partition's state, which every broker keeps in memory; and of another node.
+MOST_STATE_FIELDS_BYTES: Final = 4 * 1024
+MOST_FIELDS_BYTES: Final = 64 * 1024
 # What int() takes beyond this (blanks, underscores, digits of other scripts) no program of Kafka's has written.
 _NUMBER_TEXT = re.compile(r"-?[0-9]{1,20}")
+
+
+_LOG: Final = logging.getLogger(__name__)
+# The names of fields that were told of; no more than these, whatever names there are.
+_told: set[str] = set()
+_MOST_TOLD: Final = 20
 
 
 class MalformedNode(RegistryError):
@@ -79,3 +92,37 @@ def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{str(value)[:40]!r} is not an object")
     return value
+
+
+def no_fields() -> Mapping[str, Any]:
+    """Return the unknown fields of a node that has none."""
+    return NO_FIELDS
+
+
+def unknown_fields(path: str, fields: Mapping[str, Any], known: Set[str], most_bytes: int) -> Mapping[str, Any]:
+    """Return the fields that a newer version has written into a node, to be written with it again.
+
+    ``known`` are those that this version reads or writes. More than ``most_bytes`` of JSON are not kept, which the log
+    says once of each name.
+    """
+    if fields.keys() <= known:
+        return NO_FIELDS
+    unknown = {name: value for name, value in fields.items() if name not in known}
+    try:
+        size = len(encode_object(unknown))
+    except UnicodeEncodeError:
+        return NO_FIELDS  # half of a surrogate pair, which no node can be written with
+    if size <= most_bytes:
+        return unknown
+    names = ", ".join(sorted(unknown))[:200]
+    if names not in _told and len(_told) < _MOST_TOLD:
+        _told.add(names)
+        _LOG.warning(
+            "registry node %s has %d bytes in fields that this version does not know (%s), of which %d are kept at "
+            "most: they are lost when a broker of this version writes the node; upgrade all brokers",
+            path,
+            size,
+            names,
+            most_bytes,
+        )
+    return NO_FIELDS

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.node_json import (
     MAX_INT32,
     MAX_INT64,
+    MOST_FIELDS_BYTES,
+    NO_FIELDS,
     MalformedNode,
     decode_object,
     encode_object,
+    no_fields,
     number,
     reading,
+    unknown_fields,
 )
 
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
+_FIELDS: Final = frozenset(("version", "broker", "block_start", "block_end"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +33,11 @@ class ProducerIdBlock:
     broker_id: BrokerId
     first: int
     last: int
+    unknown: Mapping[str, Any] = field(default_factory=no_fields)
 
     def encode(self) -> bytes:
-        fields = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
-        return encode_object(fields)
+        known = {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
+        return encode_object({**known, **self.unknown})
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerIdBlock:
@@ -38,7 +45,8 @@ class ProducerIdBlock:
         with reading(PRODUCER_ID_BLOCK, data):
             first = number(fields["block_start"], 0, MAX_INT64)
             last = number(fields["block_end"], first, MAX_INT64)
-            return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last)
+            unknown = unknown_fields(PRODUCER_ID_BLOCK, fields, _FIELDS, MOST_FIELDS_BYTES)
+            return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last, unknown)
 
     @classmethod
     def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
@@ -49,4 +57,5 @@ class ProducerIdBlock:
                 f"registry node {PRODUCER_ID_BLOCK} says that all producer ids up to {first - 1} are given out, which "
                 "leaves none: set block_end to the largest id that producers really have"
             )
-        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
+        unknown = NO_FIELDS if last is None else last.unknown
+        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1, unknown)

@@ -27,9 +27,11 @@ path                                  kind        data
 Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where whoever writes a config
 node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a cluster of ours.
 
-Readers take every version that Kafka has written and ignore unknown fields. A payload that cannot be read raises
-MalformedNode naming the path: another program wrote it, so nothing is guessed. Every number is checked against its
-range on the wire (int32, int64): one beyond would fail each answer that shows it.
+Readers take every version that Kafka has written. Fields that they do not know are kept, up to a bound, and written
+again with the node: an older broker takes nothing away that a newer one has written. (Brokers make their registrations
+anew, and never write one again.) A payload that cannot be read raises MalformedNode naming the path: another program
+wrote it, so nothing is guessed. Every number is checked against its range on the wire (int32, int64): one beyond would
+fail each answer that shows it.
 Source: kafka.zk.ZkData of Apache Kafka 3.9.
 """
 
@@ -47,13 +49,18 @@ from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch
 from spark_kafkalite.registry.node_json import (
     MAX_INT32,
     MAX_INT64,
+    MOST_FIELDS_BYTES,
+    MOST_STATE_FIELDS_BYTES,
+    NO_FIELDS,
     array,
     decode_object,
     encode_object,
     mapping,
+    no_fields,
     number,
     reading,
     text,
+    unknown_fields,
 )
 from spark_kafkalite.slices import Work, run_whole
 
@@ -86,14 +93,27 @@ PERSISTENT_PATHS: Final = (
 DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
-# What brokers speak with each other: the requests, and how the follower's fetch and its proof are read.
+# What brokers speak with each other: the requests, and how the follower's fetch and its proof are read. A broker speaks
+# its own version and the one before.
 INNER_WIRE_VERSION: Final = 1
+# Of a broker that does not say.
+FIRST_INNER_WIRE_VERSION: Final = 1
 # One below the type's last number: the next election, and the next controller, need one more.
 MAX_EPOCH: Final = MAX_INT32 - 1
 # More than the node of a topic can hold; one number from elsewhere would make partitions without end.
 MAX_PARTITIONS: Final = 100_000
 # Partitions of an assignment that are encoded or decoded in one piece.
 _PARTITIONS_AT_ONCE: Final = 200
+# The fields of each node that are read, or written whatever they held; others are kept as they are.
+_ASSIGNMENT_FIELDS: Final = frozenset(("version", "partitions", "adding_replicas", "removing_replicas", "topic_id"))
+_STATE_FIELDS: Final = frozenset(
+    # leader_recovery_state: Kafka's, of the election that the node is of; the next one has its own.
+    (
+        *("controller_epoch", "leader", "version", "leader_epoch", "isr", "isr_incarnations", "elr"),
+        "leader_recovery_state",
+    )
+)
+_CONFIG_FIELDS: Final = frozenset(("version", "config"))
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -277,7 +297,7 @@ class BrokerRegistration:
                 endpoints,
                 protocols,
                 text(fields.get("inter_broker_listener", "")),
-                number(fields.get("inner_wire_version", INNER_WIRE_VERSION), 0, MAX_INT32),
+                number(fields.get("inner_wire_version", FIRST_INNER_WIRE_VERSION), 0, MAX_INT32),
                 _incarnation(fields.get("incarnation", UNKNOWN_INCARNATION)),
                 tuple(_incarnation(each) for each in array(fields.get("steady_incarnations", []))),
                 number(fields.get("session_timeout_ms", 0), 0, MAX_INT32),
@@ -295,6 +315,7 @@ class TopicAssignment:
     partitions: Mapping[int, tuple[BrokerId, ...]]
     adding: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=no_fields)
 
     def encode(self) -> bytes:
         return run_whole(self.encode_work())
@@ -312,6 +333,7 @@ class TopicAssignment:
                 "adding_replicas": {str(number): list(replicas) for number, replicas in self.adding.items()},
                 "removing_replicas": {str(number): list(replicas) for number, replicas in self.removing.items()},
                 "topic_id": uuid_text(self.topic_id),
+                **self.unknown,
             }
         )
         return b'{"version":3,"partitions":{' + b",".join(parts) + b"}," + rest[1:]
@@ -339,6 +361,7 @@ class TopicAssignment:
                 dict(sorted(partitions.items())),
                 _moves(fields.get("adding_replicas", {})),
                 _moves(fields.get("removing_replicas", {})),
+                unknown_fields(path, fields, _ASSIGNMENT_FIELDS, MOST_FIELDS_BYTES),
             )
 
 
@@ -357,6 +380,7 @@ class LeaderAndIsr:
     controller_epoch: ControllerEpoch
     incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=no_fields)
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {
@@ -369,6 +393,7 @@ class LeaderAndIsr:
         for name, incarnations in (("isr_incarnations", self.incarnations), ("elr", self.eligible)):
             if incarnations:
                 fields[name] = {str(broker): str(incarnation) for broker, incarnation in incarnations.items()}
+        fields.update(self.unknown)
         return encode_object(fields)
 
     @classmethod
@@ -383,6 +408,7 @@ class LeaderAndIsr:
                 ControllerEpoch(number(fields["controller_epoch"], -1, MAX_INT32)),
                 _incarnations(fields.get("isr_incarnations", {})),
                 _incarnations(fields.get("elr", {})),
+                unknown_fields(path, fields, _STATE_FIELDS, MOST_STATE_FIELDS_BYTES),
             )
 
 
@@ -419,14 +445,20 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
         return ControllerEpoch(number(data.decode("ascii"), 0, MAX_EPOCH))
 
 
-def encode_config(config: Mapping[str, str]) -> bytes:
-    return encode_object({"version": 1, "config": dict(config)})
+def encode_config(config: Mapping[str, str], unknown: Mapping[str, Any] = NO_FIELDS) -> bytes:
+    return encode_object({"version": 1, "config": dict(config), **unknown})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
+    return decode_config_node(path, data)[0]
+
+
+def decode_config_node(path: str, data: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Return the settings in a node, and the fields beside them that are not known. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
-        return {name: text(value) for name, value in fields["config"].items()}
+        config = {name: text(value) for name, value in fields["config"].items()}
+        return config, unknown_fields(path, fields, _CONFIG_FIELDS, MOST_FIELDS_BYTES)
 
 
 # What fields hold ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_kafkalite.model import (
     UNKNOWN_INCARNATION,
@@ -20,6 +20,7 @@ from spark_kafkalite.model import (
     LeaderEpoch,
     TopicPartition,
 )
+from spark_kafkalite.registry.node_json import no_fields
 from spark_kafkalite.registry.store import Stat
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr
 from spark_kafkalite.slices import Work, run_whole
@@ -112,6 +113,8 @@ class PartitionState:
     replicas_zxid: int = field(default=-1, compare=False)
     # What the state node held before somebody deleted it, as far as this session has seen it.
     former: LeaderAndIsr | None = None
+    # The state node's fields of a newer version: who writes the node writes them again.
+    unknown: Mapping[str, Any] = field(default_factory=no_fields)
 
     @classmethod
     def of(
@@ -130,6 +133,7 @@ class PartitionState:
             eligible=node.eligible,
             created_zxid=stat.czxid,
             replicas_zxid=replicas_zxid,
+            unknown=node.unknown,
         )
 
     @classmethod
@@ -170,7 +174,13 @@ class PartitionState:
     def node(self) -> LeaderAndIsr:
         """What the state node says where this is the state."""
         return LeaderAndIsr(
-            self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.incarnations, self.eligible
+            self.leader,
+            self.leader_epoch,
+            self.isr,
+            self.controller_epoch,
+            self.incarnations,
+            self.eligible,
+            self.unknown,
         )
 
     @property

@@ -36,10 +36,11 @@ Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible repl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.node_json import NO_FIELDS
 from spark_kafkalite.registry.store import Stat
 from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr
 
@@ -59,10 +60,18 @@ class Elected(NamedTuple):
     incarnations: Incarnations
     eligible: Incarnations
 
-    def as_node(self, leader_epoch: int, controller_epoch: ControllerEpoch) -> LeaderAndIsr:
-        """Return what the partition's state node is to hold."""
+    def as_node(
+        self, leader_epoch: int, controller_epoch: ControllerEpoch, unknown: Mapping[str, Any] = NO_FIELDS
+    ) -> LeaderAndIsr:
+        """Return what the partition's state node is to hold; ``unknown`` are the fields that it has besides."""
         return LeaderAndIsr(
-            self.leader, LeaderEpoch(leader_epoch), self.isr, controller_epoch, self.incarnations, self.eligible
+            self.leader,
+            LeaderEpoch(leader_epoch),
+            self.isr,
+            controller_epoch,
+            self.incarnations,
+            self.eligible,
+            unknown,
         )
 
 

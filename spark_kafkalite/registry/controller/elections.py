@@ -190,7 +190,9 @@ class Elections:
             _LOG.warning("%s: no leader, epoch %d: %s", topic_partition, epoch, why)
         else:
             _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, elected.leader, epoch, list(elected.isr))
-        data = elected.as_node(epoch, self._epoch()).encode()
+        former = partition.former
+        unknown = partition.unknown if former is None else former.unknown
+        data = elected.as_node(epoch, self._epoch(), unknown).encode()
         path = znodes.state_path(*topic_partition)
         return SetData(path, data, partition.version) if partition.has_state else Create(path, data)
 

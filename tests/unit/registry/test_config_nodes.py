@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,5 +113,16 @@ def test_the_watcher_follows_the_settings_of_brokers(tmp_path: Path) -> None:
             await answer(other.create(default, znodes.encode_config({"a": "4"})))
             assert (await seen())[znodes.DEFAULT_ENTITY] == {"a": "4"}
             watcher.close()
+
+    run(work())
+
+
+def test_fields_of_a_newer_version_survive_an_alteration(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with stores(tmp_path, 1) as (store,):
+            await answer(store.create(PATH, b'{"version":1,"config":{"a":"1"},"changed_by":{"who":"ann"}}'))
+            await alter_config(store, PATH, lambda old: {**old, "b": "2"})
+            data, _ = await answer(store.get(PATH))
+            assert json.loads(data) == {"version": 1, "config": {"a": "1", "b": "2"}, "changed_by": {"who": "ann"}}
 
     run(work())

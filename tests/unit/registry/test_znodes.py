@@ -1,15 +1,19 @@
 import json
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.controller.election import elect
+from spark_kafkalite.registry.node_json import MOST_STATE_FIELDS_BYTES, NO_FIELDS, MalformedNode
 from spark_kafkalite.registry.producer_id_block import ProducerIdBlock
-from spark_kafkalite.registry.store import MAX_DATA_BYTES
+from spark_kafkalite.registry.store import MAX_DATA_BYTES, Stat
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
+from spark_kafkalite.testing.partition_states import live_broker
 
 
 def test_paths_are_kafkas() -> None:
@@ -226,3 +230,52 @@ def test_config_keeps_text() -> None:
 def test_a_thousand_partition_states_fit_into_one_multi() -> None:
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (BrokerId(1), BrokerId(2), BrokerId(3)), ControllerEpoch(2))
     assert 500 * (len(state.encode()) + 2 * len(znodes.state_path("t" * 249, 999))) < MAX_DATA_BYTES
+
+
+# Fields of a newer version -------------------------------------------------------------------------------------------
+
+NEWER = {"adding_learners": {"0": [7]}, "moved_at": "12", "flags": [True, None, "h\u00e9"]}
+
+
+def with_fields(data: bytes, fields: object) -> bytes:
+    return json.dumps({**json.loads(data), **fields}).encode()  # type: ignore[dict-item]
+
+
+def test_fields_of_a_newer_version_survive_a_rewrite() -> None:
+    assignment = TopicAssignment(bytes(15) + b"x", {0: (BrokerId(1),)})
+    read = TopicAssignment.decode("t", with_fields(assignment.encode(), NEWER))
+    changed = replace(read, partitions={0: (BrokerId(1), BrokerId(2))}).encode()
+    assert json.loads(changed) == {**json.loads(changed), **NEWER}
+    assert TopicAssignment.decode("t", changed).partitions == {0: (1, 2)}
+
+    node = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(2), {BrokerId(1): Incarnation(9)})
+    state = PartitionState.of(
+        (BrokerId(1),), LeaderAndIsr.decode("t", 0, with_fields(node.encode(), NEWER)), Stat(*range(11))
+    )
+    changed = replace(state, isr=(), incarnations={}).node.encode()
+    assert json.loads(changed) == {**json.loads(changed), **NEWER}
+    elected = elect(state, {1: live_broker(1, 9)})
+    changed = elected.as_node(4, ControllerEpoch(2), state.unknown).encode()
+    assert json.loads(changed) == {**json.loads(changed), **NEWER}
+
+    block = ProducerIdBlock.decode(with_fields(ProducerIdBlock.after(None, BrokerId(1)).encode(), NEWER))
+    changed = ProducerIdBlock.after(block, BrokerId(2)).encode()
+    assert json.loads(changed) == {**json.loads(changed), **NEWER}
+
+
+def test_nodes_without_such_fields_share_one_empty_mapping() -> None:
+    node = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(2))
+    assert LeaderAndIsr.decode("t", 0, node.encode()).unknown is NO_FIELDS
+    assignment = TopicAssignment(bytes(15) + b"x", {0: (BrokerId(1),)})
+    assert TopicAssignment.decode("t", assignment.encode()).unknown is NO_FIELDS
+
+
+def test_what_a_state_keeps_of_a_newer_version_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    node = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(2)).encode()
+    for _ in range(3):
+        large = LeaderAndIsr.decode("t", 0, with_fields(node, {"a_newer_field": "x" * MOST_STATE_FIELDS_BYTES}))
+        assert large.unknown is NO_FIELDS
+    assert caplog.text.count("a_newer_field") == 1
+    assert "upgrade all brokers" in caplog.text
+    half = LeaderAndIsr.decode("t", 0, node[:-1] + b',"half":"\\ud800"}')
+    assert (half.leader, half.unknown) == (1, NO_FIELDS)

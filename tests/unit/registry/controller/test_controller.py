@@ -1,6 +1,7 @@
 """The watcher and the controller over a real embedded registry, with brokers that are only registrations."""
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -428,6 +429,25 @@ def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_pa
             made = first.partition("t")
             assert (made.leader, made.isr, made.version) == (2, (2,), 0)
             assert made.order > known.order
+
+    run(work())
+
+
+def test_what_a_newer_version_has_written_besides_survives_an_extension_and_an_election(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 3) as (registry, (first, second, _)):
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [2, 1]})])
+            await second.until(lambda state: "t" in state.topics)
+            topic, state = znodes.topic_path("t"), znodes.state_path("t", 0)
+            for path in (topic, state):
+                data, stat = await answer(first.store.get(path))
+                await answer(first.store.set(path, data[:-1] + b',"newer":{"0":[1]}}', stat.version))
+            await first.until(lambda state: state.topics["t"].partitions[0].version == 1)
+            await first.controller.extend_topics([Extension("t", 2)])
+            registry.expire(second.store.session_id)
+            await first.until(lambda state: state.topics["t"].partitions[0].leader == 1)
+            for path in (topic, state):
+                assert json.loads((await answer(first.store.get(path)))[0])["newer"] == {"0": [1]}
 
     run(work())
 
