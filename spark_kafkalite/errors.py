@@ -74,6 +74,10 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class InnerWireUnsupported(BrokerUnreachable):
+    """Another broker of the cluster has a version of the inner wire that this one does not speak; the log says so."""
+
+
 class HandshakeFailed(BrokerUnreachable):
     """Something listens there and takes the connection, but does not talk as a broker on such a listener does.
 

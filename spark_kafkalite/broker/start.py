@@ -209,6 +209,7 @@ class BrokerStart:
         )
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
+        view.add_listener(inner_wire.cluster_changed)
         # Before all others, which ask for settings when they hear of a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(

@@ -28,6 +28,9 @@ _MOST_SECRETS: Final = 2
 _SECRET_FORM: Final = re.compile(r"[\x21-\x7e]+")
 # As Kafka writes numbers: no sign, no zeros in front.
 _USER: Final = re.compile(r"broker-(0|[1-9][0-9]{0,9})")
+# What a broker says besides, in SCRAM's first message; one that does not know it passes over it.
+_WIRE_VERSION: Final = "wire"
+_VERSION_FORM: Final = re.compile(r"[0-9]{1,9}")
 _MAX_BROKER_ID: Final = 2**31 - 1
 
 
@@ -101,9 +104,13 @@ class ClusterSecret:
     def __hash__(self) -> int:
         return hash(self._texts)
 
-    def client(self, broker_id: int, remedy: str) -> ScramClient:
-        """Return broker N's side of one exchange; ``remedy`` says what to check when it is refused."""
-        return ScramClient(MECHANISM, broker_user(broker_id), self._texts[0], remedy=remedy)
+    def client(self, broker_id: int, remedy: str, wire_version: int) -> ScramClient:
+        """Return broker N's side of one exchange; ``remedy`` says what to check when it is refused.
+
+        With its proof it says which version of the inner wire it has.
+        """
+        said = {_WIRE_VERSION: str(wire_version)}
+        return ScramClient(MECHANISM, broker_user(broker_id), self._texts[0], remedy=remedy, extensions=said)
 
     def server(self) -> ScramServer:
         """Return the side of one exchange to which a broker proves itself."""
@@ -115,6 +122,12 @@ class ClusterSecret:
         None when the exchange was begun with another object than this, which may not accept that secret.
         """
         return None if server.proved is None else self._fingerprints.get(server.proved)
+
+    @staticmethod
+    def wire_version_of(server: ScramServer) -> int | None:
+        """Return the version of the inner wire that the client of an exchange has said, None when it has said none."""
+        said = server.extensions.get(_WIRE_VERSION, "")
+        return int(said) if _VERSION_FORM.fullmatch(said) else None
 
     def accepts(self, fingerprint: bytes) -> bool:
         """Whether the secret that a fingerprint stands for is one of these."""

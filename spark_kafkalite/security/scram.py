@@ -23,8 +23,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
@@ -101,14 +102,18 @@ class ScramClient:
         is_token: bool = False,
         remedy: str = "check the user name and the password",
         nonce: str | None = None,
+        extensions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """``is_token`` says that user and password are a delegation token's id and HMAC; ``nonce`` is for tests."""
+        """``is_token`` says that user and password are a delegation token's id and HMAC; ``nonce`` is for tests.
+
+        ``extensions`` are said besides, and proved with the rest; who does not know them passes over them."""
         self.remedy = remedy
         self._hash_name = SCRAM_HASHES[mechanism]
         self._password = password.encode()
         self._nonce = nonce or secrets.token_urlsafe(24)
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={escaped},r={self._nonce}" + (",tokenauth=true" if is_token else "")
+        self._first_bare += "".join(f",{name}={value}" for name, value in extensions.items())
         self._signature: bytes | None = None
         self._is_over = False
 
@@ -177,6 +182,8 @@ class ScramServer:
         """``find`` returns the record of a user, or of a delegation token (True), None when there is none."""
         self.user = ""
         self.is_token = False
+        # What the client has said besides.
+        self.extensions: dict[str, str] = {}
         self.proved: ScramCredential | None = None
         self._mechanism = mechanism
         self._hash_name = SCRAM_HASHES[mechanism]
@@ -212,6 +219,8 @@ class ScramServer:
         self.user = _unescaped(first["user"])
         if first["authzid"] is not None and _unescaped(first["authzid"]) != self.user:
             raise SaslAuthenticationFailed("SCRAM: a client may act as nobody but its user")
+        said = (each.partition("=") for each in first["extensions"].split(",") if each)
+        self.extensions = {name: value for name, _, value in said}
         self.is_token = "tokenauth=true" in first["extensions"].lower().split(",")
         found = self._find(self.user, self.is_token)
         credential = found or decoy_credential(self._mechanism, self.user, self._decoy_secret)

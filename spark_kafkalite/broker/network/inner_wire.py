@@ -5,11 +5,14 @@ A broker that is a cluster by itself has neither: nobody can prove to it that he
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerIdentity
-from spark_kafkalite.errors import BrokerNotAvailable
+from spark_kafkalite.broker.network.wire_versions import WireVersions
+from spark_kafkalite.errors import BrokerNotAvailable, InnerWireUnsupported
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 
 
@@ -21,6 +24,7 @@ class InnerWire:
         self.listener_name = listener_name
         self.is_for_brokers_alone = is_for_brokers_alone
         self._broker_id = broker_id
+        self.versions = WireVersions(broker_id)
         # None until it is known, and in a broker that is a cluster by itself.
         self._secret: ClusterSecret | None = None
         self._on_change: list[Callable[[ClusterSecret], None]] = []
@@ -45,7 +49,14 @@ class InnerWire:
         """Who this broker is to others. Raises BrokerNotAvailable (8) when it has no secret."""
         if self._secret is None:
             raise BrokerNotAvailable("this broker has no cluster secret, and so no way to talk to another broker")
-        return PeerIdentity(self._broker_id, self._secret)
+        return PeerIdentity(self._broker_id, self._secret, self.versions)
+
+    def cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
+        """Say which brokers have come that this one does not speak to, also if it has no need to connect to them."""
+        for broker_id in (*change.new_brokers, *change.bounced_brokers):
+            if broker_id != self._broker_id:
+                with contextlib.suppress(InnerWireUnsupported):
+                    self.versions.check(broker_id, new.brokers[broker_id].inner_wire_version)
 
     def serves_brokers(self, listener: Listener) -> bool:
         """Whether brokers may prove themselves on a listener."""

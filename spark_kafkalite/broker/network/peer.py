@@ -28,7 +28,8 @@ from spark_kafkalite.broker.network.channel import Buffer, PlainChannel
 from spark_kafkalite.broker.network.listeners import address_text
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
-from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed
+from spark_kafkalite.broker.network.wire_versions import WireVersions
+from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed, UnsupportedVersion
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.slices import NextTurn, Slices
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -53,6 +54,7 @@ _MOST_ANSWER_BYTES: Final = 2**31 - 1
 _LARGE_BYTES: Final = 64 * 1024
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
+_MOST_REASON: Final = 500
 _REMEDY: Final = "all brokers of a cluster need the same secret (inter.broker.secret.file)"
 
 OnAnswer = Callable[[memoryview], None]
@@ -60,10 +62,11 @@ OnClosed = Callable[[KafkaliteError], None]
 
 
 class PeerIdentity(NamedTuple):
-    """Who this broker is to the others, and the secret by which it proves that."""
+    """Who this broker is to the others, the secret by which it proves that, and what it speaks."""
 
     broker_id: int
     secret: ClusterSecret
+    versions: WireVersions
 
 
 class PeerSettings(NamedTuple):
@@ -105,6 +108,7 @@ class PeerConnection:
         "_on_closed",
         "_opening",
         "_outbox",
+        "_peer_id",
         "_readiness",
         "_resume_scheduled",
         "_room",
@@ -127,6 +131,7 @@ class PeerConnection:
     ) -> None:
         """Begin to connect to broker ``peer_id``. ``on_closed`` is called once, never from inside a call to this
         object, and not after :meth:`close`. Raises BrokerUnreachable when there is no memory for one."""
+        self._peer_id = peer_id
         self.name = f"broker {peer_id} at {address_text(*address)}"
         self.closed = False
         self._loop = loop
@@ -275,13 +280,16 @@ class PeerConnection:
                 f"{self.name} does not authenticate brokers by {MECHANISM} on this listener: "
                 "inter.broker.listener.name must name the same listener at all brokers, and all need a secret",
             )
-        broker_id, secret = self._identity
-        exchange = secret.client(broker_id, _REMEDY)
+        broker_id, secret, versions = self._identity
+        exchange = secret.client(broker_id, _REMEDY, versions.version)
         said: bytes | None = exchange.first()
         while said is not None:
             answer = await self._ask(SaslAuthenticateRequest(auth_bytes=said), _AUTHENTICATE_VERSION)
             if answer.error_code:
                 why = answer.error_message or "no reason given"
+                if answer.error_code == UnsupportedVersion.code:
+                    why = f"{self.name} refuses {broker_user(broker_id)} for its version: {why[:_MOST_REASON]}"
+                    raise versions.refused_by(self._peer_id, why)
                 raise error_for(
                     answer.error_code, f"{self.name} refuses {broker_user(broker_id)}: {why[:200]!r}; {_REMEDY}"
                 )

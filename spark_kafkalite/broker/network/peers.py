@@ -52,13 +52,18 @@ class Peers:
         self._closed = False
 
     def connect(self, broker: BrokerInfo, on_closed: OnClosed) -> PeerConnection:
-        """Begin to connect to another broker; see :class:`PeerConnection`. Raises what :attr:`identity` raises."""
+        """Begin to connect to another broker; see :class:`PeerConnection`.
+
+        Raises what :attr:`identity` raises, and InnerWireUnsupported for a broker that this one does not speak to.
+        """
+        identity = self._identity()
+        identity.versions.check(broker.broker_id, broker.inner_wire_version)
         return PeerConnection(
             self._loop,
             self._slices,
             broker.broker_id,
             broker.inner_address,
-            self._identity(),
+            identity,
             self._settings,
             on_closed,
         )

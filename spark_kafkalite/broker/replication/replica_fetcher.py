@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.rules.following import Asked
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import InnerWireUnsupported, KafkaliteError
 from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import NotFinished, Slices, Work, run_slice
@@ -231,7 +231,9 @@ class LeaderFetcher:
         """Connect again after a while."""
         if self._closed or not self._followed:
             return
-        if not self._failures:
+        # Which version the other one has is told elsewhere, once; it stays so until it registers again.
+        is_foreign = isinstance(error, InnerWireUnsupported)
+        if not self._failures and not is_foreign:
             logger.warning(
                 "broker %d, from which %d partitions are copied, cannot be reached: %s; trying again",
                 self.leader_id,
@@ -239,7 +241,11 @@ class LeaderFetcher:
                 error,
             )
         self._disconnect()
-        backoff_s = min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 20), self._settings.backoff_s)
+        backoff_s = (
+            self._settings.backoff_s
+            if is_foreign
+            else min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 20), self._settings.backoff_s)
+        )
         self._failures += 1
         self._retry = self._loop.call_later(backoff_s, self._try_again)
 

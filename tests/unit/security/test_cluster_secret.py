@@ -18,7 +18,7 @@ OLD, NEW = "o" * 32, "n" * 32
 
 def prove(client_secret: ClusterSecret, server_secret: ClusterSecret, broker_id: int = 3) -> bytes | None:
     """Run an exchange, which both sides are content with; return what stands for the secret that was proved."""
-    client, server = client_secret.client(broker_id, "remedy"), server_secret.server()
+    client, server = client_secret.client(broker_id, "remedy", 3), server_secret.server()
     assert client.answer(server.answer(client.answer(server.answer(client.first())) or b"")) is None
     assert broker_of_user(server.user) == broker_id
     return server_secret.fingerprint_of(server)
@@ -87,7 +87,7 @@ def test_a_proof_lasts_as_long_as_its_secret_is_accepted() -> None:
 
 def test_no_text_shows_a_secret() -> None:
     secret = ClusterSecret((OLD, NEW))
-    shown = f"{secret!r} {secret} {secret.client(1, 'r')!r} {secret.server()!r} {vars(secret)['_accepted']!r}"
+    shown = f"{secret!r} {secret} {secret.client(1, 'r', 1)!r} {secret.server()!r} {vars(secret)['_accepted']!r}"
     assert OLD not in shown and NEW not in shown
 
 

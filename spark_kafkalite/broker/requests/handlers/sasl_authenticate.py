@@ -4,8 +4,9 @@ v0  plain
 v1  says how long the session lasts: 0, as long as the connection
 v2  flexible
 
-Only users ``broker-N`` exist. Whatever is wrong, the answer is SASL_AUTHENTICATION_FAILED (58) with one text, and the
-connection is closed afterwards; the log says more. See ``sasl_handshake``, which comes first.
+Only users ``broker-N`` exist. Who has proved to be a broker, and has a version of the inner wire that this one does not
+speak, is told so: UNSUPPORTED_VERSION (35). Whatever else is wrong, the answer is SASL_AUTHENTICATION_FAILED (58) with
+one text, and the log says more. The connection is closed afterwards. See ``sasl_handshake``, which comes first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed
+from spark_kafkalite.errors import (
+    IllegalSaslState,
+    InnerWireUnsupported,
+    SaslAuthenticationFailed,
+    UnsupportedVersion,
+)
+from spark_kafkalite.registry.znodes import FIRST_INNER_WIRE_VERSION
 from spark_kafkalite.security.cluster_secret import broker_of_user
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -55,6 +62,14 @@ def handle(context: BrokerContext, exchange: Exchange, message: SaslAuthenticate
         session.fail_handshake(exchange.connection.now_s())
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to prove itself")
         return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.code, error_message=_REFUSED)
+    version = secret.wire_version_of(scram)
+    try:
+        context.inner_wire.versions.check(broker_id, FIRST_INNER_WIRE_VERSION if version is None else version)
+    except InnerWireUnsupported as error:
+        # It has proved to be a broker: it may know why.
+        session.fail_handshake(exchange.connection.now_s())
+        context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "has another version of the inner wire")
+        return SaslAuthenticateResponse(error_code=UnsupportedVersion.code, error_message=str(error))
     session.prove_broker(broker_id, proof)
     exchange.connection.allow_large_requests()
     return SaslAuthenticateResponse(auth_bytes=said)

@@ -17,6 +17,7 @@ from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -82,9 +83,16 @@ class Door:
         return self.listener.host, self.listener.port
 
     def connect(
-        self, broker_id: int = 7, secret: str = SECRET, *, timeout_s: float = PATIENCE_S, port: int | None = None
+        self,
+        broker_id: int = 7,
+        secret: str = SECRET,
+        *,
+        timeout_s: float = PATIENCE_S,
+        port: int | None = None,
+        versions: WireVersions | None = None,
     ) -> Visitor:
-        return Visitor(self, broker_id, secret, timeout_s, self.listener.port if port is None else port)
+        at_port = self.listener.port if port is None else port
+        return Visitor(self, broker_id, secret, timeout_s, at_port, versions or WireVersions(broker_id))
 
 
 @contextlib.asynccontextmanager
@@ -103,14 +111,16 @@ async def door(*, for_brokers_alone: bool = False, **settings: object) -> AsyncI
 class Visitor:
     """A broker that connects, and remembers why its connection ended."""
 
-    def __init__(self, at: Door, broker_id: int, secret: str, timeout_s: float, port: int) -> None:
+    def __init__(
+        self, at: Door, broker_id: int, secret: str, timeout_s: float, port: int, versions: WireVersions
+    ) -> None:
         self.errors: list[KafkaliteError] = []
         self.connection = PeerConnection(
             at.loop,
             at.slices,
             1,
             ("127.0.0.1", port),
-            PeerIdentity(broker_id, ClusterSecret((secret,))),
+            PeerIdentity(broker_id, ClusterSecret((secret,)), versions),
             PeerSettings(timeout_s, -1),
             self.errors.append,
         )

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
+from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     IllegalSaslState,
@@ -239,7 +240,7 @@ async def speaker(one: Speaker) -> AsyncIterator[Speaker]:
 def visit(one: Speaker, timeout_s: float = PATIENCE_S) -> tuple[PeerConnection, list[KafkaliteError]]:
     loop, errors = asyncio.get_running_loop(), list[KafkaliteError]()
     slices = Slices(loop, SliceClock())
-    identity = PeerIdentity(7, ClusterSecret((SECRET,)))
+    identity = PeerIdentity(7, ClusterSecret((SECRET,)), WireVersions(7))
     settings = PeerSettings(timeout_s, 64 * 1024)
     return PeerConnection(loop, slices, 1, ("127.0.0.1", one.port), identity, settings, errors.append), errors
 
