@@ -93,6 +93,16 @@ class LeaderEpochs:
             self.unwritten = True
         return True
 
+    def replace(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Have exactly these entries, which ascend; ``write`` must follow."""
+        self.epochs.clear()
+        self._starts.clear()
+        for epoch, start in entries:
+            self.epochs.append(epoch)
+            self._starts.append(start)
+        self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+        self.unwritten = True
+
     def lacks_epoch_before(self, end_offset: int) -> bool:
         """Return whether the checkpoint may lack an epoch that wrote something below ``end_offset``.
 

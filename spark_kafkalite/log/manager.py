@@ -48,7 +48,7 @@ from spark_kafkalite.log.files.small_files import (
     CLEAN_SHUTDOWN_FILE,
     RUN_FILE,
 )
-from spark_kafkalite.log.loading.holes import marker_text
+from spark_kafkalite.log.loading.holes import StoppedLog, marker_text
 from spark_kafkalite.log.loading.loader import (
     FoundLog,
     Identities,
@@ -541,7 +541,8 @@ class LogManager:
             if disk.path in failed or self._unopened.in_directory(disk.path):
                 continue
             here = logs_by_directory[disk.path].values()
-            marker = marker_text({str(log.topic_partition): log.segments.sizes() for log in here})
+            stopped = {str(log.topic_partition): StoppedLog(log.segments.sizes(), log.last_record_epoch) for log in here}
+            marker = marker_text(stopped)
             try:
                 disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))
             except OSError as error:

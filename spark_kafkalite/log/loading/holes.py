@@ -8,7 +8,8 @@ What it goes by:
 
 * After a clean stop, the sizes of all segments, which the stop has left in the clean-shutdown marker beside Kafka's
   fields (``"segments":{"t-0":[[base offset, bytes],...]}``; Kafka looks at the name of the file only). So nothing is
-  read, and a hole is told of once.
+  read, and a hole is told of once. The marker also has the leader epoch of each log's last record
+  (``"epochs":{"t-0":3}``), for ``epoch_check``.
 * Where there are none (after a crash, or a stop of Apache Kafka) the end of each sealed segment is compared with the
   name of the next one. That says nothing of a log that has been compacted, whose gaps are meant. Where the log began
   the file of leader epochs says, and where it had come to two files that agree: a damaged one makes no hole.
@@ -32,6 +33,7 @@ from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
 
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 SegmentSizes = Mapping[int, int]
 
 _SEGMENTS: Final = "segments"
+_EPOCHS: Final = "epochs"
 # What a walk over a whole segment reads at once.
 READ_BYTES: Final = 1 << 20
 # How many holes of a log its line names.
@@ -74,21 +77,36 @@ def report(where: str, holes: Iterable[Hole]) -> None:
     )
 
 
-def marker_text(logs: Mapping[str, SegmentSizes]) -> bytes:
-    """Return what a clean stop leaves in the marker: Kafka's two fields, and the segments of each log."""
-    segments = {name: sorted(sizes.items()) for name, sizes in logs.items()}
-    return json.dumps({"version": 0, "brokerEpoch": -1, _SEGMENTS: segments}, separators=(",", ":")).encode()
+class StoppedLog(NamedTuple):
+    """What a clean stop says of one log: its segments, and the leader epoch of its last record (-1: not known)."""
+
+    segments: SegmentSizes
+    last_record_epoch: int = NO_LEADER_EPOCH
 
 
-def read_marker(data: bytes) -> dict[str, dict[int, int]]:
-    """Return the segments of each log that a marker names; none when it is not one of ours, or damaged."""
+def marker_text(logs: Mapping[str, StoppedLog]) -> bytes:
+    """Return what a clean stop leaves in the marker: Kafka's two fields, and what it says of each log."""
+    segments = {name: sorted(log.segments.items()) for name, log in logs.items()}
+    epochs = {name: log.last_record_epoch for name, log in logs.items() if log.last_record_epoch >= 0}
+    fields = {"version": 0, "brokerEpoch": -1, _SEGMENTS: segments, _EPOCHS: epochs}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_marker(data: bytes) -> dict[str, StoppedLog]:
+    """Return what a marker says of each log; nothing when it is not one of ours, or damaged."""
     try:
-        found = json.loads(data)[_SEGMENTS]
-        marked = {str(name): dict(sizes) for name, sizes in found.items()}
+        found = json.loads(data)
+        # A broker of an earlier version names no epochs.
+        epochs = dict(found.get(_EPOCHS, {}))
+        marked = {
+            str(name): StoppedLog(dict(sizes), epochs.get(name, NO_LEADER_EPOCH))
+            for name, sizes in found[_SEGMENTS].items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
-    numbers = (number for sizes in marked.values() for pair in sizes.items() for number in pair)
-    return marked if all(type(number) is int and 0 <= number <= MAX_INT64 for number in numbers) else {}
+    numbers = (number for log in marked.values() for pair in log.segments.items() for number in pair)
+    are_sound = all(type(number) is int and 0 <= number <= MAX_INT64 for number in numbers)
+    return marked if are_sound and all(type(log.last_record_epoch) is int for log in marked.values()) else {}
 
 
 class SoundEnd(NamedTuple):

@@ -33,9 +33,9 @@ from spark_kafkalite.log.files.small_files import (
     read_small,
     read_topic_id,
 )
-from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, read_marker, report
+from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, StoppedLog, read_marker, report
 from spark_kafkalite.log.loading.recovery import LastRun
-from spark_kafkalite.model import TopicPartition, topic_name_problem
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     keys = {entry.name: key for entry in entries if (key := topic_partition_of(entry.name)) is not None}
     # A symbolic link in the place of a log's directory is not followed, and not passed over either.
     directories = {entry.name for entry in entries if entry.kind in (Kind.DIRECTORY, Kind.LINK)}
-    stopped_with: Mapping[str, SegmentSizes] = {}
+    stopped_with: Mapping[str, StoppedLog] = {}
     marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
     if marked:
         try:
@@ -103,22 +103,19 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
     cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
     high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
-    found = [
-        FoundLog(
-            key,
-            log_dir,
-            name,
-            LastRun(
-                clean,
-                recovery_points.get(key, 0),
-                start_offsets.get(key, 0),
-                cleaned.get(key, 0),
-                high_watermarks.get(key, 0),
-                stopped_with.get(name),
-            ),
+    found = []
+    for name, key in keys.items():
+        stopped = stopped_with.get(name)
+        last_run = LastRun(
+            clean,
+            recovery_points.get(key, 0),
+            start_offsets.get(key, 0),
+            cleaned.get(key, 0),
+            high_watermarks.get(key, 0),
+            None if stopped is None else stopped.segments,
+            NO_LEADER_EPOCH if stopped is None else stopped.last_record_epoch,
         )
-        for name, key in keys.items()
-    ]
+        found.append(FoundLog(key, log_dir, name, last_run))
     # A name that was taken out of use may still be in the checkpoints.
     out_of_use = {name.rpartition(".")[0] for name in directories if name.endswith(_OUT_OF_USE_SUFFIXES)}
     # Of a log that is gone with its directory every file may say how far it had come.
@@ -126,8 +123,8 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
         recovery_points,
         high_watermarks,
         {
-            key: _known_end(sizes)
-            for name, sizes in stopped_with.items()
+            key: _known_end(log.segments)
+            for name, log in stopped_with.items()
             if (key := topic_partition_of(name)) is not None
         },
     ]

@@ -22,11 +22,11 @@ Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch li
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.epochs import LeaderEpochs
+from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.log_files import (
     LogFiles,
@@ -37,6 +37,7 @@ from spark_kafkalite.log.files.log_files import (
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
+from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
@@ -49,6 +50,7 @@ from spark_kafkalite.log.segments.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import NO_LEADER_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class LastRun(NamedTuple):
     """What the last run of a broker has said of a log, in the files of the log directory; 0 where it says nothing.
 
     ``clean``: it was stopped in order. ``stopped_with``: the segments that it has left then, None when nobody knows.
+    ``last_record_epoch``: the leader epoch of the last record then, -1 when nobody knows.
     """
 
     clean: bool
@@ -94,6 +97,7 @@ class LastRun(NamedTuple):
     cleaned_until_offset: int = 0
     high_watermark: int = 0
     stopped_with: SegmentSizes | None = None
+    last_record_epoch: int = NO_LEADER_EPOCH
 
 
 def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastRun, *, sync: bool = True) -> LoadedLog:
@@ -153,6 +157,7 @@ class _Loader:
         self._sync = sync
         self._on_bytes = host.on_bytes
         self._stopped_with = last_run.stopped_with if last_run.clean else None
+        self._last_record_epoch = last_run.last_record_epoch if last_run.clean else NO_LEADER_EPOCH
         self._producer_limits = host.producer_limits
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
@@ -266,6 +271,15 @@ class _Loader:
         # The file may be older than the log start.
         self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
 
+    def _complete_epochs(self, segments: Iterable[Segment]) -> None:
+        """Have the epochs that the batches of these segments have; the file may be an older one."""
+        before = self._epochs.entries
+        self._epochs.replace(completed(before, epoch_runs(segments)))
+        logger.warning(
+            "%s: %s does not fit the log: it has the (leader epoch, start offset) pairs %s; the batches of the log give %s",
+            self._directory.rpartition("/")[2], LEADER_EPOCH_FILE, before, self._epochs.entries,
+        )  # fmt: skip
+
     def _first_to_scan(self) -> int:
         """Return the number of the first segment that must be scanned; how many there are when none must."""
         bases = self._bases
@@ -297,13 +311,16 @@ class _Loader:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
-        if bases[-1] < self._recovery_point == max(found.snapshots, default=-1) and active.size_bytes:
+        is_end_known = bases[-1] < self._recovery_point == max(found.snapshots, default=-1)
+        if is_end_known and active.size_bytes and self._last_record_epoch >= 0:
             # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
             # end is known, and indexes need not be read before somebody appends or asks for times.
             end = active.unread_until_offset = self._recovery_point
         else:
             last = active.load_tail()
             end = last.next_offset if last else active.base_offset
+            if last is not None and self._last_record_epoch < 0:
+                self._last_record_epoch = last.partition_leader_epoch
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
         producers = load_newest_snapshot(fs, self._directory, found.snapshots, end, self._producer_limits)
         scan = self._scan(producers, 0)
@@ -311,6 +328,9 @@ class _Loader:
             scan.replay(segments, producers.map_end_offset)
         if self._epochs_lost:
             scan.replay(segments, segments.first.base_offset)
+            self._epochs.write()
+        elif 0 <= self._last_record_epoch <= MAX_LEADER_EPOCH and self._last_record_epoch != self._epochs.epoch_at(end - 1):
+            self._complete_epochs([*segments])
             self._epochs.write()
         # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.
         self._epochs.truncate_from_end(end + 1, write=False)
@@ -328,6 +348,10 @@ class _Loader:
         first_base = bases[first_unsound]
         sealed = [self._sealed(base) for base in bases[:first_unsound]]
         known_epochs = self._epochs.entries
+        if sealed and not self._epochs_lost:
+            unsound = Segment(self._files, self._directory, first_base, self._found.logs[first_base])
+            if heads_differ(self._epochs, [*sealed, unsound]):
+                self._complete_epochs(sealed)
         producers = load_newest_snapshot(
             fs,
             self._directory,

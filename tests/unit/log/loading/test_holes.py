@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import replace_file, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
-from spark_kafkalite.log.loading.holes import marker_text, read_marker
+from spark_kafkalite.log.loading.holes import StoppedLog, marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
@@ -555,9 +555,14 @@ def test_producers_are_known_behind_a_hole(start: Callable[..., LogManager], fs:
 
 
 def test_marker_names_the_segments_beside_kafka_s_fields() -> None:
-    text = marker_text({"t-0": {0: 10, 7: 20}, "u-1": {}})
+    logs = {"t-0": StoppedLog({0: 10, 7: 20}, 3), "u-1": StoppedLog({})}
+    text = marker_text(logs)
     assert text.startswith(b'{"version":0,"brokerEpoch":-1,')
-    assert read_marker(text) == {"t-0": {0: 10, 7: 20}, "u-1": {}}
+    assert read_marker(text) == logs
+
+
+def test_marker_of_a_broker_that_named_no_epochs_names_the_segments() -> None:
+    assert read_marker(b'{"version":0,"segments":{"t-0":[[0,10]]}}') == {"t-0": StoppedLog({0: 10})}
 
 
 @pytest.mark.parametrize(
