@@ -382,6 +382,14 @@ class PartitionLog:
         except OSError as error:
             raise self.local.write_error("write the leader epochs of", error) from error
 
+    def write_epochs(self) -> None:
+        """Write the file of leader epochs; the next flush syncs it. KafkaStorageError (56) when that fails."""
+        try:
+            self.disk.persist(lambda: self.epochs.write(sync=False))
+        except OSError as error:
+            raise self.local.write_error("write the leader epochs of", error) from error
+        self.local.unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
+
     def start_flush(self) -> FlushJob | None:
         """Return what to sync; see ``LocalLog.start_flush``. Epochs that are in memory only are written first."""
         error: OSError | None = None
@@ -487,6 +495,18 @@ class PartitionLog:
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``leader_epoch``, its end offset); (-1, -1) when unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def ends_epoch(self, leader_epoch: int, end_offset: int) -> bool:
+        """Return whether the batches on both sides of ``end_offset`` say that ``leader_epoch``, or the largest one below
+        it, ends there. One header each is read; raises NeedsThread, CorruptMessage (2)."""
+        for offset in (end_offset - 1, end_offset):
+            if self.log_start_offset <= offset < self.log_end_offset:
+                found = self.segments.floor(offset).find(offset)
+                if found is not None and found.header.base_offset <= offset:
+                    is_behind = found.header.partition_leader_epoch > leader_epoch
+                    if is_behind != (offset == end_offset):
+                        return False
+        return True
 
     # Ends -----------------------------------------------------------------------------------------------------------
 

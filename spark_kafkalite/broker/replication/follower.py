@@ -26,14 +26,19 @@ from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLead
 from spark_kafkalite.broker.replication.rules.following import (
     Append,
     Asked,
+    CheckEpochs,
+    Contested,
     Following,
     LeaderAnswer,
+    OwnState,
     Refused,
     StartAnew,
+    Stopped,
     Truncate,
 )
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, NotLeaderOrFollower
 from spark_kafkalite.log.copying import copy_in_turns
+from spark_kafkalite.log.epoch_completion import epoch_completion
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
@@ -46,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 # A leader that has not heard yet that it leads is no news; one that has not after so many tries is.
 _FAILURES_TO_TELL = 5
+# Of itself a follower is asked only where its log is to be cut.
+_UNASKED = OwnState()
 
 
 class FollowerServices(Protocol):
@@ -53,6 +60,7 @@ class FollowerServices(Protocol):
 
     io: IoThreads
     follower_backoff_s: float
+    is_member: Callable[[TopicPartition], bool]
 
 
 class NoLeader:
@@ -195,7 +203,10 @@ class Follower:
             bool(fetched.records),
             fetched.diverging_epoch,
         )
-        effect = self._rules.answered(asked, answer, self.log, now_s)
+        own = _UNASKED
+        if fetched.diverging_epoch is not None or fetched.error_code:
+            own = OwnState(self._bounds.high_watermark, self._services.is_member(self.topic_partition))
+        effect = self._rules.answered(asked, answer, self.log, now_s, own)
         match effect:
             case Append():
                 yield from self._append(fetched.records, now_s)
@@ -203,6 +214,23 @@ class Follower:
                 self._cut(truncation_to(self.log, offset), offset)
             case StartAnew(offset):
                 self._cut(full_truncation(self.log, offset), offset)
+            case CheckEpochs():
+                self._run(epoch_completion(self.log))
+            case Contested(offset):
+                self._tell(
+                    f"broker {self.leader_id}, leader of epoch {self.epoch}, would have it cut back to offset {offset}, "
+                    f"below its high watermark {own.high_watermark}, though it is in sync; it keeps its records and asks "
+                    "the leader to compare its log with its leader epochs"
+                )
+            case Stopped(offset):
+                logger.error(
+                    "%s: broker %d, leader of epoch %d, would have it cut back below its high watermark %d once more, to "
+                    "offset %d; it keeps its %d offsets and copies nothing until the next leader epoch: compare the logs "
+                    "of both brokers with kafkalite dump-log, then have another replica elected, or remove the directory "
+                    "of the log that is wrong while its broker is stopped",
+                    self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
+                    self.log.log_end_offset - self.log.log_start_offset,
+                )  # fmt: skip
             case Refused(code, problem):
                 self._refused(code, problem)
         self._follow_bounds()

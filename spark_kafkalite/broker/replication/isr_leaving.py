@@ -55,6 +55,7 @@ class _Why(Enum):
     STOP = "stop"
     FAILED = "failed"
     FULL = "full"
+    LACKING = "lacking"
 
 
 class IsrLeaving:
@@ -83,6 +84,8 @@ class IsrLeaving:
         # Whose disk has refused records, and until when those are led on that have been given back for that.
         self._full: dict[Partition, None] = {}
         self._led_on_until_s: dict[TopicPartition, float] = {}
+        # Whose log lacks committed records that other members have.
+        self._lacking: dict[Partition, None] = {}
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -123,6 +126,13 @@ class IsrLeaving:
         # Who is told of the refusal is answered first.
         self._loop.call_soon(self._begin_leaving)
 
+    def partition_lacking(self, topic_partition: TopicPartition) -> None:
+        """Leave a partition, whose log lacks committed records, to the members of its ISR that have them."""
+        partition = self._replicas.find(topic_partition)
+        if partition is not None:
+            self._lacking[partition] = None
+            self._loop.call_soon(self._begin_leaving)
+
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
@@ -133,19 +143,25 @@ class IsrLeaving:
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        if (self._failed or self._full or self._lost) and self._leaving is None and not self._stopped:
+        if (self._failed or self._full or self._lost or self._lacking) and self._leaving is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
             full, self._full = self._full, {}
+            lacking, self._lacking = self._lacking, {}
             lost, self._lost = self._lost, {}
-            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost))
+            self._leaving = self._loop.create_task(self._leave_these(failed, full, lacking, lost))
             self._leaving.add_done_callback(self._left)
 
     async def _leave_these(
-        self, failed: Iterable[Partition], full: Iterable[Partition], lost: Mapping[TopicPartition, bytes]
+        self,
+        failed: Iterable[Partition],
+        full: Iterable[Partition],
+        lacking: Iterable[Partition],
+        lost: Mapping[TopicPartition, bytes],
     ) -> None:
         await self._leave_all(failed, _Why.FAILED)
         await self._leave_all(full, _Why.FULL)
+        await self._leave_all(lacking, _Why.LACKING)
         await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
 
     def _left(self, task: asyncio.Task[None]) -> None:
@@ -154,7 +170,7 @@ class IsrLeaving:
             logger.critical(
                 "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
             )
-        if self._lost or self._full:
+        if self._lost or self._full or self._lacking:
             self._begin_leaving()
 
     # A stop ---------------------------------------------------------------------------------------------------------
@@ -267,7 +283,7 @@ class IsrLeaving:
 
         in_this_session = why is not _Why.FAILED
         await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=in_this_session)
-        if why is _Why.FULL:
+        if why in (_Why.FULL, _Why.LACKING):
             # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
             self._replicas.take_up(partition.topic_partition)
 

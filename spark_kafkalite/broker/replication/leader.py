@@ -29,6 +29,7 @@ from spark_kafkalite.broker.replication.append_queue import (
     recompression_of,
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
+from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
@@ -77,6 +78,7 @@ class LeaderServices(Protocol):
     isr_changes: IsrLooks
     high_watermark_requires_min_insync: bool
     on_follower_log_start: Callable[[], None]
+    on_lacking: Callable[[TopicPartition], None]
 
 
 class Leader(Appender):
@@ -86,6 +88,7 @@ class Leader(Appender):
         "_bounds",
         "_flusher",
         "_commits_at_append",
+        "_contest",
         "_follower_starts",
         "_flushes_each",
         "_has_followers",
@@ -138,6 +141,7 @@ class Leader(Appender):
         self._services = services
         self._on_refused = on_refused
         self._queue = AppendQueue(self, services.io)
+        self._contest = Contest(log, services.io, services.on_lacking)
         # Where followers' logs start, as far as they have said so under this epoch.
         self._follower_starts: dict[int, int] = {}
         # What follows from ``in_sync``, and is asked at every append.
@@ -448,6 +452,15 @@ class Leader(Appender):
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None
+
+    def check_divergence(
+        self, replica_id: int, incarnation: Incarnation, high_watermark: int, diverging: tuple[int, int]
+    ) -> None:
+        """Raise OffsetNotAvailable (78) while it is not sure that the logs part there, or where an in-sync follower
+        contests it: it would be cut below ``high_watermark`` (-1: it does not). See ``contest``."""
+        self._contest.check(diverging)
+        if high_watermark >= 0 and self.in_sync.is_member(replica_id, incarnation):
+            raise self._contest.refusal(replica_id, high_watermark, diverging)
 
     def end_offset_for(self, replica_id: int) -> int:
         """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""

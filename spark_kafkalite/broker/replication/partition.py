@@ -50,12 +50,14 @@ class PartitionServices:
         "high_watermark_requires_min_insync",
         "follower_backoff_s",
         "io",
+        "is_member",
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
         "on_offline",
         "on_follower_log_start",
         "on_full",
+        "on_lacking",
         "on_following",
         "on_leader_log_start",
         "on_log_lost",
@@ -84,6 +86,10 @@ class PartitionServices:
         self.live_brokers: LiveBrokers = dict
         self.isr_changes: IsrLooks = _NoIsrLooks()
         self.high_watermark_requires_min_insync = True
+        # Whether the registry has this run of the broker as a member of a partition's ISR.
+        self.is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
+        # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
+        self.on_lacking: Callable[[TopicPartition], None] = lambda topic_partition: None
         # Told when a partition's disk has failed, so that nobody waits for it.
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.

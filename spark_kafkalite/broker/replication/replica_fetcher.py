@@ -344,6 +344,7 @@ class LeaderFetcher:
             follower.epoch,
             asked.last_fetched_epoch,
             asked.log_start_offset,
+            asked.high_watermark,
         )
 
     def _wait_for(self, key: Key, followed: _Followed, now_s: float) -> None:

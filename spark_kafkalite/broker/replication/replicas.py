@@ -82,6 +82,7 @@ class Replicas:
         services.on_follower_log_start = self._changed
         services.live_brokers = lambda: view.state.brokers
         services.on_settled = self._settled
+        services.is_member = self._is_member
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,10 @@ class Replicas:
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a hosted partition, None when there is none."""
         return self._partitions.get(topic_partition)
+
+    def _is_member(self, topic_partition: TopicPartition) -> bool:
+        state, me = self._view.state.partition(topic_partition), self._me
+        return state is not None and me is not None and state.is_member(me)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())

@@ -360,6 +360,9 @@ class Reading:
         starts_inside = asked.fetch_offset >= leader.log.log_start_offset
         if not is_compared and asked.last_fetched_epoch >= 0 and starts_inside:
             diverging = leader.divergence(asked.last_fetched_epoch, asked.fetch_offset)
+            if diverging is not None:
+                incarnation = Incarnation(self._fetching.request.replica_epoch)
+                leader.check_divergence(replica_id, incarnation, asked.high_watermark, diverging)
         records: FileRange | bytes = b""
         if diverging is not None:
             self.is_enough = True

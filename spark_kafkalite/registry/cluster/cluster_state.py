@@ -193,6 +193,12 @@ class PartitionState:
         """Whether the state node exists; without it the partition has been planned but never led."""
         return self.version >= 0
 
+    def is_member(self, broker: BrokerInfo) -> bool:
+        """Whether this run of the broker is in sync, by the state: it has the log of the member that the state names
+        (rules R11, R12)."""
+        named = self.incarnations.get(broker.broker_id, UNKNOWN_INCARNATION)
+        return broker.broker_id in self.isr and broker.has_log_of(named)
+
     def is_led_by(self, broker: BrokerInfo) -> bool:
         """Whether this run of the broker leads: the state names it, and whatever the incarnation that the state means
         had written is in its logs (rules R1, R11, R12).

@@ -45,6 +45,7 @@ _REPLICA_STATE: Final = 15
 
 _I: Final = struct.Struct(">i")
 _II: Final = struct.Struct(">ii")
+_Q: Final = struct.Struct(">q")
 _FETCH_HEAD: Final = struct.Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
 _FETCH_HEAD_15: Final = struct.Struct(">iiib")  # ... without the replica id, which is in a tagged field
 _REPLICA: Final = struct.Struct(">iq")  # replica id and its epoch
@@ -58,6 +59,7 @@ _FETCH_PARTITION_12: Final = struct.Struct(">iiqiqi")  # ... with the last fetch
 _ONE: Final = struct.Struct(">iiibiiB16sBiiqiqi5B")
 _ONE_AND_ITS_REPLICA: Final = struct.Struct(f"{_ONE.format}BBiqB")  # ... with the tagged field of the replica
 _COUNT_OF_ONE: Final = 2
+_HIGH_WATERMARK_TAG: Final = 1
 _REPLICA_TAG_BYTES: Final = _REPLICA.size + 1
 
 
@@ -70,7 +72,11 @@ def _fetch_partition_struct(version: int) -> struct.Struct:
 
 
 class FetchPartition(NamedTuple):
-    """Where to read one partition in a Fetch request, -1 for what the version does not say."""
+    """Where to read one partition in a Fetch request, -1 for what the version does not say.
+
+    ``high_watermark`` is the follower's, where it says it: a tagged field, which Apache Kafka has since version 18
+    (KIP-1166). Between our brokers it is in earlier versions, too; others pass it over.
+    """
 
     partition: int
     fetch_offset: int
@@ -78,6 +84,7 @@ class FetchPartition(NamedTuple):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    high_watermark: int = -1
 
 
 class FetchRequest(NamedTuple):
@@ -193,11 +200,13 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
             position += fixed.size
             if version >= 12:
                 partition, epoch, offset, last_epoch, log_start, limit = values
-                partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start))
+                high_watermark = -1
                 if view[position]:
+                    high_watermark = _high_watermark(view, position)
                     position, room = skip_tags_of_request(view, position, room, "Fetch request")
                 else:
                     position += 1
+                partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start, high_watermark))
             elif version >= 9:
                 partition, epoch, offset, log_start, limit = values
                 partitions.append(FetchPartition(partition, offset, limit, epoch, -1, log_start))
@@ -238,6 +247,21 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
         cluster_id,
         replica_epoch,
     )
+
+
+def _high_watermark(view: memoryview, position: int) -> int:
+    """Return the high watermark among the tagged fields of a partition, -1 when they have none; its tag is the second
+    of all, so that it is one of the first two."""
+    count, position = tag_count(view, position)
+    for _ in range(min(count, _HIGH_WATERMARK_TAG + 1)):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag == _HIGH_WATERMARK_TAG:
+            if stop - position != _Q.size:
+                bad_tag_size("high_watermark", stop - position, _Q.size)
+            high_watermark: int = _Q.unpack_from(view, position)[0]
+            return high_watermark
+        position = stop
+    return -1
 
 
 def _parse_forgotten(
@@ -310,10 +334,13 @@ def pack_fetch_body(version: int, request: FetchRequest) -> bytes:
     for topic, partitions in request.topics:
         put_topic(out, topic)
         layout.put_count(out, len(partitions))
-        for partition, offset, limit, epoch, last_epoch, log_start in partitions:
+        for partition, offset, limit, epoch, last_epoch, log_start, high_watermark in partitions:
             if version >= 12:
                 out += _FETCH_PARTITION_12.pack(partition, epoch, offset, last_epoch, log_start, limit)
-                out.append(0)
+                if high_watermark < 0:
+                    out.append(0)
+                else:
+                    out += b"\x01\x01\x08" + _Q.pack(high_watermark)  # one tagged field: tag 1, 8 bytes
             elif version >= 9:
                 out += _FETCH_PARTITION_9.pack(partition, epoch, offset, log_start, limit)
             elif version >= 5:
@@ -342,7 +369,9 @@ def _pack_one(request: FetchRequest) -> bytes | None:
     topic, (asked,) = request.topics[0]
     if request.forgotten_topics or request.rack_id or request.cluster_id is not None or not is_topic_id(topic):
         return None
-    partition, offset, limit, epoch, last_epoch, log_start = asked
+    partition, offset, limit, epoch, last_epoch, log_start, high_watermark = asked
+    if high_watermark >= 0:
+        return None
     values = (
         request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level,
         request.session_id, request.session_epoch,

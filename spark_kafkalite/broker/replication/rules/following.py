@@ -13,6 +13,14 @@ Then, and not before, it goes by the leader's high watermark: what it cut may li
 - Only while nothing else works on the log is anything asked: not while an append or a truncation is under way, nor,
   where acknowledgement means flushed (D8 in the design), while anything is unflushed.
 
+- A member of the ISR has all that is committed, and so has its leader. Where it would have to cut below its own high
+  watermark, or the leader's, something is wrong, with the file of leader epochs of one of the two, or with the leader's log. It first
+  compares its own file with its batches. Then it cuts nothing: it says its high watermark with what it asks (KIP-1166
+  has the field), and waits for the leader to find out (``contest``).
+- A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
+  leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
+  leader would have it cut off, for ever, what the leader itself has sent: it stops until the next epoch.
+
 An answer may come when the log is not any more what it was asked with: leaders answer two requests in a row. Records
 count only if they come after the log's present end; an answer to what was asked before a truncation does not count.
 
@@ -56,12 +64,23 @@ class FollowedLog(Protocol):
 
 
 class Asked(NamedTuple):
-    """What a follower's fetch says of one partition. ``cut_count``: how often the log had been cut back by then."""
+    """What a follower's fetch says of one partition. ``cut_count``: how often the log had been cut back by then.
+
+    ``high_watermark`` is -1 but where the follower contests that its log is to be cut below it.
+    """
 
     fetch_offset: int
     last_fetched_epoch: int
     log_start_offset: int
     cut_count: int = 0
+    high_watermark: int = -1
+
+
+class OwnState(NamedTuple):
+    """What a follower knows of itself besides its log: its high watermark, and whether it is a member of the ISR."""
+
+    high_watermark: int = 0
+    is_member: bool = False
 
 
 class LeaderAnswer(NamedTuple):
@@ -99,6 +118,25 @@ class StartAnew:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckEpochs:
+    """Compare the own leader epochs with the batches, and complete them; then call :meth:`Following.cut`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contested:
+    """The log is not cut back to ``offset``, because committed records are behind it; the leader is to find out."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Nothing is asked any more in this epoch: the log would be cut back to ``offset`` once more."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The leader does not serve this partition at present, or its answer is nonsense: ``problem``, or the error."""
 
@@ -106,7 +144,7 @@ class Refused:
     problem: str = ""
 
 
-Effect = Append | Truncate | StartAnew | Refused
+Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | Stopped | Refused
 _APPEND: Final = Append()
 
 
@@ -114,12 +152,17 @@ class Following:
     """One partition, followed under one leader epoch. The log is the caller's and given to each question."""
 
     __slots__ = (
+        "_claimed_high_watermark",
         "_cut_count",
         "_failures",
+        "_has_checked_epochs",
+        "_has_cut_committed",
+        "_has_fitted_since",
         "_is_aligned",
         "_longest_backoff_s",
         "_ready_at_s",
         "is_busy",
+        "is_stopped",
         "leader_high_watermark",
         "leader_log_start_offset",
     )
@@ -135,6 +178,13 @@ class Following:
         self._failures = 0
         self._ready_at_s = 0.0
         self._cut_count = 0
+        # Whether nothing is asked any more in this epoch.
+        self.is_stopped = False
+        # What is said to a leader whose answer would have this log cut below it; -1: nothing.
+        self._claimed_high_watermark = -1
+        self._has_checked_epochs = False
+        # Whether this log has been cut below its high watermark in this epoch, and has fitted the leader's since.
+        self._has_cut_committed = self._has_fitted_since = False
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
@@ -143,9 +193,17 @@ class Following:
 
         ``flushed_only``: what is not flushed may not be acknowledged.
         """
-        if self.is_busy or now_s < self._ready_at_s or (flushed_only and log.recovery_point < log.log_end_offset):
+        if self.is_busy or self.is_stopped or now_s < self._ready_at_s:
             return None
-        return Asked(log.log_end_offset, log.last_record_epoch, log.log_start_offset, self._cut_count)
+        if flushed_only and log.recovery_point < log.log_end_offset:
+            return None
+        return Asked(
+            log.log_end_offset,
+            log.last_record_epoch,
+            log.log_start_offset,
+            self._cut_count,
+            self._claimed_high_watermark,
+        )
 
     @property
     def failures(self) -> int:
@@ -159,10 +217,12 @@ class Following:
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    def answered(self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float) -> Effect | None:
+    def answered(
+        self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float, own: OwnState = OwnState()
+    ) -> Effect | None:
         """Return what an answer asks for; bounds follow from :meth:`high_watermark` and :meth:`log_start` afterwards.
 
-        After Append, Truncate and StartAnew nothing is asked until the caller has said how it went.
+        After Append, Truncate, StartAnew and CheckEpochs nothing is asked until the caller has said how it went.
         """
         # They only grow under one leader epoch, so old answers count as well.
         self.leader_high_watermark = max(self.leader_high_watermark, answer.high_watermark)
@@ -170,14 +230,13 @@ class Following:
         if self.is_busy or asked.cut_count != self._cut_count:
             return None
         if answer.error_code == _OFFSET_OUT_OF_RANGE:
-            return self._out_of_range(asked, answer, log, now_s)
+            return self._out_of_range(asked, answer, log, now_s, own)
         if answer.error_code != _NO_ERROR:
             self.failed(now_s)
             return Refused(answer.error_code)
         if answer.diverging is not None:
-            return self._diverged(asked, answer.diverging, log, now_s)
-        self._failures = 0
-        self._is_aligned = True
+            return self._diverged(asked, answer.diverging, log, now_s, own)
+        self._fits()
         if answer.has_records and asked.fetch_offset == log.log_end_offset:
             self.is_busy = True
             return _APPEND
@@ -186,10 +245,17 @@ class Following:
     def has_no_news(self, asked: Asked) -> None:
         """Take up that the leader has answered a request that asked this and has had nothing to say of it."""
         if not self.is_busy and asked.cut_count == self._cut_count:
-            self._failures = 0
-            self._is_aligned = True
+            self._fits()
 
-    def _diverged(self, asked: Asked, diverging: tuple[int, int], log: FollowedLog, now_s: float) -> Effect | None:
+    def _fits(self) -> None:
+        self._failures = 0
+        self._is_aligned = True
+        self._has_fitted_since = self._has_cut_committed
+        self._claimed_high_watermark = -1
+
+    def _diverged(
+        self, asked: Asked, diverging: tuple[int, int], log: FollowedLog, now_s: float, own: OwnState
+    ) -> Effect | None:
         if asked.fetch_offset != log.log_end_offset:
             # Of a log that has grown since; it is asked again.
             return None
@@ -204,10 +270,33 @@ class Following:
                 f"{asked.last_fetched_epoch}, at the end {end_offset} of epoch {epoch}, which is not behind it"
             )
             return Refused(_NO_ERROR, problem)
+        committed = max(own.high_watermark, self.leader_high_watermark) if own.is_member else own.high_watermark
+        kept = self._keeps_committed(offset, now_s, own.is_member, committed) if offset < committed else None
+        if kept is not None:
+            return kept
         self.is_busy = True
         return Truncate(offset, is_below_start=offset < log.log_start_offset)
 
-    def _out_of_range(self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float) -> Effect | None:
+    def _keeps_committed(self, offset: int, now_s: float, is_member: bool, committed: int) -> Effect | None:
+        """Return what is done in the place of a cut to ``offset``, below what is ``committed``; None to cut all the
+        same."""
+        if not self._has_checked_epochs:
+            self._has_checked_epochs = True
+            self.is_busy = True
+            return CheckEpochs()
+        if is_member:
+            self._claimed_high_watermark = committed
+            self.failed(now_s)
+            return Contested(offset)
+        if self._has_fitted_since:
+            self.is_stopped = True
+            return Stopped(offset)
+        self._has_cut_committed = True
+        return None
+
+    def _out_of_range(
+        self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float, own: OwnState
+    ) -> Effect | None:
         if asked.fetch_offset != log.log_end_offset:
             return None
         self._is_aligned = False
@@ -216,6 +305,13 @@ class Following:
         if leader_start < 0 or (leader_start <= log.log_end_offset and asked.last_fetched_epoch >= 0):
             self.failed(now_s)
             return Refused(_OFFSET_OUT_OF_RANGE)
+        if own.is_member and leader_start > log.log_end_offset > log.log_start_offset:
+            self.failed(now_s)
+            problem = (
+                f"its log begins at {leader_start}, behind all that this in-sync replica has, which ends at "
+                f"{log.log_end_offset}"
+            )
+            return Refused(_NO_ERROR, problem)
         self.is_busy = True
         return StartAnew(leader_start)
 

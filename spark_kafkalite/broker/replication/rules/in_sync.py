@@ -255,7 +255,7 @@ class InSyncReplicas:
 
     def _follow(self, broker: int, follower: _Progress) -> None:
         former = self._followers.get(broker)
-        if former is not None and self._is_member(broker, follower.incarnation):
+        if former is not None and self.is_member(broker, follower.incarnation):
             follower.caught_up_s = max(follower.caught_up_s, former.caught_up_s)
         self._followers[broker] = follower
         self._unregistered.pop(broker, None)
@@ -268,7 +268,7 @@ class InSyncReplicas:
             if info is not None and info.incarnation == follower.incarnation:
                 self._follow(broker, follower)
 
-    def _is_member(self, broker: int, incarnation: Incarnation) -> bool:
+    def is_member(self, broker: int, incarnation: Incarnation) -> bool:
         """Whether this incarnation has the log of the one that the confirmed ISR names (R11, R12)."""
         member = self.state.incarnations.get(BrokerId(broker), UNKNOWN_INCARNATION)
         if broker not in self.state.isr or UNKNOWN_INCARNATION in (member, incarnation):
@@ -347,7 +347,7 @@ class InSyncReplicas:
         for broker in self.state.isr:
             if broker != self._me:
                 follower = self._followers.get(broker, _UNHEARD)
-                counted[broker] = follower if self._is_member(broker, follower.incarnation) else _UNHEARD
+                counted[broker] = follower if self.is_member(broker, follower.incarnation) else _UNHEARD
         if self.change is not None:
             after = self.change.after
             for broker in after.isr:

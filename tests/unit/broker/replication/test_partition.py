@@ -548,7 +548,7 @@ class TestQueue:
         if damaged:
             index.pwrite(b"\x00\x00\x00\x07" * (index.size() // 4), 0)
         host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
-        last_run = LastRun(clean=True, recovery_point=200)
+        last_run = LastRun(clean=True, recovery_point=200, last_record_epoch=0)
         log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, last_run)
         assert log.segments.active.unread_until_offset == 200
         partition = Partition(TP, b"i" * 16, log, harness.services, 200)

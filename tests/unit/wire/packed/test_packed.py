@@ -40,7 +40,7 @@ PRODUCED = by_topic(
         st.none() | st.tuples(st.integers(0, 100), int32),
     )
 )
-FETCH_PARTITIONS = st.builds(packed.FetchPartition, int32, int64, int32, int32, int32, int64)
+FETCH_PARTITIONS = st.builds(packed.FetchPartition, int32, int64, int32, int32, int32, int64, st.just(-1))
 FETCH_REQUESTS = st.builds(
     packed.FetchRequest,
     by_topic(FETCH_PARTITIONS),
@@ -179,6 +179,13 @@ def produce_response_message(topics, throttle_time_ms, node_endpoints) -> produc
     )
 
 
+def fetch_partition_message(partition: packed.FetchPartition) -> fetch.FetchPartition:
+    fields = partition._asdict()
+    # Apache Kafka has it in a later version.
+    assert fields.pop("high_watermark") == -1
+    return fetch.FetchPartition(**fields)
+
+
 def fetch_message(request: packed.FetchRequest) -> fetch.FetchRequest:
     return fetch.FetchRequest(
         cluster_id=request.cluster_id,
@@ -191,7 +198,7 @@ def fetch_message(request: packed.FetchRequest) -> fetch.FetchRequest:
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         topics=[
-            fetch.FetchTopic(**named(topic), partitions=[fetch.FetchPartition(**p._asdict()) for p in partitions])
+            fetch.FetchTopic(**named(topic), partitions=[fetch_partition_message(p) for p in partitions])
             for topic, partitions in request.topics
         ],
         forgotten_topics_data=[
@@ -299,6 +306,26 @@ class TestEqualToTheCodecAndToKio:
         topics = [(name, [p._replace(**partition_missing) for p in ps]) for name, ps in request_fields.topics]
         expected = request_fields._replace(**missing, topics=topics)
         assert packed.parse_fetch(view, position, version) == expected
+
+    @pytest.mark.parametrize("version", [12, 17])
+    def test_fetch_request_with_a_high_watermark(self, samples, version):
+        """Kafka's tagged field, beside others and alone; who does not know it passes it over."""
+        one = packed.FetchPartition(0, 5, 100, 3, 2, 1, 1 << 40)
+        topics = [(bytes(16) if version >= 13 else "t", [one, one._replace(partition=1, high_watermark=-1)])]
+        request = packed.FetchRequest(topics, replica_id=3, replica_epoch=9 if version >= 15 else -1)
+        view, position = body_of(packed.pack_fetch_request(7, "me", version, request))
+        assert packed.parse_fetch(view, position, version) == request
+        alone = packed.FetchRequest([(topics[0][0], [one])])
+        view, position = body_of(packed.pack_fetch_request(7, "me", version, alone))
+        assert packed.parse_fetch(view, position, version) == alone
+        raw = bytes(view[position:])
+        field = b"\x01\x01\x08" + (1 << 40).to_bytes(8, "big")
+        assert raw.count(field) == 1
+        # Behind tag 0, before tag 5, and of another size.
+        more = memoryview(raw.replace(field, b"\x03\x00\x02ab" + field[1:] + b"\x05\x00"))
+        assert packed.parse_fetch(more, 0, version) == alone
+        with pytest.raises(FrameError, match="high_watermark"):
+            packed.parse_fetch(memoryview(raw.replace(field, b"\x01\x01\x07" + bytes(7))), 0, version)
 
     @pytest.mark.parametrize("version", packed.FETCH_VERSIONS)
     @settings(max_examples=200 if SOAK else 20, deadline=None)

@@ -9,16 +9,22 @@ import pytest
 from spark_kafkalite.broker.replication.rules.following import (
     Append,
     Asked,
+    CheckEpochs,
+    Contested,
     Following,
     LeaderAnswer,
+    OwnState,
     Refused,
     StartAnew,
+    Stopped,
     Truncate,
 )
 from spark_kafkalite.log.copying import copy_at_once
+from spark_kafkalite.log.epoch_completion import epoch_completion
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.steps import run_steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
@@ -59,6 +65,11 @@ def answer_of(
     if asked.last_fetched_epoch >= 0:
         epoch, end = leader.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
+            # As the leader's ``contest`` does.
+            if asked.high_watermark >= 0 or not leader.ends_epoch(epoch, end):
+                run_steps(epoch_completion(leader))
+            epoch, end = leader.end_offset_for_epoch(asked.last_fetched_epoch)
+        if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
             return LeaderAnswer(0, high_watermark, start, diverging=(epoch, end)), b""
     if asked.fetch_offset > leader.log_end_offset:
         return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start), b""
@@ -66,9 +77,22 @@ def answer_of(
     return LeaderAnswer(0, high_watermark, start, found is not None), found.read() if found is not None else b""
 
 
-def take(following: Following, asked: Asked, answer: LeaderAnswer, records: bytes, log: PartitionLog) -> None:
+NOBODY = OwnState()
+
+
+def take(
+    following: Following,
+    asked: Asked,
+    answer: LeaderAnswer,
+    records: bytes,
+    log: PartitionLog,
+    own: OwnState = NOBODY,
+) -> None:
     """What the follower's shell does, at once."""
-    match following.answered(asked, answer, log, 0.0):
+    match following.answered(asked, answer, log, 0.0, own):
+        case CheckEpochs():
+            run_steps(epoch_completion(log))
+            following.cut()
         case Append():
             copy_at_once(log, records)
             following.appended()
@@ -225,6 +249,67 @@ def test_the_log_start_follows_the_leaders_as_far_as_the_high_watermark() -> Non
     assert [following.log_start(log, high_watermark) for high_watermark in (0, 2, 4, 5)] == [0, 2, 3, 3]
 
 
+MEMBER = OwnState(high_watermark=12, is_member=True)
+OUTSIDER = OwnState(high_watermark=12)
+
+
+def test_an_in_sync_replica_is_never_cut_below_its_high_watermark() -> None:
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    asked = ask(following, log)
+    assert asked.high_watermark == -1
+    assert following.answered(asked, LeaderAnswer(diverging=(1, 10)), log, 0.0, MEMBER) == CheckEpochs()
+    following.cut()
+    now_s = 0.0
+    for _ in range(3):
+        answer = LeaderAnswer(diverging=(1, 10))
+        assert following.answered(ask(following, log, now_s), answer, log, now_s, MEMBER) == Contested(10)
+        assert following.ask(log, now_s, flushed_only=False) is None
+        now_s = following.ready_at_s
+        assert ask(following, log, now_s).high_watermark == 12
+    # What was never committed is cut off.
+    assert following.answered(ask(following, log, now_s), LeaderAnswer(diverging=(4, 13)), log, 0.0, MEMBER) == Truncate(13)
+    truncate_to(log, 13)
+    following.cut()
+    following.has_no_news(ask(following, log, now_s))
+    assert ask(following, log, now_s).high_watermark == -1
+
+
+def test_an_in_sync_replica_drops_nothing_for_a_log_start_behind_its_end() -> None:
+    log, following = log_with((0, 5)), Following(1.0)
+    answer = LeaderAnswer(OUT_OF_RANGE, log_start_offset=40)
+    effect = following.answered(ask(following, log), answer, log, 0.0, OwnState(5, is_member=True))
+    assert isinstance(effect, Refused)
+    assert "begins at 40, behind all that this in-sync replica has, which ends at 5" in effect.problem
+    assert following.answered(ask(following, log, 9.0), answer, log, 9.0, OwnState(5)) == StartAnew(40)
+
+
+def test_a_wrong_file_of_the_followers_own_cuts_nothing() -> None:
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    log.epochs.replace([(0, 0)])
+    asked = ask(following, log)
+    assert asked.last_fetched_epoch == 0
+    answer = LeaderAnswer(diverging=(0, 5))
+    take(following, asked, answer, b"", log, OUTSIDER)
+    assert log.log_end_offset == 15
+    assert ask(following, log).last_fetched_epoch == 4
+
+
+def test_a_replica_out_of_sync_is_cut_below_its_high_watermark_until_it_fits_and_not_again() -> None:
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    take(following, ask(following, log), LeaderAnswer(diverging=(1, 10)), b"", log, OUTSIDER)
+    assert log.log_end_offset == 15, "its own file is compared first"
+    # Two cuts in a row: the leader's log has none of epoch 1 either (KIP-279).
+    take(following, ask(following, log), LeaderAnswer(diverging=(1, 10)), b"", log, OUTSIDER)
+    take(following, ask(following, log), LeaderAnswer(diverging=(0, 5)), b"", log, OwnState(10))
+    assert log.log_end_offset == 5
+    asked = ask(following, log)
+    take(following, asked, LeaderAnswer(0, 15, 0, has_records=True), bytes(make_stored_batch(5, 4)), log)
+    assert log.log_end_offset == 6
+    effect = following.answered(ask(following, log), LeaderAnswer(diverging=(0, 5)), log, 0.0, OwnState(6))
+    assert effect == Stopped(5)
+    assert following.ask(log, 99.0, flushed_only=False) is None
+
+
 class Replica:
     def __init__(self, number: int) -> None:
         self.log = new_log(f"r{number}", segment_bytes=400, index_interval_bytes=0)
@@ -234,12 +319,14 @@ class Replica:
 class Schedule:
     """Three replicas, led by one after the other; answers come late, and after others.
 
-    In clean elections, a leader has everything that all replicas have had, which is what is committed.
+    In clean elections, a leader has everything that all replicas have had, which is what is committed. With
+    ``damages_epochs`` the files of leader epochs are replaced by older ones, of any replica, between two epochs.
     """
 
-    def __init__(self, seed: int, *, clean: bool) -> None:
+    def __init__(self, seed: int, *, clean: bool, damages_epochs: bool = False) -> None:
         self.chance = random.Random(seed)
         self.clean = clean
+        self.damages_epochs = damages_epochs
         self.replicas = [Replica(number) for number in range(3)]
         self.committed, self.committed_end_offset = b"", 0
         self.epoch = -1
@@ -249,6 +336,16 @@ class Schedule:
         self.epoch += 1
         candidates = [each for each in self.replicas if not self.clean or self.has_committed(each)]
         self.leader = self.chance.choice(candidates)
+        for replica in self.replicas:
+            if self.damages_epochs and self.chance.random() < 0.3:
+                entries = replica.log.epochs.entries
+                replica.log.epochs.replace(
+                    each for number, each in enumerate(entries) if not number or self.chance.random() < 0.5
+                )
+                # What a start of the broker sees (``loading.epoch_check``).
+                headers = kernel.scan_headers(contents(replica.log, 0))
+                if headers and headers[-1].partition_leader_epoch != replica.log.last_record_epoch:
+                    run_steps(epoch_completion(replica.log))
         self.leader.log.assign_leader_epoch(self.epoch, sync=False)
         self.followers = [(each, Following(1.0)) for each in self.replicas if each is not self.leader]
         self.known = {replica: 0 for replica, _ in self.followers}
@@ -268,7 +365,7 @@ class Schedule:
             self.take(*self.waiting.pop(0))
 
     def fetch(self, replica: Replica, following: Following) -> None:
-        asked = following.ask(replica.log, 0.0, flushed_only=False)
+        asked = following.ask(replica.log, 99.0, flushed_only=False)
         if asked is None:
             return
         answer, records = answer_of(self.leader.log, self.leader.high_watermark, asked)
@@ -289,7 +386,7 @@ class Schedule:
             self.committed, self.committed_end_offset = data[: sum(below)], high_watermark
 
     def take(self, replica: Replica, following: Following, asked: Asked, answer: LeaderAnswer, records: bytes) -> None:
-        take(following, asked, answer, records, replica.log)
+        take(following, asked, answer, records, replica.log, OwnState(replica.high_watermark, self.clean))
         # Nothing that may have been shown is cut.
         assert replica.log.log_end_offset >= replica.high_watermark or not self.clean
         replica.high_watermark = max(
@@ -299,7 +396,10 @@ class Schedule:
             assert replica.high_watermark <= self.committed_end_offset
             assert self.has_committed(replica)
         elif self.chance.random() < 0.1 and self.leader.log.log_end_offset:
-            self.leader.log.advance_log_start(self.chance.randrange(self.leader.log.log_end_offset + 1))
+            # Where a batch begins: inside of one, a log that has parted from it may not find back to it.
+            log = self.leader.log
+            found = log.segments.floor(each := self.chance.randrange(log.log_end_offset)).find(each)
+            log.advance_log_start(log.log_end_offset if found is None else found.header.base_offset)
 
     def settle(self) -> None:
         leader = self.leader.log
@@ -307,19 +407,30 @@ class Schedule:
             for _ in range(200):
                 asked = ask(following, replica.log, 99.0)
                 answer, records = answer_of(leader, self.leader.high_watermark, asked)
-                take(following, asked, answer, records, replica.log)
+                take(following, asked, answer, records, replica.log, OwnState(replica.high_watermark, self.clean))
                 if not records and not answer.error_code and answer.diverging is None:
                     break
             assert replica.log.log_end_offset == leader.log_end_offset
             start = max(replica.log.log_start_offset, leader.log_start_offset)
             assert contents(replica.log, start) == contents(leader, start)
-            for offset in range(start, leader.log_end_offset):
+            for offset in range(start, leader.log_end_offset) if not self.damages_epochs else ():
                 assert replica.log.epochs.epoch_at(offset) == leader.epochs.epoch_at(offset)
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_random_schedules_end_with_the_leaders_log(seed: int) -> None:
     schedule = Schedule(seed, clean=seed % 2 == 0)
+    for _ in range(12):
+        for _ in range(schedule.chance.randrange(30)):
+            schedule.step()
+        if schedule.chance.random() < 0.4:
+            schedule.settle()
+        schedule.elect()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_older_files_of_leader_epochs_cut_nothing_that_is_committed(seed: int) -> None:
+    schedule = Schedule(seed, clean=True, damages_epochs=True)
     for _ in range(12):
         for _ in range(schedule.chance.randrange(30)):
             schedule.step()
