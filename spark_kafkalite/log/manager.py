@@ -541,7 +541,9 @@ class LogManager:
             if disk.path in failed or self._unopened.in_directory(disk.path):
                 continue
             here = logs_by_directory[disk.path].values()
-            stopped = {str(log.topic_partition): StoppedLog(log.segments.sizes(), log.last_record_epoch) for log in here}
+            stopped = {
+                str(log.topic_partition): StoppedLog(log.segments.sizes(), log.last_record_epoch) for log in here
+            }
             marker = marker_text(stopped)
             try:
                 disk.persist(partial(replace_file, self.fs, f"{disk.path}/{CLEAN_SHUTDOWN_FILE}", marker))

@@ -1,7 +1,7 @@
-"""What a leader does when its file of leader epochs, or a follower, says that something is wrong with what it answers.
+"""What a leader does when its batches, or an in-sync replica, contradict what it is about to answer a follower.
 
-A follower cuts its log back to where the leader says that the logs part, and that comes from the leader's file of leader
-epochs. So the leader looks at the batches there before it says so (:meth:`Contest.check`): one header on each side.
+A follower cuts its log back to where the leader says that the logs part. The leader takes that place from its file of
+leader epochs. So it looks at the batches there before it says so (:meth:`Contest.check`): one header on each side.
 Where they say something else, it compares the file with all batches in a thread, and completes it.
 
 It does the same when an in-sync replica says that the answer would have it cut off committed records.
@@ -81,9 +81,9 @@ class Contest:
         elif self._stage is _Stage.COMPARED:
             self._stage = _Stage.LACKING
             logger.error(
-                "%s: broker %d, which is in sync, has committed records up to offset %d, and parts from the log of this "
-                "broker, its leader, at offset %d, the end of leader epoch %d here: the log of this broker lacks committed "
-                "records, so it gives the leadership back, and copies them",
+                "%s: broker %d, which is in sync, has committed records up to offset %d, but the log of this broker, its "
+                "leader, parts from them at offset %d, the end of leader epoch %d here: this log lacks committed records; "
+                "the broker gives the leadership back, and copies them",
                 topic_partition, replica_id, high_watermark, diverging[1], diverging[0],
             )  # fmt: skip
             self._on_lacking(topic_partition)

@@ -329,7 +329,9 @@ class _Loader:
         if self._epochs_lost:
             scan.replay(segments, segments.first.base_offset)
             self._epochs.write()
-        elif 0 <= self._last_record_epoch <= MAX_LEADER_EPOCH and self._last_record_epoch != self._epochs.epoch_at(end - 1):
+        elif 0 <= self._last_record_epoch <= MAX_LEADER_EPOCH and self._last_record_epoch != self._epochs.epoch_at(
+            end - 1
+        ):
             self._complete_epochs([*segments])
             self._epochs.write()
         # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.

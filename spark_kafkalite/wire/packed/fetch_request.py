@@ -206,7 +206,9 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
                     position, room = skip_tags_of_request(view, position, room, "Fetch request")
                 else:
                     position += 1
-                partitions.append(FetchPartition(partition, offset, limit, epoch, last_epoch, log_start, high_watermark))
+                partitions.append(
+                    FetchPartition(partition, offset, limit, epoch, last_epoch, log_start, high_watermark)
+                )
             elif version >= 9:
                 partition, epoch, offset, log_start, limit = values
                 partitions.append(FetchPartition(partition, offset, limit, epoch, -1, log_start))

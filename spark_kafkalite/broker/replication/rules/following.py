@@ -14,8 +14,8 @@ Then, and not before, it goes by the leader's high watermark: what it cut may li
   where acknowledgement means flushed (D8 in the design), while anything is unflushed.
 
 - A member of the ISR has all that is committed, and so has its leader. Where it would have to cut below its own high
-  watermark, or the leader's, something is wrong, with the file of leader epochs of one of the two, or with the leader's log. It first
-  compares its own file with its batches. Then it cuts nothing: it says its high watermark with what it asks (KIP-1166
+  watermark, or the leader's, something is wrong: the file of leader epochs of one of the two, or the leader's log. It
+  compares its own file with its batches first. Then it cuts nothing: it says its high watermark with what it asks (KIP-1166
   has the field), and waits for the leader to find out (``contest``).
 - A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
   leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
@@ -81,6 +81,9 @@ class OwnState(NamedTuple):
 
     high_watermark: int = 0
     is_member: bool = False
+
+
+_NOBODY: Final = OwnState()
 
 
 class LeaderAnswer(NamedTuple):
@@ -218,7 +221,7 @@ class Following:
     # Answers --------------------------------------------------------------------------------------------------------
 
     def answered(
-        self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float, own: OwnState = OwnState()
+        self, asked: Asked, answer: LeaderAnswer, log: FollowedLog, now_s: float, own: OwnState = _NOBODY
     ) -> Effect | None:
         """Return what an answer asks for; bounds follow from :meth:`high_watermark` and :meth:`log_start` afterwards.
 

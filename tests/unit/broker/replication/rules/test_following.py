@@ -267,7 +267,9 @@ def test_an_in_sync_replica_is_never_cut_below_its_high_watermark() -> None:
         now_s = following.ready_at_s
         assert ask(following, log, now_s).high_watermark == 12
     # What was never committed is cut off.
-    assert following.answered(ask(following, log, now_s), LeaderAnswer(diverging=(4, 13)), log, 0.0, MEMBER) == Truncate(13)
+    assert following.answered(
+        ask(following, log, now_s), LeaderAnswer(diverging=(4, 13)), log, 0.0, MEMBER
+    ) == Truncate(13)
     truncate_to(log, 13)
     following.cut()
     following.has_no_news(ask(following, log, now_s))
