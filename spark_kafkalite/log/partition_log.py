@@ -497,8 +497,8 @@ class PartitionLog:
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def ends_epoch(self, leader_epoch: int, end_offset: int) -> bool:
-        """Return whether the batches on both sides of ``end_offset`` say that ``leader_epoch``, or the largest one below
-        it, ends there. One header each is read; raises NeedsThread, CorruptMessage (2)."""
+        """Return whether the batches on both sides of ``end_offset`` say that what was written up to ``leader_epoch``
+        ends there. One header each is read; raises NeedsThread, CorruptMessage (2)."""
         for offset in (end_offset - 1, end_offset):
             if self.log_start_offset <= offset < self.log_end_offset:
                 found = self.segments.floor(offset).find(offset)

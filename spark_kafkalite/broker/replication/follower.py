@@ -218,16 +218,16 @@ class Follower:
                 self._run(epoch_completion(self.log))
             case Contested(offset):
                 self._tell(
-                    f"broker {self.leader_id}, leader of epoch {self.epoch}, says that the logs part at offset {offset}, "
-                    f"below the high watermark {own.high_watermark} of this in-sync replica; the replica keeps its "
+                    f"broker {self.leader_id}, leader of epoch {self.epoch}, says that the logs part at offset "
+                    f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica keeps its "
                     "records, and the leader compares its log with its leader epochs"
                 )
             case Stopped(offset):
                 logger.error(
-                    "%s: broker %d, leader of epoch %d, says once more that the logs part below the high watermark %d, at "
-                    "offset %d; this replica keeps its %d offsets and copies nothing until the next leader epoch: compare "
-                    "the logs of both brokers with kafkalite dump-log, then have another replica elected, or remove the "
-                    "directory of the log that is wrong while its broker is stopped",
+                    "%s: broker %d, leader of epoch %d, says once more that the logs part below the high watermark "
+                    "%d, at offset %d; this replica keeps its %d offsets and copies nothing until the next leader "
+                    "epoch: compare the logs of both brokers with kafkalite dump-log, then have another replica "
+                    "elected, or remove the directory of the log that is wrong while its broker is stopped",
                     self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
                     self.log.log_end_offset - self.log.log_start_offset,
                 )  # fmt: skip

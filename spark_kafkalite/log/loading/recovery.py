@@ -271,12 +271,17 @@ class _Loader:
         # The file may be older than the log start.
         self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
 
+    def _lacks_last_epoch(self, end_offset: int) -> bool:
+        """Whether the file of epochs says something else of the last record than the log, as far as that is known."""
+        known = self._last_record_epoch
+        return 0 <= known <= MAX_LEADER_EPOCH and known != self._epochs.epoch_at(end_offset - 1)
+
     def _complete_epochs(self, segments: Iterable[Segment]) -> None:
         """Have the epochs that the batches of these segments have; the file may be an older one."""
         before = self._epochs.entries
         self._epochs.replace(completed(before, epoch_runs(segments)))
         logger.warning(
-            "%s: %s does not fit the log: it has the (leader epoch, start offset) pairs %s; the batches of the log give %s",
+            "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches of the log give %s",
             self._directory.rpartition("/")[2], LEADER_EPOCH_FILE, before, self._epochs.entries,
         )  # fmt: skip
 
@@ -329,9 +334,7 @@ class _Loader:
         if self._epochs_lost:
             scan.replay(segments, segments.first.base_offset)
             self._epochs.write()
-        elif 0 <= self._last_record_epoch <= MAX_LEADER_EPOCH and self._last_record_epoch != self._epochs.epoch_at(
-            end - 1
-        ):
+        elif self._lacks_last_epoch(end):
             self._complete_epochs([*segments])
             self._epochs.write()
         # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.

@@ -15,8 +15,8 @@ Then, and not before, it goes by the leader's high watermark: what it cut may li
 
 - A member of the ISR has all that is committed, and so has its leader. Where it would have to cut below its own high
   watermark, or the leader's, something is wrong: the file of leader epochs of one of the two, or the leader's log. It
-  compares its own file with its batches first. Then it cuts nothing: it says its high watermark with what it asks (KIP-1166
-  has the field), and waits for the leader to find out (``contest``).
+  compares its own file with its batches first. Then it cuts nothing: it says its high watermark with what it asks
+  (KIP-1166 has the field), and waits for the leader to find out (``contest``).
 - A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
   leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
   leader would have it cut off, for ever, what the leader itself has sent: it stops until the next epoch.
