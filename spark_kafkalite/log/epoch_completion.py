@@ -32,7 +32,7 @@ def epoch_completion(log: PartitionLog) -> Steps[None]:
     if not log.local.is_usable or log.local.generation != generation or entries == before:
         return
     logger.warning(
-        "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches of the log give %s",
+        "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
         log.topic_partition,
         LEADER_EPOCH_FILE,
         before,

@@ -219,8 +219,8 @@ class Follower:
             case Contested(offset):
                 self._tell(
                     f"broker {self.leader_id}, leader of epoch {self.epoch}, says that the logs part at offset "
-                    f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica keeps its "
-                    "records, and the leader compares its log with its leader epochs"
+                    f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica "
+                    "keeps its records, and the leader compares its log with its leader epochs"
                 )
             case Stopped(offset):
                 logger.error(

@@ -281,7 +281,7 @@ class _Loader:
         before = self._epochs.entries
         self._epochs.replace(completed(before, epoch_runs(segments)))
         logger.warning(
-            "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches of the log give %s",
+            "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
             self._directory.rpartition("/")[2], LEADER_EPOCH_FILE, before, self._epochs.entries,
         )  # fmt: skip
 
