@@ -21,9 +21,11 @@ from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
+from spark_kafkalite.broker.event_loop import BrokerLoop
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
+from spark_kafkalite.broker.loop_watch import LoopWatch
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
@@ -286,6 +288,10 @@ class BrokerStart:
             loss_is_final=own is not None,
         )
         self._undo.push_async_callback(membership.close)
+        if own is None and isinstance(ground.loop, BrokerLoop):
+            watch = LoopWatch(ground.loop, config["zookeeper.session.timeout.ms"] / 1000, membership.abandon_session)
+            watch.start()
+            self._undo.callback(watch.stop)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
         # The embedded registry has been held against the logs when it was opened.

@@ -301,6 +301,10 @@ class Store(ABC):
     def close(self) -> None:
         """End the session (its ephemerals go) and release everything. Idempotent; may block briefly."""
 
+    def abandon(self) -> None:  # noqa: B027 - right as it is for most kinds
+        """End the session as if the registry had ended it: listeners are told that it is lost. May be called in any
+        thread, and does not block. A session that cannot be lost, with a registry in the same process, stays."""
+
     @property
     def state(self) -> SessionState:
         return self.listeners.state

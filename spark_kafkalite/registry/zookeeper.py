@@ -216,6 +216,10 @@ class ZooKeeperStore(Store):
         self.listeners.report(SessionState.LOST)
         self._stop()
 
+    def abandon(self) -> None:
+        with self._lock:
+            self.session_changed(KazooState.LOST)
+
     # From kazoo's threads -------------------------------------------------------------------------------------------
 
     def session_changed(self, state: str) -> None:

@@ -98,6 +98,13 @@ class ClusterMembership:
             raise SessionExpired("this broker has no session with the registry at present")
         return self._session
 
+    def abandon_session(self) -> None:
+        """Give the present session up, if there is one; another follows. May be called in any thread, and does not
+        block: it is for when the loop does not turn."""
+        session = self._session
+        if session is not None:
+            session.store.abandon()
+
     def check_everything(self) -> None:
         """Have partitions that need a leader looked for: what the registry had no room for may succeed now."""
         if self._session is not None:

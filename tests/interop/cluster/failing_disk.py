@@ -4,7 +4,8 @@
 
 stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. While there is a file
 ``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died; while
-there is ``filled_by(directory)``, every write fails as on one that is full.
+there is ``filled_by(directory)``, every write fails as on one that is full; while there is ``hung_by(directory)``, no
+write and no flush returns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 from spark_kafkalite.broker import event_loop
@@ -33,6 +35,11 @@ def filled_by(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-full")
 
 
+def hung_by(directory: Path) -> Path:
+    """Return the file whose presence has a log directory's disk answer no more."""
+    return directory.with_name(f"{directory.name}-hung")
+
+
 class _Disks:
     directories: tuple[Path, ...] = ()
 
@@ -41,6 +48,12 @@ class _Disks:
         for directory in cls.directories:
             if path.startswith(f"{directory}/") and broken_by(directory).exists():
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    @classmethod
+    def wait(cls, path: str) -> None:
+        for directory in cls.directories:
+            while path.startswith(f"{directory}/") and hung_by(directory).exists():
+                time.sleep(0.05)
 
     @classmethod
     def check_room(cls, path: str) -> None:
@@ -53,11 +66,13 @@ class _File(OsFile):
     __slots__ = ()
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        _Disks.wait(self.path)
         _Disks.check(self.path)
         _Disks.check_room(self.path)
         return super().pwrite(data, position)
 
     def sync(self) -> None:
+        _Disks.wait(self.path)
         _Disks.check(self.path)
         super().sync()
 

@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
-from tests.interop.cluster.failing_disk import broken_by, filled_by
+from tests.interop.cluster.failing_disk import broken_by, filled_by, hung_by
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
@@ -184,3 +184,37 @@ def test_what_lies_on_a_full_disk_goes_on_without_it(two_disks_each: KafkaliteCl
     assert numbers.acknowledged == [numbers.sent] * PARTITIONS
     for number in range(PARTITIONS):
         assert values_of(cluster, topic, number, numbers.sent) == list(range(numbers.sent))
+
+
+def test_what_lies_on_a_disk_that_does_not_answer_is_led_by_others(two_disks_each: KafkaliteCluster) -> None:
+    """The broker's loop hangs in a write, while its session with the registry is kept alive by another thread."""
+    cluster, topic = two_disks_each, "hung"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS)
+    victim, hung, _ = victim_of(cluster, topic, "leader")
+    with Numbers(cluster.bootstrap, topic) as numbers:
+        numbers.wait_for_more()
+        hung_by(hung).touch()
+
+        def is_left() -> bool:
+            states = [cluster.state_of(topic, number) for number in range(PARTITIONS)]
+            return all(state.leader not in (-1, victim) and victim not in state.isr for state in states)
+
+        wait_until(is_left, f"broker {victim} to give up what it leads")
+        numbers.wait_for_more()
+        log = cluster.broker(victim).stderr_path.read_text()
+        assert "the event loop has not turned for" in log
+        assert "pwrite (failing_disk.py" in log
+        hung_by(hung).unlink()
+        # It comes back by itself, in the same process.
+        cluster.wait_in_sync(topic)
+        numbers.wait_for_more()
+    assert "the event loop turns again" in cluster.broker(victim).stderr_path.read_text()
+    assert numbers.errors == []
+    assert numbers.acknowledged == [numbers.sent] * PARTITIONS
+    for number in range(PARTITIONS):
+        assert values_of(cluster, topic, number, numbers.sent) == list(range(numbers.sent))
+        wait_until(
+            lambda number=number: len({log_bytes(cluster, each, topic, number) for each in cluster.brokers}) == 1,  # type: ignore[misc]
+            f"equal replicas of {topic}-{number}",
+        )
