@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
-from spark_kafkalite.broker.replication import isr_changes, isr_nodes
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
-from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
+from spark_kafkalite.broker.replication.isr_changes import IsrWrites
+from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
@@ -23,6 +23,7 @@ from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.log.directories import runs
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster import state_nodes
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller import election
 from spark_kafkalite.registry.controller.controller import Controller
@@ -78,25 +79,13 @@ def _who_is_to_leave_counts_no_more() -> Iterator[Patch]:
 
 
 def _unknown_outcomes_are_forgotten() -> Iterator[Patch]:
-    def forget(write: Any) -> None:
-        write.in_sync.change = None
-        write.in_sync._recount()
+    def failed(original: Any, isr_writes: Any, writes: Any, error: Exception) -> bool:
+        for each in writes if isinstance(error, RegistryError) else ():
+            each.in_sync.change = None
+            each.in_sync._recount()
+        return bool(original(isr_writes, writes, error)) and not isinstance(error, RegistryError)
 
-    async def write_once(original: Any, changes: Any, write: Any) -> None:
-        try:
-            await original(changes, write)
-        except RegistryError:
-            forget(write)
-
-    async def write_at_once(original: Any, changes: Any, writes: Any) -> Any:
-        try:
-            return await original(changes, writes)
-        except RegistryError:
-            for each in writes:
-                forget(each)
-
-    yield _wrapped(isr_changes.IsrChanges, "_write_once", write_once)
-    yield _wrapped(isr_changes.IsrChanges, "_write_at_once", write_at_once)
+    yield _wrapped(IsrWrites, "failed", failed)
 
 
 def _leases_have_no_end() -> Iterator[Patch]:
@@ -163,7 +152,7 @@ def _the_controller_looks_once() -> Iterator[Patch]:
 
 
 def _states_are_written_unguarded() -> Iterator[Patch]:
-    yield mock.patch.object(isr_nodes, "topic_guard_path", lambda _: znodes.TOPICS)
+    yield mock.patch.object(state_nodes, "topic_guard_path", lambda _: znodes.TOPICS)
 
 
 def _waits_look_at_offsets_alone() -> Iterator[Patch]:
@@ -203,7 +192,7 @@ def _what_is_in_the_log_waits() -> Iterator[Patch]:
                 leader.ack_waiters.remove(produce)
         return bool(original(produce))
 
-    yield mock.patch.object(IsrLeaving, "_settle", settle)
+    yield mock.patch.object(IsrLeaves, "_settle", settle)
     yield _wrapped(DelayedProduce, "try_complete", try_complete)
 
 

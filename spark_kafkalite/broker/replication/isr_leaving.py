@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
-from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state, write_state, write_states
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -34,15 +32,15 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.state_nodes import GuardedNodes, StateChange
+from spark_kafkalite.registry.cluster.state_writer import StateWriter, StateWrites, WritePace
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import SessionExpired, Store
+from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
 
-# Partitions that share a write, and writes that are under way at a time.
-_LEFT_AT_ONCE: Final = 100
-_WRITES_AT_ONCE: Final = 4
-_RETRY_S: Final = 0.2
+_PACE: Final = WritePace(together=100, steps=4, alone=100, retry_s=0.2)
 # How long what is appended may take to be acknowledged before the partition is given back without that.
 _SETTLED_S: Final = 1.0
 # How long this broker leads a partition on, though its disk is full, that it has given back before and got again.
@@ -56,6 +54,33 @@ class _Why(Enum):
     FAILED = "failed"
     FULL = "full"
     LACKING = "lacking"
+    LOST = "lost"
+
+
+# There is no time for another session; with this one the registration has gone, too.
+_IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING)
+
+
+@dataclass(eq=False, slots=True)
+class _Leave:
+    """A partition that is left; ``partition`` is None where its log is gone."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    why: _Why
+    partition: Partition | None = None
+    # Whether this broker has led it when that began, and until when that may wait for acknowledgements.
+    is_led: bool = False
+    settled_until_s: float = 0.0
+    # What was found in the node after a refusal.
+    found: PartitionState | None = None
+    # Whether a state without this broker was to be written, and whether one was.
+    is_begun: bool = False
+    is_done: bool = False
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.topic_partition
 
 
 class IsrLeaving:
@@ -64,6 +89,7 @@ class IsrLeaving:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        slices: Slices,
         view: ClusterView,
         replicas: Replicas,
         broker_id: int,
@@ -74,12 +100,11 @@ class IsrLeaving:
         """``store`` gives the present session with the registry, or raises SessionExpired; ``keeps_eligible`` is
         high.watermark.requires.min.insync."""
         self._loop = loop
+        self._slices = slices
         self._view = view
         self._replicas = replicas
-        self._me = BrokerId(broker_id)
-        self._store = store
-        self._keeps_eligible = keeps_eligible
-        self._given_back: set[TopicPartition] = set()
+        self._nodes = GuardedNodes(store)
+        self._leaves = IsrLeaves(loop, view, replicas, BrokerId(broker_id), keeps_eligible=keeps_eligible)
         self._failed: dict[Partition, None] = {}
         # Whose disk has refused records, and until when those are led on that have been given back for that.
         self._full: dict[Partition, None] = {}
@@ -113,10 +138,10 @@ class IsrLeaving:
 
     def partition_full(self, partition: Partition) -> None:
         """Leave a partition to others, if they can go on without this broker, because its disk takes no records."""
-        state = self._state_of(partition)
-        if state is None or partition in self._full or self._without_me(partition, state, _Why.FULL) is None:
+        leave = self._leave(partition, _Why.FULL)
+        if partition in self._full or not self._leaves.is_possible(leave):
             return
-        if state.leader == self._me:
+        if leave.is_led:
             now_s, until_s = self._loop.time(), self._led_on_until_s
             if now_s < until_s.get(partition.topic_partition, now_s):
                 return
@@ -149,20 +174,13 @@ class IsrLeaving:
             full, self._full = self._full, {}
             lacking, self._lacking = self._lacking, {}
             lost, self._lost = self._lost, {}
-            self._leaving = self._loop.create_task(self._leave_these(failed, full, lacking, lost))
+            leaves = [self._leave(each, _Why.FAILED) for each in failed]
+            leaves += [self._leave(each, _Why.FULL) for each in full]
+            leaves += [self._leave(each, _Why.LACKING) for each in lacking]
+            self._leaving = self._loop.create_task(
+                self._leave_all(leaves, [_Leave(*each, _Why.LOST) for each in lost.items()])
+            )
             self._leaving.add_done_callback(self._left)
-
-    async def _leave_these(
-        self,
-        failed: Iterable[Partition],
-        full: Iterable[Partition],
-        lacking: Iterable[Partition],
-        lost: Mapping[TopicPartition, bytes],
-    ) -> None:
-        await self._leave_all(failed, _Why.FAILED)
-        await self._leave_all(full, _Why.FULL)
-        await self._leave_all(lacking, _Why.LACKING)
-        await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving = None
@@ -182,64 +200,132 @@ class IsrLeaving:
         """
         try:
             async with asyncio.timeout(within_s):
-                await self._leave_all(self._replicas, _Why.STOP)
-                waiting = self._given_back
-                await self._view.wait_for(lambda cluster: self._are_led(cluster, waiting))
+                await self._leave_all([self._leave(each, _Why.STOP) for each in self._replicas])
+                await self._view.wait_for(self._leaves.are_led)
         except TimeoutError:
             logger.warning("other brokers do not lead everything after %.1f s; stopping all the same", within_s)
 
-    def _are_led(self, cluster: ClusterState, waiting: set[TopicPartition]) -> bool:
-        """Whether others lead ``waiting``, which is what is left of it: it is looked at after every change."""
-        for topic_partition in list(waiting):
-            state = cluster.partition(topic_partition)
-            if state is None or state.leader not in (-1, self._me):
-                waiting.discard(topic_partition)
-        return not waiting
-
     # Partitions -----------------------------------------------------------------------------------------------------
 
-    async def _leave_all(self, partitions: Iterable[Partition], why: _Why) -> None:
+    def _leave(self, partition: Partition, why: _Why) -> _Leave:
+        leave = _Leave(partition.topic_partition, partition.topic_id, why, partition)
+        leave.is_led = self._leaves.is_led(leave)
+        leave.settled_until_s = self._loop.time() + _SETTLED_S
+        return leave
+
+    async def _leave_all(self, leaves: Sequence[_Leave], lost: Sequence[_Leave] = ()) -> None:
         """Leave partitions, many with one write; first those that this broker leads, whose clients wait for the next
         leader."""
-        until_s = self._loop.time() + _SETTLED_S
-        led: list[Partition] = []
-        others: list[Partition] = []
-        for partition in partitions:
-            state = self._view.state.partition(partition.topic_partition)
-            (led if state is not None and state.leader == self._me else others).append(partition)
-        batches = [
-            partial(self._leave_some, each[first : first + _LEFT_AT_ONCE], why, until_s)
-            for each in (led, others)
-            for first in range(0, len(each), _LEFT_AT_ONCE)
-        ]
-        await _do_all(batches, _WRITES_AT_ONCE)
+        writer = StateWriter(self._loop, self._slices, self._nodes, self._leaves, _PACE)
+        await writer.write_all(sorted(leaves, key=lambda each: not each.is_led), lost)
 
-    async def _leave_some(self, partitions: Sequence[Partition], why: _Why, settled_until_s: float) -> None:
-        await self._settle([each for each in partitions if self._is_given_back(each, why)], settled_until_s)
-        changes: list[StateChange] = []
-        left: list[Partition] = []
-        for partition in partitions:
-            state = self._state_of(partition)
-            after = self._without_me(partition, state, why) if state is not None else None
-            if state is not None and after is not None:
-                self._give_back(partition, state)
-                changes.append(StateChange(partition.topic_partition, partition.topic_id, state, after))
-                left.append(partition)
-            else:
-                partition.open_to_appends()
-        if not changes:
-            return
-        try:
-            if await write_states(self._store(), changes) is not None:
-                return
-        except RegistryError as error:
-            logger.debug("%d partitions could not be left at once: %s", len(changes), error)
-        # None of them, or nobody knows: each by itself, to find what it was for.
-        await _do_all([partial(self._leave, partition, why) for partition in left], _LEFT_AT_ONCE)
 
-    def _is_given_back(self, partition: Partition, why: _Why) -> bool:
-        state = self._state_of(partition)
-        return state is not None and state.leader == self._me and self._without_me(partition, state, why) is not None
+class IsrLeaves(StateWrites[_Leave]):
+    """Partitions as they are left, until they are or there is nobody to leave them to."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        view: ClusterView,
+        replicas: Replicas,
+        me: BrokerId,
+        *,
+        keeps_eligible: bool,
+    ) -> None:
+        self._loop = loop
+        self._view = view
+        self._replicas = replicas
+        self._me = me
+        self._keeps_eligible = keeps_eligible
+        self._given_back: set[TopicPartition] = set()
+
+    def are_led(self, cluster: ClusterState) -> bool:
+        """Return whether others lead what was given back. What they lead is forgotten: it is asked for each change."""
+        for topic_partition in list(self._given_back):
+            state = cluster.partition(topic_partition)
+            if state is None or state.leader not in (-1, self._me):
+                self._given_back.discard(topic_partition)
+        return not self._given_back
+
+    def is_led(self, leave: _Leave) -> bool:
+        """Return whether this broker leads a partition, as far as the view knows."""
+        state = self._known(leave)
+        return state is not None and state.leader == self._me
+
+    def is_possible(self, leave: _Leave) -> bool:
+        """Return whether there is somebody to leave a partition to."""
+        state = self._known(leave)
+        return state is not None and self._without_me(leave, state) is not None
+
+    # What a writer asks -----------------------------------------------------------------------------------------------
+
+    async def prepare(self, writes: Sequence[_Leave]) -> None:
+        given_back = [each.partition for each in writes if self.is_led(each) and self.is_possible(each)]
+        await self._settle([each for each in given_back if each is not None], writes[0].settled_until_s)
+
+    def may_share(self, write: _Leave, other: _Leave) -> bool:
+        return (write.why, write.is_led) == (other.why, other.is_led)
+
+    def change(self, write: _Leave) -> StateChange | None:
+        state = self._known(write)
+        after = None if state is None else self._without_me(write, state)
+        if state is None or after is None:
+            if write.partition is not None and not write.is_begun:
+                write.partition.open_to_appends()
+            return None
+        write.is_begun = True
+        if write.partition is not None and state.leader == self._me:
+            # It is led no more, because the state is about to say so.
+            write.partition.fence(self._given_back_text, is_given_back=True)
+            self._given_back.add(write.topic_partition)
+        return StateChange(write.topic_partition, write.topic_id, state, after)
+
+    def written(self, write: _Leave, change: StateChange, state: PartitionState) -> None:
+        write.is_done = True
+        logger.debug("%s: left to %s", write.topic_partition, state.isr)
+
+    def found(self, write: _Leave, change: StateChange, state: PartitionState | None) -> None:
+        write.found = state
+
+    def failed(self, writes: Sequence[_Leave], error: Exception) -> bool:
+        if isinstance(error, MalformedNode):
+            logger.error("%s is not left: %s", writes[0].topic_partition, error)
+            return False
+        if not isinstance(error, RegistryError):
+            logger.critical("%d partitions could not be left to others", len(writes), exc_info=error)
+            return False
+        logger.debug("%d partitions could not be left at once: %s", len(writes), error)
+        gives_up = isinstance(error, SessionExpired) and writes[0].why in _IN_THIS_SESSION
+        for each in writes:
+            each.found = None
+            if gives_up:
+                self._given_back.discard(each.topic_partition)
+        return not gives_up
+
+    def ended(self, write: _Leave) -> None:
+        if write.why in (_Why.FULL, _Why.LACKING) and write.is_begun and not write.is_done:
+            # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
+            self._replicas.take_up(write.topic_partition)
+
+    # States -----------------------------------------------------------------------------------------------------------
+
+    def _known(self, leave: _Leave) -> PartitionState | None:
+        """Return a partition's last known state, None when its topic has gone."""
+        if self._view.topic_id_of(leave.topic_partition.topic) != leave.topic_id:
+            return None
+        return leave.found or self._view.state.partition(leave.topic_partition)
+
+    def _without_me(self, leave: _Leave, state: PartitionState) -> PartitionState | None:
+        if leave.partition is None:
+            # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
+            is_lost = self._replicas.has_lost(leave.topic_partition, leave.topic_id)
+            return state_without_lost(state, self._me) if is_lost else None
+        required = required_isr(leave.partition.log.config.min_insync_replicas, len(state.replicas))
+        live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
+        if leave.why is _Why.FULL:
+            return state_without_full(state, self._me, live, required, eligible_below)
+        keeps_log = leave.why is _Why.STOP and leave.partition.storage_error is None
+        return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 
     async def _settle(self, partitions: Iterable[Partition], until_s: float) -> None:
         """Have nothing more appended, and wait for what is appended to be acknowledged; not longer than until then."""
@@ -259,80 +345,6 @@ class IsrLeaving:
     @property
     def _given_back_text(self) -> str:
         return f"broker {self._me} has given it back"
-
-    def _state_of(self, partition: Partition) -> PartitionState | None:
-        """Return what the view has of a partition, None when its topic has gone."""
-        if self._view.topic_id_of(partition.topic_partition.topic) != partition.topic_id:
-            return None
-        return self._view.state.partition(partition.topic_partition)
-
-    def _give_back(self, partition: Partition, state: PartitionState) -> None:
-        """Lead a partition no more whose state is about to say so."""
-        if state.leader == self._me:
-            partition.fence(self._given_back_text, is_given_back=True)
-            self._given_back.add(partition.topic_partition)
-
-    async def _leave(self, partition: Partition, why: _Why) -> None:
-        """Leave one partition by itself, until it is left or there is nobody to leave it to."""
-
-        def without_me(state: PartitionState) -> PartitionState | None:
-            after = self._without_me(partition, state, why)
-            if after is not None:
-                self._give_back(partition, state)
-            return after
-
-        in_this_session = why is not _Why.FAILED
-        await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=in_this_session)
-        if why in (_Why.FULL, _Why.LACKING):
-            # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
-            self._replicas.take_up(partition.topic_partition)
-
-    async def _leave_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        def without_me(state: PartitionState) -> PartitionState | None:
-            # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
-            is_lost = self._replicas.has_lost(topic_partition, topic_id)
-            return state_without_lost(state, self._me) if is_lost else None
-
-        await self._write(topic_partition, topic_id, without_me, in_this_session=False)
-
-    async def _write(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: bytes,
-        without_me: Callable[[PartitionState], PartitionState | None],
-        *,
-        in_this_session: bool,
-    ) -> None:
-        """Write the state without this broker, until it is written or ``without_me`` says that there is none."""
-        state = self._view.state.partition(topic_partition)
-        while state is not None and self._view.topic_id_of(topic_partition.topic) == topic_id:
-            after = without_me(state)
-            if after is None:
-                return
-            try:
-                left = await write_state(self._store(), topic_partition, topic_id, state, after)
-                if left is not None:
-                    logger.debug("%s: left to %s", topic_partition, left.isr)
-                    return
-                state = await read_state(self._store(), topic_partition, state)
-            except MalformedNode as error:
-                logger.error("%s is not left: %s", topic_partition, error)
-                return
-            except RegistryError as error:
-                if in_this_session and isinstance(error, SessionExpired):
-                    # There is no time for another session; with this one the registration has gone, too.
-                    self._given_back.discard(topic_partition)
-                    return
-                await asyncio.sleep(_RETRY_S)
-                state = self._view.state.partition(topic_partition)
-
-    def _without_me(self, partition: Partition, state: PartitionState, why: _Why) -> PartitionState | None:
-        required = required_isr(partition.log.config.min_insync_replicas, len(state.replicas))
-        live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
-        if why is _Why.FULL:
-            return state_without_full(state, self._me, live, required, eligible_below)
-        keeps_log = why is _Why.STOP and partition.storage_error is None
-        return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 
 
 class _Settled(DelayedOperation):
@@ -365,14 +377,3 @@ class _Settled(DelayedOperation):
 
     def fail(self) -> None:
         """Nothing more than the end, which follows: it is waited for no longer."""
-
-
-async def _do_all(pieces: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
-    """Do all of them, so many at a time."""
-    queue = deque(pieces)
-
-    async def work() -> None:
-        while queue:
-            await queue.popleft()()
-
-    await asyncio.gather(*(work() for _ in range(min(len(queue), at_once))))

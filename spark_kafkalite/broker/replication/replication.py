@@ -56,7 +56,9 @@ class Replication:
         lag_max_s = config["replica.lag.time.max.ms"] / 1000
         self._changes = IsrChanges(loop, slices, view, replicas, config.broker_id, store, lag_max_s)
         self._keeps_eligible = config["high.watermark.requires.min.insync"]
-        self._leaving = IsrLeaving(loop, view, replicas, config.broker_id, store, keeps_eligible=self._keeps_eligible)
+        self._leaving = IsrLeaving(
+            loop, slices, view, replicas, config.broker_id, store, keeps_eligible=self._keeps_eligible
+        )
         self._follower_backoff_s = settings.backoff_s
 
     def start(self, services: PartitionServices, on_leader_log_start: Callable[[Partition, int], None]) -> None:

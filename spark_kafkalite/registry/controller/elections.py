@@ -1,9 +1,9 @@
 """Elects leaders for the partitions that need one, for the controller.
 
 Which partitions those are is found on a snapshot that has caught up with the registry; who leads is ``election``'s. A
-hundred elections share a multi, and all multis of a round are sent before the first answer is waited for: a broker that
-dies with a thousand leaderships costs a few round trips. Where one partition's state has changed meanwhile its whole
-multi is refused; each of it is then tried by itself.
+hundred elections share a multi, and many multis are under way at a time: a broker that dies with a thousand leaderships
+costs a few round trips. Where one partition's state has changed meanwhile its whole multi is refused; each of it is
+then tried by itself (``StateWriter``), and what is refused then is looked at again on the next snapshot.
 
 What is left undone is kept: a round that fails with the connection begins again at the next call, with everything.
 """
@@ -11,10 +11,10 @@ What is left undone is kept: a round that fails with the connection begins again
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from spark_kafkalite.errors import (
     ElectionNotNeeded,
@@ -22,13 +22,14 @@ from spark_kafkalite.errors import (
     KafkaError,
     NotController,
     PreferredLeaderNotAvailable,
-    RegistryError,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import ControllerEpoch, TopicPartition
+from spark_kafkalite.model import ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, FencedWrite, StateChange
+from spark_kafkalite.registry.cluster.state_writer import StateWriter, StateWrites, WritePace
 from spark_kafkalite.registry.controller.election import (
     Elected,
     elect,
@@ -36,31 +37,29 @@ from spark_kafkalite.registry.controller.election import (
     needs_election,
     why_leaderless,
 )
-from spark_kafkalite.registry.store import (
-    BadVersion,
-    ConnectionLoss,
-    Create,
-    NodeError,
-    NodeExists,
-    NoNode,
-    Operation,
-    SessionExpired,
-    SetData,
-    Store,
-    answer,
-)
+from spark_kafkalite.registry.store import NodeError, NoNode, SessionExpired, Store
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
-# Elections that share a multi, and multis that are under way at a time: what waits in the registry stays bounded.
-_ELECTED_AT_ONCE: Final = 100
-_MULTIS_AT_ONCE: Final = 50
+# What waits in the registry stays bounded. Nothing is done again in the same round.
+_PACE: Final = WritePace(together=100, steps=50, alone=100, retry_s=0.0)
 # Of an election that somebody has asked for, when the state changes under it.
 _ASKED_TRIES: Final = 3
 
-_Candidate = tuple[TopicPartition, PartitionState]
-FencedWrite = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
+
+@dataclass(eq=False, slots=True)
+class _Election:
+    """A partition that is to have a leader, with its state in the snapshot; ``change`` is made before it is written."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    state: PartitionState
+    change: StateChange | None = None
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.topic_partition
 
 
 class Elections:
@@ -77,9 +76,8 @@ class Elections:
         min_insync: Callable[[str], int],
     ) -> None:
         """``write`` does a multi that the controller's epoch fences; the others as the ``Controller`` takes them."""
-        self._store = store
+        self._nodes = FencedNodes(store, write)
         self._slices = slices
-        self._write = write
         self._epoch = epoch
         self._unclean_election = unclean_election
         self._min_insync = min_insync
@@ -120,19 +118,28 @@ class Elections:
         Raises NotController, RegistryError; everything is looked at again then.
         """
         found = await self._slices.run(self._candidates(state))
-        batches = [found[first : first + _ELECTED_AT_ONCE] for first in range(0, len(found), _ELECTED_AT_ONCE)]
+        # What has no state yet needs nodes to be made first.
+        new = [each for each in found if not each.state.has_state]
         try:
-            for first in range(0, len(batches), _MULTIS_AT_ONCE):
-                under_way = []
-                for batch in batches[first : first + _MULTIS_AT_ONCE]:
-                    operations = await self._slices.run(self._elected(batch, state))
-                    under_way.append(asyncio.ensure_future(self._elect(batch, operations, state)))
-                _raise_worst(await asyncio.gather(*under_way, return_exceptions=True))
+            await self._write(_Round(self, state), [each for each in found if each.state.has_state], new)
         except BaseException:
             self._check_all = True
             raise
 
-    def _candidates(self, state: ClusterState) -> Work[list[_Candidate]]:
+    async def _write(self, writes: _Elected, together: Sequence[_Election], alone: Sequence[_Election]) -> None:
+        """Write elections; no more of them are begun after a failure, which is raised when the others have ended."""
+        writer = StateWriter(asyncio.get_running_loop(), self._slices, self._nodes, writes, _PACE)
+        await writer.write_all(together, alone)
+        if writes.error is not None:
+            raise writes.error
+
+    def overtaken(self, election: _Election, *, may_be_unreadable: bool) -> None:
+        """Have an election looked at again: somebody else has written the state meanwhile, or it cannot be read."""
+        self._to_check.add(election.topic_partition)
+        if may_be_unreadable:
+            self._refused[election.topic_partition] = election.state
+
+    def _candidates(self, state: ClusterState) -> Work[list[_Election]]:
         """Return the partitions, of those to check, that an election can help; the others are checked off."""
         wanted: Iterable[TopicPartition] = sorted(self._to_check)
         if self._check_all:
@@ -152,7 +159,7 @@ class Elections:
             leaderless = partition.leader == znodes.NO_LEADER
             if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
                 continue
-            found.append((topic_partition, partition))
+            found.append(_Election(topic_partition, state.topics[topic_partition.topic].topic_id, partition))
         return found
 
     def _outcome(
@@ -171,64 +178,36 @@ class Elections:
             unclean=unclean or self._unclean_election(name),
         )
 
-    def _elected(self, batch: Sequence[_Candidate], cluster: ClusterState) -> Work[list[Operation]]:
-        """Return the writes that give partitions with a state their leaders."""
-        operations: list[Operation] = []
-        for topic_partition, partition in batch:
-            if partition.has_state:
-                elected = self._outcome(topic_partition, partition, cluster)
-                operations.append(self._election(topic_partition, partition, cluster, elected))
-            yield None
-        return operations
+    async def prepare(self, elections: Sequence[_Election], cluster: ClusterState) -> None:
+        """Make the changes of many elections, in slices."""
 
-    def _election(
-        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState, elected: Elected
-    ) -> Operation:
-        epoch = partition.leader_epoch + 1
+        def prepare() -> Work[None]:
+            for election in elections:
+                # Encoded now, and kept.
+                _ = self.change(election, cluster).operation
+                yield None
+
+        await self._slices.run(prepare())
+
+    def change(self, election: _Election, cluster: ClusterState) -> StateChange:
+        """Return the change that an election makes; it is the same from then on."""
+        if election.change is None:
+            outcome = self._outcome(election.topic_partition, election.state, cluster)
+            election.change = self._change(election, cluster, outcome)
+        return election.change
+
+    def _change(self, election: _Election, cluster: ClusterState, elected: Elected) -> StateChange:
+        before, epoch = election.state, LeaderEpoch(election.state.leader_epoch + 1)
         if elected.leader == znodes.NO_LEADER:
-            why = why_leaderless(partition, cluster.brokers)
-            _LOG.warning("%s: no leader, epoch %d: %s", topic_partition, epoch, why)
+            why = why_leaderless(before, cluster.brokers)
+            _LOG.warning("%s: no leader, epoch %d: %s", election.topic_partition, epoch, why)
         else:
-            _LOG.info("%s: leader %d, epoch %d, ISR %s", topic_partition, elected.leader, epoch, list(elected.isr))
-        former = partition.former
-        unknown = partition.unknown if former is None else former.unknown
-        data = elected.as_node(epoch, self._epoch(), unknown).encode()
-        path = znodes.state_path(*topic_partition)
-        return SetData(path, data, partition.version) if partition.has_state else Create(path, data)
-
-    async def _elect(self, batch: Sequence[_Candidate], operations: list[Operation], cluster: ClusterState) -> None:
-        alone = [candidate for candidate in batch if not candidate[1].has_state]
-        try:
-            if operations:
-                await self._write(operations)
-        except (ConnectionLoss, NotController, SessionExpired):
-            raise
-        except RegistryError:
-            # None of them has happened: each is tried by itself, to find the one that it was for.
-            alone = list(batch)
-        outcomes = await asyncio.gather(
-            *(self._elect_alone(*candidate, cluster) for candidate in alone), return_exceptions=True
-        )
-        for candidate, outcome in zip(alone, outcomes, strict=True):
-            if isinstance(outcome, (BadVersion, NoNode, NodeExists)):
-                # Somebody else has written it meanwhile, or it cannot be read.
-                self._to_check.add(candidate[0])
-                if not isinstance(outcome, NoNode):
-                    self._refused[candidate[0]] = candidate[1]
-            elif isinstance(outcome, NodeError):
-                _LOG.error("electing a leader for %s failed: %s", candidate[0], outcome)
-        _raise_worst(outcome for outcome in outcomes if not isinstance(outcome, NodeError))
-
-    async def _elect_alone(
-        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState
-    ) -> None:
-        name, number = topic_partition
-        if not partition.has_state:
-            for path in (znodes.partitions_path(name), znodes.partition_path(name, number)):
-                with contextlib.suppress(NodeExists):
-                    await answer(self._store.create(path))
-        elected = self._outcome(topic_partition, partition, cluster)
-        await self._write([self._election(topic_partition, partition, cluster, elected)])
+            isr = list(elected.isr)
+            _LOG.info("%s: leader %d, epoch %d, ISR %s", election.topic_partition, elected.leader, epoch, isr)
+        unknown = before.unknown if before.former is None else before.former.unknown
+        names = {"leader_epoch": epoch, "controller_epoch": self._epoch(), "former": None, "unknown": unknown}
+        after = replace(before, **names, **elected._asdict())
+        return StateChange(election.topic_partition, election.topic_id, before, after)
 
     # Elections that somebody asks for -------------------------------------------------------------------------------
 
@@ -260,17 +239,13 @@ class Elections:
             if number:
                 state = await caught_up()
             chosen = await self._slices.run(self._look_at_asked(left, state, results, unclean=unclean))
-            left = []
-            for first in range(0, len(chosen), _ELECTED_AT_ONCE):
-                some = chosen[first : first + _ELECTED_AT_ONCE]
-                outcomes = await asyncio.gather(*(self._write([each]) for _, each in some), return_exceptions=True)
-                for (topic_partition, _), outcome in zip(some, outcomes, strict=True):
-                    results[topic_partition] = None
-                    if isinstance(outcome, NodeError):
-                        left.append(topic_partition)
-                        results[topic_partition] = RequestTimedOut(f"{topic_partition} is being changed by others")
-                    elif isinstance(outcome, BaseException):
-                        raise outcome
+            asked = _Asked(self, state)
+            await self._write(asked, (), chosen)
+            left = asked.left
+            for each in chosen:
+                results[each.topic_partition] = None
+            for topic_partition in left:
+                results[topic_partition] = RequestTimedOut(f"{topic_partition} is being changed by others")
             if not left:
                 break
         if partitions is None:
@@ -284,14 +259,16 @@ class Elections:
         results: dict[TopicPartition, KafkaError | None],
         *,
         unclean: bool,
-    ) -> Work[list[tuple[TopicPartition, Operation]]]:
-        """Return the writes that elect; what stands against the other elections goes to ``results``."""
+    ) -> Work[list[_Election]]:
+        """Return the elections to be written; what stands against the other ones goes to ``results``."""
         chosen = []
         for topic_partition in partitions:
             yield None
             try:
                 elected, partition = self._asked(topic_partition, state, unclean=unclean)
-                chosen.append((topic_partition, self._election(topic_partition, partition, state, elected)))
+                election = _Election(topic_partition, state.topics[topic_partition.topic].topic_id, partition)
+                election.change = self._change(election, state, elected)
+                chosen.append(election)
             except KafkaError as error:
                 results[topic_partition] = error.with_traceback(None)
         return chosen
@@ -322,8 +299,58 @@ class Elections:
         return preferred, partition
 
 
-def _raise_worst(outcomes: Iterable[BaseException | None]) -> None:
-    """Raise what decides how it goes on: the loss of the role or of the session before that of the connection."""
-    errors = [outcome for outcome in outcomes if outcome is not None]
-    for error in sorted(errors, key=lambda each: not isinstance(each, (NotController, SessionExpired))):
-        raise error
+class _Elected(StateWrites[_Election]):
+    """Elections as they are written, each once: another look needs another snapshot."""
+
+    def __init__(self, elections: Elections, cluster: ClusterState) -> None:
+        self._elections = elections
+        self._cluster = cluster
+        # What decides how it goes on: the loss of the role or of the session before that of the connection.
+        self.error: Exception | None = None
+
+    def change(self, write: _Election) -> StateChange | None:
+        return None if self.error is not None else self._elections.change(write, self._cluster)
+
+    def failed(self, writes: Sequence[_Election], error: Exception) -> bool:
+        if self.error is None or isinstance(error, (NotController, SessionExpired)):
+            self.error = error
+        return False
+
+    def written(self, write: _Election, change: StateChange, state: PartitionState) -> None:
+        """Nothing more: the watcher sees it."""
+
+    def found(self, write: _Election, change: StateChange, state: PartitionState | None) -> None:
+        raise AssertionError("nothing is read in a round")
+
+
+class _Round(_Elected):
+    """Elections of a round."""
+
+    async def prepare(self, writes: Sequence[_Election]) -> None:
+        await self._elections.prepare(writes, self._cluster)
+
+    def refused(self, write: _Election, error: NodeError) -> bool:
+        self._elections.overtaken(write, may_be_unreadable=not isinstance(error, NoNode))
+        return False
+
+    def failed(self, writes: Sequence[_Election], error: Exception) -> bool:
+        if isinstance(error, NodeError):
+            _LOG.error("electing a leader for %s failed: %s", writes[0].topic_partition, error)
+            return False
+        return super().failed(writes, error)
+
+
+class _Asked(_Elected):
+    """Elections that somebody has asked for."""
+
+    def __init__(self, elections: Elections, cluster: ClusterState) -> None:
+        super().__init__(elections, cluster)
+        # Where the state was another one.
+        self.left: list[TopicPartition] = []
+
+    def refused(self, write: _Election, error: NodeError) -> bool:
+        self.left.append(write.topic_partition)
+        return False
+
+    def failed(self, writes: Sequence[_Election], error: Exception) -> bool:
+        return self.refused(writes[0], error) if isinstance(error, NodeError) else super().failed(writes, error)

@@ -14,9 +14,11 @@ from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
+from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_partition import Waiter
+from tests.unit.slice_clock import SliceClock
 
 Leading = Callable[..., tuple[LedPartitions, IsrLeaving]]
 
@@ -28,7 +30,16 @@ def leading() -> Iterator[Leading]:
 
     def make(*isr: int, count: int = 1) -> tuple[LedPartitions, IsrLeaving]:
         led = LedPartitions(count, *isr, min_insync_replicas=2)
-        leaving = IsrLeaving(led.loop, led.view, led.hosted, 1, led.store, keeps_eligible=True)  # type: ignore[arg-type]
+        slices = Slices(led.loop, SliceClock())
+        leaving = IsrLeaving(
+            led.loop,
+            slices,
+            led.view,
+            led.hosted,
+            1,
+            led.store,
+            keeps_eligible=True,  # type: ignore[arg-type]
+        )
         led.harness.services.on_offline = leaving.partition_failed
         led.harness.services.on_full = leaving.partition_full
         leaving.start()
