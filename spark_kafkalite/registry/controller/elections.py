@@ -44,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 
 # What waits in the registry stays bounded. Nothing is done again in the same round.
 _PACE: Final = WritePace(together=100, steps=50, alone=100, retry_s=0.0)
+# Elections that a writer is given in one turn.
+_NOTED_AT_ONCE: Final = 5_000
 # Of an election that somebody has asked for, when the state changes under it.
 _ASKED_TRIES: Final = 3
 
@@ -118,20 +120,23 @@ class Elections:
         Raises NotController, RegistryError; everything is looked at again then.
         """
         found = await self._slices.run(self._candidates(state))
-        # What has no state yet needs nodes to be made first.
-        new = [each for each in found if not each.state.has_state]
         try:
-            await self._write(_Round(self, state), [each for each in found if each.state.has_state], new)
+            await self._write(_Round(self, state), found)
         except BaseException:
             self._check_all = True
             raise
 
-    async def _write(self, writes: _Elected, together: Sequence[_Election], alone: Sequence[_Election]) -> None:
+    async def _write(self, writes: _Elected, elections: Sequence[_Election], *, alone: bool = False) -> None:
         """Write elections; no more of them are begun after a failure, which is raised when the others have ended."""
-        writer = StateWriter(asyncio.get_running_loop(), self._slices, self._nodes, writes, _PACE)
-        await writer.write_all(together, alone)
-        if writes.error is not None:
-            raise writes.error
+        for first in range(0, len(elections), _NOTED_AT_ONCE):
+            some = elections[first : first + _NOTED_AT_ONCE]
+            # What has no state yet needs nodes to be made first.
+            by_itself = [each for each in some if alone or not each.state.has_state]
+            together = [each for each in some if not alone and each.state.has_state]
+            writer = StateWriter(asyncio.get_running_loop(), self._slices, self._nodes, writes, _PACE)
+            await writer.write_all(together, by_itself)
+            if writes.error is not None:
+                raise writes.error
 
     def overtaken(self, election: _Election, *, may_be_unreadable: bool) -> None:
         """Have an election looked at again: somebody else has written the state meanwhile, or it cannot be read."""
@@ -240,7 +245,7 @@ class Elections:
                 state = await caught_up()
             chosen = await self._slices.run(self._look_at_asked(left, state, results, unclean=unclean))
             asked = _Asked(self, state)
-            await self._write(asked, (), chosen)
+            await self._write(asked, chosen, alone=True)
             left = asked.left
             for each in chosen:
                 results[each.topic_partition] = None
