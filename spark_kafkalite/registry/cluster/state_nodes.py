@@ -61,8 +61,7 @@ class StateChange:
     def as_written(self, result: Any) -> PartitionState:
         """Return the state as the registry has it after the operation: ``result`` is a Stat, or a new node's path."""
         if isinstance(result, Stat):
-            zxids = {"modified_zxid": result.mzxid, "created_zxid": result.czxid}
-            return replace(self.after, version=result.version, **zxids)
+            return replace(self.after, version=result.version, modified_zxid=result.mzxid, created_zxid=result.czxid)
         return replace(self.after, version=0)
 
 

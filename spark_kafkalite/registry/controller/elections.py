@@ -210,8 +210,14 @@ class Elections:
             isr = list(elected.isr)
             _LOG.info("%s: leader %d, epoch %d, ISR %s", election.topic_partition, elected.leader, epoch, isr)
         unknown = before.unknown if before.former is None else before.former.unknown
-        names = {"leader_epoch": epoch, "controller_epoch": self._epoch(), "former": None, "unknown": unknown}
-        after = replace(before, **names, **elected._asdict())
+        after = replace(
+            before,
+            leader_epoch=epoch,
+            controller_epoch=self._epoch(),
+            former=None,
+            unknown=unknown,
+            **elected._asdict(),
+        )
         return StateChange(election.topic_partition, election.topic_id, before, after)
 
     # Elections that somebody asks for -------------------------------------------------------------------------------
