@@ -632,7 +632,7 @@ def follow_and_cut(world: World, to: int = 2) -> Partition:
     asked = role.ask(world.loop.time())
     assert asked is not None
     world.threads.held = True
-    run_whole(role.take(asked, FetchedPartition(0, 0, 9, -1, 0, diverging_epoch=(0, to)), world.loop.time()))
+    run_whole(role.take(asked, FetchedPartition(0, 0, to, -1, 0, diverging_epoch=(0, to)), world.loop.time()))
     assert partition.is_truncating
     return partition
 
