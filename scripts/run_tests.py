@@ -26,52 +26,13 @@ sys.path.insert(0, str(ROOT))
 
 from tests.pool.costs import COSTS_FILE, Cost, comparison, read_costs, write_costs  # noqa: E402
 from tests.pool.parts import Parts  # noqa: E402
-from tests.pool.runner import FileResult, Kind, Pool  # noqa: E402
+from tests.pool.runner import FileResult, Pool  # noqa: E402
+from tests.pool.suites import Suite  # noqa: E402
 from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
 # Tests wait about as long as they compute.
 POOL_SIZE = 4
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Test folders, or files. ``workers`` is how many processes run them at a time."""
-
-    name: str
-    folders: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    workers: int = 2
-    environment: str = ".venv"
-    select: str = ""
-    arguments: tuple[str, ...] = ()
-    # Another suite runs the same files.
-    is_second_run: bool = False
-    # Spark gives its Python processes ten seconds to start, however slow the host is.
-    is_urgent: bool = False
-    # Its tests use the outside parts, which then start while the first of them run.
-    needs_parts: bool = False
-
-    def kind(self) -> Kind:
-        found = sorted(
-            {
-                str(path.relative_to(ROOT))
-                for folder in self.folders
-                for path in ([ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("test_*.py"))
-            }
-        )
-        files = [name for name in found if not name.startswith(self.without)]
-        prefix = f"{self.name}:" if self.is_second_run else ""
-        return Kind(
-            self.name,
-            tuple(files),
-            interpreter(self),
-            self.select,
-            self.workers,
-            self.arguments,
-            prefix,
-            self.is_urgent,
-        )
 
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
@@ -194,11 +155,14 @@ class Run:
             with Parts() as parts:
                 if any(suite.needs_parts for suite in suites):
                     parts.begin()
-                Pool([suite.kind() for suite in suites], size, self._known, self._show, ROOT).run()
+                pool = Pool(suites, size, self._known, self._show, ROOT)
+                pool.run()
+            if pool.is_ended_early:
+                return
 
     def _show(self, result: FileResult) -> None:
-        name = result.kind.prefix + result.file
-        outcome = self._outcomes[result.kind.name]
+        name = result.suite.prefix + result.file
+        outcome = self._outcomes[result.suite.name]
         outcome.counts += result.counts
         outcome.cost += result.cost
         self.costs[name] = result.cost
@@ -247,10 +211,6 @@ class Lint:
         self._output.seek(0)
         print(f"\n{' lint ':=^100}\n{self._output.read().decode(errors='replace')}", flush=True)
         return ["make lint"] if code else []
-
-
-def interpreter(suite: Suite) -> str:
-    return str(ROOT / suite.environment / "bin" / "python")
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -49,14 +49,15 @@ def write_costs(costs: Mapping[str, Cost], path: Path = COSTS_FILE) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
+def expected_s(name: str, known: Mapping[str, Cost]) -> float:
+    """Return how long a file takes on a machine that does nothing else."""
+    cost = known.get(name)
+    return _UNKNOWN_S if cost is None else cost.cpu_s + cost.wait_s
+
+
 def longest_first(files: Iterable[str], known: Mapping[str, Cost], prefix: str = "") -> list[str]:
     """Return the files in the order in which a pool begins them. Their costs have ``prefix`` before their names."""
-
-    def seconds(name: str) -> float:
-        cost = known.get(prefix + name)
-        return _UNKNOWN_S if cost is None else cost.cpu_s + cost.wait_s
-
-    return sorted(files, key=lambda name: (-seconds(name), name))
+    return sorted(files, key=lambda name: (-expected_s(prefix + name, known), name))
 
 
 def comparison(costs: Mapping[str, Cost], known: Mapping[str, Cost]) -> list[str]:

@@ -1,8 +1,9 @@
 """The pool: processes of pytest that take test files from one queue, the longest first, until none is left.
 
-Both cores are busy until the end: a process that has nothing left of its own kind takes what there is of another. Files
-of one :class:`Kind` need the same interpreter and expensive fixtures (a Spark session), so only some of the processes
-run them. A process that dies fails the file that it ran, and another one takes its place.
+Files of one suite (``pool.suites``) need the same interpreter and expensive fixtures (a Spark session), so only some of
+the processes run them. Both cores are busy until the end: a process ends when its suite has nothing left to
+begin, and the next one runs the suite that is the most behind. A process that dies fails the file that it ran, and
+another one takes its place. With pytest's ``-x`` the first failure ends the run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -22,34 +24,19 @@ from typing import Final
 
 from spark_kafkalite.testing.child_process import dying_with_this_process, start_in_spawner
 from tests.paths import PROJECT
-from tests.pool.costs import Cost, longest_first
+from tests.pool.costs import Cost, expected_s, longest_first
 from tests.pool.names import WORKER_VARIABLE
+from tests.pool.suites import Backlog, Suite, most_behind
 from tests.pool.worker import POOL_VARIABLE
 
 _LOG_LINES: Final = 40
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Test files that the same processes run: ``select`` is pytest's -m, ``workers`` how many run at a time."""
-
-    name: str
-    files: tuple[str, ...]
-    interpreter: str
-    select: str = ""
-    workers: int = 1
-    arguments: tuple[str, ...] = ()
-    # Stands before the names of files that another kind runs, too.
-    prefix: str = ""
-    # Whether its processes come before others at the processor.
-    is_urgent: bool = False
 
 
 @dataclass
 class FileResult:
     """How one file ended. ``failures`` holds (test, text), ``times`` (seconds, test)."""
 
-    kind: Kind
+    suite: Suite
     file: str
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -58,26 +45,29 @@ class FileResult:
 
 
 class Pool:
-    """Runs the files of some kinds, ``size`` at a time. ``on_result`` is called as each file ends, in one thread at a
+    """Runs the files of some suites, ``size`` at a time. ``on_result`` is called as each file ends, in one thread at a
     time."""
 
     def __init__(
         self,
-        kinds: Sequence[Kind],
+        suites: Sequence[Suite],
         size: int,
         known: Mapping[str, Cost],
         on_result: Callable[[FileResult], None],
         root: Path = PROJECT,
     ) -> None:
-        self._kinds = {kind.name: kind for kind in kinds}
-        self._queues = {kind.name: longest_first(kind.files, known, kind.prefix) for kind in kinds}
+        self._suites = {suite.name: suite for suite in suites}
+        self._queues = {suite.name: longest_first(suite.files(root), known, suite.prefix) for suite in suites}
+        self._known = known
         self._running: Counter[str] = Counter()
+        self._processes: set[subprocess.Popen[bytes]] = set()
         self._size = size
         self._on_result = on_result
         self._root = root
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._directory = tempfile.TemporaryDirectory(prefix="kafkalite-pool-")
+        self.is_ended_early = False
 
     def run(self) -> None:
         """Run all files."""
@@ -89,28 +79,27 @@ class Pool:
         self._directory.cleanup()
 
     def _run_slot(self) -> None:
-        while (kind := self._take_kind()) is not None:
+        while (suite := self._take_suite()) is not None:
             try:
-                self._run_worker(kind)
+                self._run_worker(suite)
             finally:
                 with self._lock:
-                    self._running[kind.name] -= 1
+                    self._running[suite.name] -= 1
 
-    def _take_kind(self) -> Kind | None:
-        """Return what the next process should run: the kind with the fewest processes of those that it may have."""
+    def _take_suite(self) -> Suite | None:
+        """Return what the next process should run."""
         with self._lock:
-            open_kinds = [
-                kind
-                for kind in self._kinds.values()
-                if self._running[kind.name] < min(kind.workers, len(self._queues[kind.name]))
-            ]
-            if not open_kinds:
-                return None
-            kind = min(open_kinds, key=lambda each: self._running[each.name] / each.workers)
-            self._running[kind.name] += 1
-            return kind
+            suite = most_behind(self._backlog(each) for each in self._suites.values())
+            if suite is not None:
+                self._running[suite.name] += 1
+            return suite
 
-    def _run_worker(self, kind: Kind) -> None:
+    def _backlog(self, suite: Suite) -> Backlog:
+        queue = self._queues[suite.name]
+        seconds = sum(expected_s(suite.prefix + file, self._known) for file in queue)
+        return Backlog(suite, seconds, len(queue), self._running[suite.name])
+
+    def _run_worker(self, suite: Suite) -> None:
         """Run one process until it has nothing left to do, or dies."""
         number = next(self._numbers)
         address = str(Path(self._directory.name) / f"worker-{number}")
@@ -122,8 +111,9 @@ class Pool:
             # Sets of strings have one order in all processes of all runs.
             "PYTHONHASHSEED": str(int(os.environ["KAFKALITE_SEED"]) % (1 << 32)),
         }
-        command = [kind.interpreter, "-m", "pytest", "-p", "tests.pool.worker", "-q", "--tb=short"]
-        command += [*(["-m", kind.select] if kind.select else []), *kind.arguments]
+        interpreter = str(self._root / suite.environment / "bin" / "python")
+        command = [interpreter, "-m", "pytest", "-p", "tests.pool.worker", "-q", "--tb=short"]
+        command += [*(["-m", suite.select] if suite.select else []), *suite.arguments]
         begun: list[str] = []
         with Listener(address) as listener, log.open("wb") as output:
             # In a session of its own, so that the system's autogroup gives it a share of its own.
@@ -138,42 +128,62 @@ class Pool:
                     start_new_session=True,
                 )
             )
-            if kind.is_urgent:
+            if suite.is_urgent:
                 _prefer(process.pid)
+            self._add(process)
             threading.Thread(target=_connect_at_the_end, args=(process, address), daemon=True).start()
             asked = False
             with listener.accept() as connection, contextlib.suppress(EOFError, ConnectionError):
                 while True:
-                    asked |= self._answer(kind, connection, begun)
+                    asked |= self._answer(suite, connection, begun)
             code = process.wait()
+        with self._lock:
+            self._processes.discard(process)
         # 1: tests failed.
-        if asked and not begun and code in (0, 1):
+        if self.is_ended_early or (asked and not begun and code in (0, 1)):
             return
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:])
-        text = f"a process of {kind.name} ended with exit code {code}\n{tail}"
+        text = f"a process of {suite.name} ended with exit code {code}\n{tail}"
         with self._lock:
             # What it had collected ahead is another one's. One that cannot even begin has no successor.
-            self._queues[kind.name][:0] = begun[1:]
+            self._queues[suite.name][:0] = begun[1:]
             if not asked:
-                self._queues[kind.name].clear()
-        failed = begun[0] if begun else kind.name
-        self._end(FileResult(kind, failed, Counter(error=1), [(failed, text)]))
+                self._queues[suite.name].clear()
+        failed = begun[0] if begun else suite.name
+        self._end(FileResult(suite, failed, Counter(error=1), [(failed, text)]))
 
-    def _answer(self, kind: Kind, connection: Connection, begun: list[str]) -> bool:
+    def _answer(self, suite: Suite, connection: Connection, begun: list[str]) -> bool:
         """Answer one message. ``begun`` holds the files that the process has and has not reported."""
         message, content = connection.recv()
         if message == "next":
             with self._lock:
-                queue = self._queues[kind.name]
+                queue = self._queues[suite.name]
                 file = queue.pop(0) if queue else None
             if file is not None:
                 begun.append(file)
             connection.send(file)
         else:
-            file, counts, failures, times, cost = content
+            file, counts, failures, times, cost, is_last = content
             begun.remove(file)
-            self._end(FileResult(kind, file, Counter(counts), failures, times, cost))
+            self._end(FileResult(suite, file, Counter(counts), failures, times, cost))
+            if is_last:
+                self._end_early()
         return True
+
+    def _add(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._processes.add(process)
+            if self.is_ended_early:
+                process.send_signal(signal.SIGINT)
+
+    def _end_early(self) -> None:
+        """Begin no file any more, and interrupt the processes, which then end what they have started."""
+        with self._lock:
+            self.is_ended_early = True
+            for queue in self._queues.values():
+                queue.clear()
+            for process in self._processes:
+                process.send_signal(signal.SIGINT)
 
     def _end(self, result: FileResult) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Final
@@ -40,36 +41,44 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        file = self._next_file()
-        items = self._collected(session, file)
-        while file is not None:
-            following, next_items = None, list[pytest.Item]()
-            if not items:
-                self._report(file)
-                following = self._next_file()
-                next_items = self._collected(session, following)
-            for number, item in enumerate(items):
-                if number + 1 < len(items):
-                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=items[number + 1])
-                    continue
-                # The next file's first test says which fixtures live on.
-                following = self._next_file()
-                next_items = self._collected(session, following)
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_items[0] if next_items else None)
-                self._report(file)
-            file, items = following, next_items
+        # The next test says which fixtures live on: a test runs when the one after it, of whatever file, is known.
+        held: list[tuple[str, pytest.Item | None]] = []
+        for file, item in self._steps(session):
+            if item is not None:
+                self._take(session, held, item)
+                held.clear()
+            held.append((file, item))
+        self._take(session, held, None)
         session.testscollected = 1
         return True
+
+    def _steps(self, session: pytest.Session) -> Iterator[tuple[str, pytest.Item | None]]:
+        """Yield the tests of the files that the runner hands out, and None at the end of each file."""
+        while (file := self._next_file()) is not None:
+            for item in self._collected(session, file):
+                yield file, item
+            yield file, None
+
+    def _take(
+        self, session: pytest.Session, steps: Iterable[tuple[str, pytest.Item | None]], following: pytest.Item | None
+    ) -> None:
+        """Run a test, and report the files that end with it."""
+        for file, item in steps:
+            if item is not None:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            is_last = bool(session.shouldfail)  # -x
+            if item is None or is_last:
+                self._report(file, is_last=is_last)
+            if is_last:
+                raise session.Failed(session.shouldfail)
 
     def _next_file(self) -> str | None:
         self._runner.send(("next", None))
         file: str | None = self._runner.recv()
         return file
 
-    def _collected(self, session: pytest.Session, file: str | None) -> list[pytest.Item]:
+    def _collected(self, session: pytest.Session, file: str) -> list[pytest.Item]:
         """Return the tests of a file, in their order, without those that are not selected."""
-        if file is None:
-            return []
         module = self._node(session, session.config.rootpath / file)
         # None: a conftest leaves it out.
         items = [] if module is None else list(session.genitems(module))
@@ -94,13 +103,13 @@ class Worker:
             self._nodes |= {each.path: each for each in report.result if isinstance(each, pytest.Collector)}
         return self._nodes.get(path)
 
-    def _report(self, file: str) -> None:
-        """Say how the file went and what it cost, its collection included."""
+    def _report(self, file: str, *, is_last: bool) -> None:
+        """Say how the file went, what it cost, its collection included, and whether the run ends with it."""
         now_s, used_s = time.monotonic(), tree_cpu_s(os.getpid())
         # A process that has left the tree takes its part along.
         cpu_s = max(0.0, used_s - self._used_s)
         cost = Cost(cpu_s, max(0.0, now_s - self._began_s - cpu_s))
-        self._runner.send(("done", (file, dict(self._counts), self._failures, self._times, cost)))
+        self._runner.send(("done", (file, dict(self._counts), self._failures, self._times, cost, is_last)))
         self._counts, self._failures, self._times = Counter(), [], []
         self._began_s, self._used_s = now_s, used_s
 

@@ -14,12 +14,30 @@ from typing import Any
 import pytest
 
 from tests.paths import PROJECT
+from tests.pool.costs import Cost
 
 PASSES = "def test_passes(): pass\n"
 FAILS = "def test_fails(): assert False\n"
 DIES = "import os\ndef test_dies(): os._exit(3)\n"
 SKIPS = "import pytest\ndef test_skips(): pytest.skip('no such jar')\n"
 SKIPS_AS_A_WHOLE = "import pytest\npytest.importorskip('no_such_module')\n"
+# It ends what it has started when it is interrupted.
+HANGS = """
+import pathlib, threading
+def test_hangs():
+    pathlib.Path("begun").touch()
+    try:
+        threading.Event().wait()
+    finally:
+        pathlib.Path("ended").touch()
+"""
+FAILS_AFTER_IT_HAS_BEGUN = """
+import pathlib
+from tests.patience import wait_until
+def test_fails():
+    wait_until(pathlib.Path("begun").exists, "the other file has begun")
+    assert False
+"""
 EXPECTED_TO_FAIL = "import pytest\n@pytest.mark.xfail\ndef test_known(): assert False\n"
 
 
@@ -35,15 +53,16 @@ def load_runner(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The runner on a project with the suites one and two, which run in this interpreter."""
+    """The runner on a project with the suites one and two, whose environment has this interpreter."""
     module: ModuleType = load_runner(monkeypatch)
     suites = (module.Suite("one", ("tests/one",)), module.Suite("two", ("tests/two",), workers=1))
     for name, value in {"ROOT": tmp_path, "TEST": suites, "SUITES": suites, "read_costs": dict}.items():
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(module, "interpreter", lambda suite: sys.executable)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
+    write(tmp_path, ".venv/bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / ".venv/bin/python").chmod(0o755)
     # The worker's plug-in and what the conftest imports.
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
@@ -123,17 +142,27 @@ def test_a_skip_is_a_failure_in_ci(
     assert closing_line(capfd.readouterr().out) == "1 failed, 1 error, 1 passed, 1 skipped"
 
 
-def test_another_environment_can_be_named_for_all_suites(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[str] = []
-    monkeypatch.setattr(runner, "interpreter", lambda suite: used.append(suite.environment) or sys.executable)
+def test_the_first_failure_ends_the_run_if_asked(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The files of other processes too, and those of other suites."""
+    monkeypatch.setattr(runner, "read_costs", lambda: {"tests/one/test_one.py": Cost(60, 0)})
+    write(tmp_path, "tests/one/test_one.py", HANGS)
+    for name in "abc":
+        write(tmp_path, f"tests/one/test_{name}.py", FAILS_AFTER_IT_HAS_BEGUN + PASSES)
+    assert runner.main(["one", "two", "--", "-x"]) == 1
+    assert closing_line(capfd.readouterr().out) == "1 failed"
+    assert (tmp_path / "ended").exists()
+
+
+def test_another_environment_can_be_named_for_all_suites(runner: Any, tmp_path: Path) -> None:
+    (tmp_path / ".venv").rename(tmp_path / ".venv-other")
     assert runner.main(["--environment", ".venv-other", "two"]) == 0
-    assert used == [".venv-other"]
 
 
 def test_make_test_runs_every_file_in_one_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     module = load_runner(monkeypatch)
-    kinds = [suite.kind() for suite in module.TEST if not suite.is_second_run]
-    run = sorted(file for kind in kinds for file in kind.files)
+    run = sorted(file for suite in module.TEST if not suite.is_second_run for file in suite.files(PROJECT))
     assert run == sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py"))
 
 
