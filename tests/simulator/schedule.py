@@ -151,8 +151,8 @@ def random_schedule(seed: int) -> Schedule:
     )
 
 
-def stops_in_order(seed: int) -> Schedule:
-    """Return a schedule of stops in order, while producers have several batches under way.
+def stops_in_order(seed: int, stops: int) -> Schedule:
+    """Return a schedule of so many stops in order, while producers have several batches under way.
 
     Who stops stands still in the midst of it for less than clients wait, as on a machine that is overloaded: the others
     elect meanwhile, and clients hear of that from them. Nothing else happens: where a leader that is cut off is
@@ -161,7 +161,7 @@ def stops_in_order(seed: int) -> Schedule:
     chance = random.Random(seed)
     faults = []
     at_s = _FIRST_S
-    for _ in range(8):
+    for _ in range(stops):
         at_s += chance.uniform(1.2, 2.0)
         broker = chance.randint(1, 3)
         faults.append(Fault(round(at_s, 4), FaultKind.STOP, broker, round(chance.uniform(0.5, 0.8), 4)))
