@@ -37,12 +37,14 @@ POOL_SIZE = 4
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
 GOLDEN = "tests/golden"
+# What reads the clock of slices, connections, peers or gates. The other unit tests give those a clock of their own.
 SLICED = (
     "tests/unit/test_slices.py",
-    "tests/unit/broker",
-    "tests/unit/coordinator",
-    "tests/unit/registry/cluster",
-    "tests/unit/registry/controller",
+    "tests/unit/broker/network",
+    "tests/unit/broker/requests",
+    "tests/unit/registry/cluster/test_inbox.py",
+    "tests/unit/registry/controller/test_controller.py",
+    "tests/unit/registry/controller/test_several_brokers.py",
 )
 CLUSTER = "tests/interop/cluster"
 SPARK = ("tests/spark", "tests/jobs")
@@ -89,7 +91,7 @@ TEST = (
         is_second_run=True,
         is_urgent=True,
     ),
-    # What works in slices, with a clock that stalls.
+    # With a clock that stalls.
     Suite("slow-clock", SLICED, workers=1, arguments=("-p", "tests.slowclock"), is_second_run=True),
     Suite("packaging", (PACKAGING,), workers=1),
 )

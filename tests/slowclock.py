@@ -1,7 +1,6 @@
 r"""A pytest plug-in: the clock of slices stalls, as on a host that stops the process again and again.
 
-    pytest -p tests.slowclock tests/unit/test_slices.py tests/unit/coordinator tests/unit/broker \
-        tests/unit/registry/cluster
+    pytest -p tests.slowclock tests/unit/test_slices.py tests/unit/broker/requests tests/unit/broker/network
 
 It replaces the default clock of ``Slices``, which brokers and registries use. One reading in twenty comes 20 ms late,
 longer than a slice and a pass together; between the others a microsecond passes. A test that passes only where the
