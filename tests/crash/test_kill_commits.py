@@ -1,4 +1,4 @@
-"""100,000 commits of offsets while the broker is killed with SIGKILL at random moments.
+"""40,000 commits of offsets while the broker is killed with SIGKILL at random moments.
 
 Three committers pipeline commits, each for groups of its own, with offsets that only grow; two readers look at all
 groups all the time. After each kill everything that was acknowledged is there, nothing is there that was not sent, and
@@ -32,7 +32,7 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
-COMMITS = 1_000_000 if SOAK else 100_000
+COMMITS = 1_000_000 if SOAK else 40_000
 
 TOPIC = "read"
 COMMITTERS = 3

@@ -23,7 +23,7 @@ from tests.crash.workload import Plan, Workload
 from tests.patience import wait_until
 from tests.seeds import SEED, SOAK
 
-ROUNDS = 300 if SOAK else 6
+ROUNDS = 300 if SOAK else 4
 # Topics whose logs begin later and later.
 MOVING = ("short", "aged", "trimmed", "aged-compacted")
 

@@ -1,7 +1,7 @@
 """Random work on logs is stopped in a random operation of the disk, and what is left must be right (see ``log_model``).
 
-Eight hundred runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in every
-single operation. Every failure names its seed. The soak makes fifty times as many, with other seeds.
+About four hundred runs, in each way that a crash can leave a disk; ``test_log_crash_steps`` stops the same work in
+every single operation. Every failure names its seed. The soak makes a hundred times as many, with other seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
 from tests.seeds import SEED, SOAK
 
-RUNS = 22_500 if SOAK else 450
+RUNS = 22_500 if SOAK else 225
 _BLOCKS = 6 if SOAK else 1
 # The runs of `make test` are chosen, not drawn.
 FIRST = SEED * 1_000_000 if SOAK else 0
