@@ -143,11 +143,11 @@ def test_the_broker_is_killed_during_the_storm(tmp_path: Path) -> None:
     assert not found, report(found, storm)
 
 
-# The faults are planted and show by chance.
-@pytest.mark.soak
 def test_members_that_do_wrong_are_seen(tmp_path: Path) -> None:
     kinds = ("confluent", "confluent!skip", "kafka-python!commit-early", "confluent!commit-back", "confluent!own-more")
-    plan = Plan(SEED, kinds, 5, 0, trouble=())
+    # Nobody is to be taken for dead: on a busy host a short session ends while its member waits for the processor, and
+    # every end of one makes all members join again.
+    plan = Plan(SEED, kinds, 5, 0, trouble=(), session_ms=10_000)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
