@@ -15,6 +15,7 @@ from spark_kafkalite.testing import apache_kafka as apache_kafka_part
 from spark_kafkalite.testing import hdfs as hdfs_part
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing import zookeeper as zookeeper_part
+from tests.paths import PROJECT
 from tests.pool import forking, parts
 from tests.seeds import SEED, SOAK
 
@@ -46,6 +47,9 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 # The soak starts every process as a user does.
 if not SOAK:
     forking.install()
+    os.environ["KAFKALITE_TESTS_PYTHON"] = sys.executable
+    spark_python = str(PROJECT / "tests" / "spark" / "spark_python.sh")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = spark_python
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ import pyspark
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_command
+from tests.seeds import SOAK
 
 # An archive that does not fit is no matter for the output of a test.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -35,6 +36,11 @@ def session_settings(*java_options: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
+    if not SOAK:
+        # Spark's own choice starts four processes for each file of a checkpoint, to ask whether it is a link.
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
     if connector := connector_class_path():
         settings["spark.driver.extraClassPath"] = connector
     return settings
