@@ -97,6 +97,13 @@ def topics_anywhere(request: pytest.FixtureRequest, spark: SparkSession) -> Iter
         yield made
 
 
+@pytest.fixture(params=["broker", pytest.param("apache_kafka", marks=[pytest.mark.kafka, pytest.mark.soak])])
+def topics_and_in_soak_anywhere(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Topics]:
+    """Topics on our broker, and in the soak on Apache Kafka, for what other tests do there too."""
+    with Topics(request.getfixturevalue(request.param).bootstrap, spark, f"t{next(_COUNTER)}") as made:
+        yield made
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")

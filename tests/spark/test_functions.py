@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.functions import split_registry_frame
-from tests.seeds import SEED
+from tests.seeds import SEED, SOAK
 
 LARGEST = 2**31 - 1
 
@@ -62,8 +62,8 @@ def test_the_message_indexes_of_protobuf(spark: SparkSession) -> None:
         (indexes(LARGEST), [LARGEST]),
     ]
     values = [header(9) + each + b"payload" for each, _ in cases]
-    assert split(spark, values, "protobuf") == [(9, found, b"payload") for _, found in cases]
-    assert split(spark, [header(9) + b"\0"], "protobuf") == [(9, [0], b"")]
+    expected = [(9, found, b"payload") for _, found in cases]
+    assert split(spark, [*values, header(9) + b"\0"], "protobuf") == [*expected, (9, [0], b"")]
 
 
 def test_indexes_that_are_cut_off_or_damaged_are_null(spark: SparkSession) -> None:
@@ -83,7 +83,7 @@ def test_random_indexes(spark: SparkSession) -> None:
             [chance.choice([0, 1, 63, 64, 8191, 8192, chance.randrange(1 << 20)]) for _ in range(chance.randint(1, 9))],
             chance.randbytes(chance.randrange(20)),
         )
-        for _ in range(200)
+        for _ in range(500 if SOAK else 50)
     ]
     values = [header(number) + indexes(*found) + payload for number, found, payload in expected]
     assert split(spark, list(values), "protobuf") == expected, f"KAFKALITE_SEED={SEED}"

@@ -10,7 +10,6 @@ import pytest
 
 from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.spark import install_listener
-from spark_kafkalite.testing.apache_kafka import kafka_tool
 from tests.patience import wait_until
 
 from .topics import await_end, last_line
@@ -31,9 +30,9 @@ def listener(spark):
     return install_listener(spark)
 
 
-def described(bootstrap: str, group: str) -> dict[str, tuple[int, int, int]]:
+def described(java_tools, bootstrap: str, group: str) -> dict[str, tuple[int, int, int]]:
     """Return (CURRENT-OFFSET, LOG-END-OFFSET, LAG) of each partition as Kafka's own tool shows them."""
-    told = kafka_tool(GROUPS_COMMAND, "--bootstrap-server", bootstrap, "--describe", "--group", group).stdout
+    told = java_tools.run(GROUPS_COMMAND, "--bootstrap-server", bootstrap, "--describe", "--group", group).stdout
     rows = [line.split() for line in told.splitlines() if line.startswith(f"{group} ")]
     return {f"{row[1]}-{row[2]}": (int(row[3]), int(row[4]), int(row[5])) for row in rows}
 
@@ -80,7 +79,7 @@ def test_a_start_from_nothing_says_what_is_missing(topics, checkpoint, group):
 
 
 @pytest.mark.kafka  # whose tool it is
-def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpoint, group):
+def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpoint, group, java_tools):
     topics = topics_anywhere
     topic = topics.new()
     topics.fill(topic, range(7))
@@ -90,7 +89,7 @@ def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpo
     def hold(batch_id, rows):
         if batch_id == 1:
             # The first batch is done, and committed; this one is not.
-            held.append(described(topics.bootstrap, group))
+            held.append(described(java_tools, topics.bootstrap, group))
 
     query, values = topics.collect(stream, checkpoint, {"processingTime": "0 seconds"}, each=hold)
     query.processAllAvailable()
@@ -102,8 +101,8 @@ def test_a_running_query_is_seen_by_kafkas_own_lag_tool(topics_anywhere, checkpo
 
 
 @pytest.mark.versions
-def test_trigger_once_is_committed_by_the_listener(topics_anywhere, checkpoint, group, listener):
-    topics = topics_anywhere
+def test_trigger_once_is_committed_by_the_listener(topics_and_in_soak_anywhere, checkpoint, group, listener):
+    topics = topics_and_in_soak_anywhere
     first, second = topics.new(), topics.new()
     topics.fill(first, range(5))
     topics.fill(second, range(3))

@@ -31,6 +31,7 @@ from spark_kafkalite.testing.secure_kafka import (
 )
 from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
 from tests.patience import wait_until
+from tests.seeds import SOAK
 
 from .job_runs import BY_TASKS
 from .topics import Topics, await_end, last_line
@@ -72,17 +73,24 @@ def ways_in(kafka: SecureKafka) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("way", ["SCRAM over TLS", "user and password", "client certificate in PKCS12"])
+_WAYS = ("SCRAM over TLS", "user and password", "client certificate in PKCS12")
+
+
+@pytest.mark.parametrize("ways", [_WAYS, *([3 * (way,) for way in _WAYS] if SOAK else [])], ids="-".join)
 def test_written_and_read_as_batch_and_as_stream(
-    topics: Topics, secure_kafka: SecureKafka, spark: SparkSession, checkpoint: str, way: str
+    topics: Topics, secure_kafka: SecureKafka, spark: SparkSession, checkpoint: str, ways: tuple[str, ...]
 ) -> None:
-    given: dict[str, Any] = options_of(ways_in(secure_kafka)[way])
+    """A way in for each use; the soak has each use by each way."""
+    written, read, streamed = (options_of(ways_in(secure_kafka)[way]) for way in ways)
     topic = topics.new(2)
     spark.range(500).selectExpr("CAST(id AS STRING) AS value").repartition(2).write.format("kafkalite").options(
-        **given, topic=topic
+        **written, topic=topic
     ).mode("append").save()
     expected = sorted(str(number) for number in range(500))
+    # The bootstrap address is among the options that are given.
+    given: dict[str, Any] = dict(read)
     assert sorted(topics.values(topic, **given)) == expected
+    given = dict(streamed)
     assert sorted(topics.run(topics.stream(topic, **given), checkpoint)) == expected
 
 

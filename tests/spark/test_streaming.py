@@ -36,8 +36,8 @@ def test_available_now_reads_in_batches_and_goes_on_after_a_restart(topics_anywh
     assert logged_offsets(checkpoint)[2:] == [{topic: {"0": 50, "1": 15}}]
 
 
-def test_batches_are_limited_and_tasks_are_split_by_bytes(topics_anywhere, checkpoint):
-    topics = topics_anywhere
+def test_batches_are_limited_and_tasks_are_split_by_bytes(topics_and_in_soak_anywhere, checkpoint):
+    topics = topics_and_in_soak_anywhere
     topic = topics.new(2)
     for partition, more in enumerate((b"x" * 996, b"x" * 96)):
         records = [{"value": b"%04d" % number + more, "partition": partition} for number in range(50)]
