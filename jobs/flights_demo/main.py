@@ -153,7 +153,7 @@ def _copy_from_hdfs(spark: Any, source: str, target: Path) -> None:
 def _start_spark(running: ExitStack, output: Path) -> Any:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("kafkalite demo")

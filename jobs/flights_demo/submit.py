@@ -28,11 +28,8 @@ class JobRun:
         if spec is None or spec.origin is None:
             raise SystemExit("the demo runs Spark: pip install '.[spark]'")
         home = Path(spec.origin).parent
-        environment = os.environ | {
-            "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-        }
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = python | os.environ | {"SPARK_HOME": str(home)}
         script = Path(__file__).parents[1] / f"{job}.py"
         command = [str(home / "bin" / "spark-submit"), "--master", "local[2]"]
         for name, value in _SPARK_OPTIONS.items():

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
+from tests.spark.class_archive import archive_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_demo(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--output", str(output), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=7 * PATIENCE_S, check=False)
+    environment = dict(os.environ)
+    if not SOAK:
+        # The demo starts four JVMs, each for a minute at most.
+        environment["JAVA_TOOL_OPTIONS"] = " ".join([*SHORT_LIVED_OPTIONS, *archive_options()])
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=7 * PATIENCE_S, check=False)
 
 
 def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
