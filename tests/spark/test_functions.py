@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from typing import Any
@@ -50,43 +51,60 @@ def test_the_header_of_avro_and_json(spark: SparkSession, format: str) -> None:
     assert split(spark, [*values, *not_framed], format) == [*expected, *[None] * len(not_framed)]
 
 
-@pytest.mark.versions
-def test_the_message_indexes_of_protobuf(spark: SparkSession) -> None:
-    cases = [
-        (b"\0", [0]),
-        (indexes(0), [0]),
-        (indexes(1), [1]),
-        (indexes(1, 0), [1, 0]),
-        (indexes(2, 64, 300), [2, 64, 300]),
-        (indexes(*range(20)), list(range(20))),
-        (indexes(LARGEST), [LARGEST]),
-    ]
-    values = [header(9) + each + b"payload" for each, _ in cases]
-    expected = [(9, found, b"payload") for _, found in cases]
-    assert split(spark, [*values, header(9) + b"\0"], "protobuf") == [*expected, (9, [0], b"")]
+WHOLE = [
+    (b"\0", [0]),
+    (indexes(0), [0]),
+    (indexes(1), [1]),
+    (indexes(1, 0), [1, 0]),
+    (indexes(2, 64, 300), [2, 64, 300]),
+    (indexes(*range(20)), list(range(20))),
+    (indexes(LARGEST), [LARGEST]),
+]
 
 
-def test_indexes_that_are_cut_off_or_damaged_are_null(spark: SparkSession) -> None:
+def damaged() -> list[bytes | None]:
     whole = indexes(2, 64, 300)
     cut = [header(9) + whole[:size] for size in range(len(whole))]
-    damaged = [header(9) + varint(-1) + b"x", header(9) + b"\xff" * 20, header(9) + varint(LARGEST) + b"\2" * 200]
-    damaged += [header(9) + varint(1 << 33) + b"\2" * 9, header(9) + indexes(1 << 33), header(9) + indexes(2, -1 << 33)]
-    others = [None, header(9, magic=2) + b"\0x", b"\0\0"]
-    assert split(spark, [*cut, *damaged, *others], "protobuf") == [None] * (len(cut) + len(damaged) + len(others))
+    broken = [header(9) + varint(-1) + b"x", header(9) + b"\xff" * 20, header(9) + varint(LARGEST) + b"\2" * 200]
+    broken += [header(9) + varint(1 << 33) + b"\2" * 9, header(9) + indexes(1 << 33), header(9) + indexes(2, -1 << 33)]
+    return [*cut, *broken, None, header(9, magic=2) + b"\0x", b"\0\0"]
 
 
-def test_random_indexes(spark: SparkSession) -> None:
+def drawn() -> list[tuple[int, list[int], bytes]]:
     chance = random.Random(SEED)
-    expected = [
+    return [
         (
             chance.randrange(LARGEST),
             [chance.choice([0, 1, 63, 64, 8191, 8192, chance.randrange(1 << 20)]) for _ in range(chance.randint(1, 9))],
             chance.randbytes(chance.randrange(20)),
         )
-        for _ in range(500 if SOAK else 50)
+        for _ in range(500 if SOAK else 200)
     ]
-    values = [header(number) + indexes(*found) + payload for number, found, payload in expected]
-    assert split(spark, list(values), "protobuf") == expected, f"KAFKALITE_SEED={SEED}"
+
+
+@pytest.fixture(scope="module")
+def of_protobuf(spark: SparkSession) -> dict[str, list[Any]]:
+    """What is found in the values of three tests, in one query: Spark takes seconds to compile it."""
+    values: dict[str, list[bytes | None]] = {
+        "whole": [*(header(9) + each + b"payload" for each, _ in WHOLE), header(9) + b"\0"],
+        "damaged": damaged(),
+        "drawn": [header(number) + indexes(*found) + payload for number, found, payload in drawn()],
+    }
+    found = iter(split(spark, [each for some in values.values() for each in some], "protobuf"))
+    return {name: list(itertools.islice(found, len(some))) for name, some in values.items()}
+
+
+@pytest.mark.versions
+def test_the_message_indexes_of_protobuf(of_protobuf: dict[str, list[Any]]) -> None:
+    assert of_protobuf["whole"] == [*((9, found, b"payload") for _, found in WHOLE), (9, [0], b"")]
+
+
+def test_indexes_that_are_cut_off_or_damaged_are_null(of_protobuf: dict[str, list[Any]]) -> None:
+    assert of_protobuf["damaged"] == [None] * len(damaged())
+
+
+def test_random_indexes(of_protobuf: dict[str, list[Any]]) -> None:
+    assert of_protobuf["drawn"] == drawn(), f"KAFKALITE_SEED={SEED}"
 
 
 def test_a_format_that_there_is_not() -> None:
