@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def submit(
     command = [str(home / "bin" / "spark-submit"), "--master", master, "--files", ",".join(map(str, files))]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    environment = {**os.environ, **variables, "SPARK_HOME": str(home)}
+    # The executors have the path that Spark gives them.
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment = {**os.environ, **variables, **python, "SPARK_HOME": str(home)}
     return subprocess.run(
         [*command, str(script), *arguments],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False,
