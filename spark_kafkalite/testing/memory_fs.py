@@ -258,7 +258,7 @@ class MemoryFs:
         """Return what the next start finds; this file system stays as it is."""
         if mode is CrashMode.POWER_TORN and chance is None:
             raise ValueError("POWER_TORN needs a source of chance")
-        after = MemoryFs(capacity_bytes=self.capacity_bytes)
+        after = type(self)(capacity_bytes=self.capacity_bytes)
         after._inodes = self._inodes
         known: dict[int, _Inode | _Directory] = {}
         after._root = _left_directory(self._root, mode, chance or random.Random(0), known)

@@ -12,17 +12,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
+from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
+from spark_kafkalite.broker.upkeep.timers import Upkeep
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.connection import ServedConnection
+from tests.simulator.disk import Disk
 from tests.simulator.network import Network, Wire
 from tests.simulator.peers import SimulatedPeers
 from tests.simulator.registry import SimulatedRegistry, SimulatedStore
@@ -49,6 +52,13 @@ class SimulatedBroker:
         self.network = network
         self.broker_id = BrokerId(number)
         self.fs = MemoryFs()
+        # Whether the present hang has met a write.
+        self.has_hung = False
+        # Until when writes to its disk hang, and whether one of the work under way in a thread does.
+        self.hangs_until_s = 0.0
+        self.is_in_thread = self.thread_hangs = False
+        # Whether it writes checkpoints and flushes by the clock.
+        self.has_upkeep = False
         self.boots = 1
         # How often it has lost what was not synced.
         self.losses = 0
@@ -65,6 +75,17 @@ class SimulatedBroker:
             }
         )
 
+    @property
+    def disk(self) -> Disk:
+        """Its disk, where that is one of ``disk``."""
+        assert isinstance(self.fs, Disk)
+        return self.fs
+
+    @disk.setter
+    def disk(self, disk: Disk) -> None:
+        disk.on_write = self.written
+        self.fs = disk
+
     def start(self) -> None:
         """Begin a process; it has joined the cluster some simulated time later."""
         assert self.run is None
@@ -75,6 +96,8 @@ class SimulatedBroker:
         assert self.run is not None
         self.run.die()
         self.fs = self.fs.crash(mode, self.world.random)
+        if isinstance(self.fs, Disk):
+            self.fs.on_write = self.written
         if mode is not CrashMode.PROCESS:
             self.boots += 1
         self.run = None
@@ -83,6 +106,16 @@ class SimulatedBroker:
         """Stop the process in order; it is gone some simulated time later."""
         assert self.run is not None
         self.run.stop()
+
+    def written(self) -> None:
+        """Hear that something is written to its disk: where that hangs, the thread stands still that does it."""
+        if self.run is None or self.world.now_s >= self.hangs_until_s:
+            return
+        self.has_hung = True
+        if self.is_in_thread:
+            self.thread_hangs = True
+        else:
+            self.run.loop.hung_until_s = self.hangs_until_s
 
     def pause(self, seconds: float) -> None:
         """Stop the process for a while, as SIGSTOP does."""
@@ -214,7 +247,7 @@ class _Start(BrokerStart):
     membership: ClusterMembership
 
     def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
-        return _Threads(self.owner.owner.world, loop)
+        return _Threads(self.owner.owner, loop)
 
     def make_slices(self, loop: Any) -> Slices:  # type: ignore[override]
         return Slices(loop, self.owner.owner.world.turn_s)
@@ -247,7 +280,13 @@ class _Start(BrokerStart):
         listener = self.config.listeners[0].bound(self.config.listeners[0].port)
         return _Acceptor(self.owner, listener), {listener.name: listener}
 
-    async def _start_upkeep(self, *_: Any) -> None: ...
+    async def _start_upkeep(self, ground: Any, storage: Any, registry: Any, *_: Any) -> None:
+        if self.owner.owner.has_upkeep:
+            notes = RegistryNotes(storage.logs, storage.evidence, lambda: registry.membership.seen_zxid)
+            config, replicas = self.config, storage.replicas
+            upkeep = Upkeep(ground.loop, ground.slices, config, storage.io, storage.logs, replicas, notes)
+            upkeep.start()
+            self._undo.callback(upkeep.stop)
 
 
 class _Acceptor:
@@ -283,8 +322,9 @@ class _Acceptor:
 class _Threads:
     """As ``IoThreads``: what a thread does takes a moment, and is done in one go."""
 
-    def __init__(self, world: World, loop: ProcessLoop) -> None:
-        self._world = world
+    def __init__(self, broker: SimulatedBroker, loop: ProcessLoop) -> None:
+        self._broker = broker
+        self._world = broker.world
         self._loop = loop
 
     def submit(
@@ -295,12 +335,18 @@ class _Threads:
         lane: Lane = Lane.FILES,
     ) -> None:
         def run() -> None:
+            broker = self._broker
+            broker.is_in_thread, broker.thread_hangs = True, False
             try:
-                result = work()
+                outcome, done = work(), on_done
             except Exception as error:
-                on_error(error)
+                outcome, done = error, on_error
+            finally:
+                broker.is_in_thread = False
+            if broker.thread_hangs:
+                self._loop.call_later(broker.hangs_until_s - self._world.now_s, done, outcome)
             else:
-                on_done(result)
+                done(outcome)
 
         self._loop.call_later(self._world.random.uniform(0, _LONGEST_WORK_S), run)
 

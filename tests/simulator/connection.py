@@ -120,9 +120,16 @@ class ServedConnection:
                     if piece.is_cut:
                         self.close("a range of a file has been truncated")
                         return
-                    sent += piece.file.pread(piece.length, piece.position)  # type: ignore[attr-defined]
+                    data = piece.file.pread(piece.length, piece.position)  # type: ignore[attr-defined]
+                except OSError as error:
+                    self.close(f"cannot read a file: {error}")
+                    return
                 finally:
                     piece.end()
+                if len(data) != piece.length:
+                    self.close("a file ended early")
+                    return
+                sent += data
             else:
                 sent += piece
         self._wire.answer(bytes(sent))

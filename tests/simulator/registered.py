@@ -62,6 +62,11 @@ class Registered:
                 registration = BrokerRegistration.decode(int(parts[3]), node.data)
                 self._brokers[int(parts[3])] = BrokerInfo.of(registration, BrokerEpoch(node.czxid))
 
+    def forget(self) -> None:
+        """Look at everything again: what has been put back has numbers that other things had before."""
+        self._seen_zxid = -1
+        self._states.clear()
+
     @property
     def zxid(self) -> int:
         """The last transaction."""

@@ -167,7 +167,7 @@ class SimulatedStore(Store):
             and self._reaches
             and not self.is_deaf
             and not self.is_forgotten
-            and self._world.now_s >= self.loop.paused_until_s
+            and self._world.now_s >= self.loop.stands_until_s
         )
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from types import NoneType
 from typing import Any, Final
@@ -18,6 +16,7 @@ from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
 from tests.simulator.invariants import Invariants
+from tests.simulator.log_lines import Unforeseen
 from tests.simulator.network import CLIENT, Network
 from tests.simulator.pipelined import PipelinedProducer
 from tests.simulator.registered import Registered
@@ -25,15 +24,13 @@ from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
 from tests.simulator.world import World
 
-_LOG = logging.getLogger("spark_kafkalite")
-
 _START_S: Final = 20.0
 # The bound of C9: by then everything is as if nothing had happened.
-_HEALED_S: Final = 30.0
-_AFTER_FAULTS_S: Final = 1.0
+HEALED_S: Final = 30.0
+AFTER_FAULTS_S: Final = 1.0
 # How often it is seen whether a broker has stopped.
 _STOPPED_S: Final = 0.1
-_CRASHES: Final = {
+CRASHES: Final = {
     FaultKind.KILL: CrashMode.PROCESS,
     FaultKind.EMPTY_DISK: CrashMode.PROCESS,
     FaultKind.POWER_CUT: CrashMode.POWER,
@@ -67,7 +64,7 @@ class Simulation:
         self._making: set[str] = set()
         self.producers: list[SimulatedProducer | PipelinedProducer] = []
         self.log: list[str] = []
-        self._unforeseen = _Unforeseen()
+        self._unforeseen = Unforeseen()
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
@@ -76,7 +73,7 @@ class Simulation:
     # Clients ask ----------------------------------------------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int, bytes] | None:
-        running = [run for run in self.runs() if run.loop.paused_until_s <= self.world.now_s]
+        running = [run for run in self.runs() if run.loop.stands_until_s <= self.world.now_s]
         if not running:
             return None
         topic = self.world.random.choice(running).view.state.topics.get(topic_partition.topic)
@@ -115,22 +112,35 @@ class Simulation:
         self._start_clients()
         self.world.after_each.append(self.invariants.check)
         began_s = self.world.now_s
-        for fault in self.schedule.faults:
-            self.world.later(began_s + fault.at_s - self.world.now_s, lambda fault=fault: self._happen(fault))
+        self._start_faults(began_s)
         last_s = max((fault.at_s + fault.lasts_s for fault in self.schedule.faults), default=1.0)
-        found = self._watched(last_s + _AFTER_FAULTS_S)
+        found = self._watched(last_s + AFTER_FAULTS_S)
         if found:
             return found
         self._mend()
-        if not self.world.run_until(self._is_healed, _HEALED_S):
-            return ["it has not healed", *self._state(), *self._problems()]
+        found = self._heal()
+        if found:
+            return found
         for producer in self.producers:
             producer.is_stopped = True
-        if not self.world.run_until(self._all_idle, _HEALED_S):
+        if not self.world.run_until(self._all_idle, HEALED_S):
             return ["a producer waits for ever", *self._state(), *self._problems()]
-        self.world.run_for(_AFTER_FAULTS_S)
-        self.invariants.check_end(self.seen, self._topic_ids())
+        self.world.run_for(AFTER_FAULTS_S)
+        self._check_end()
         return self._problems()
+
+    def _start_faults(self, began_s: float) -> None:
+        for fault in self.schedule.faults:
+            self.world.later(began_s + fault.at_s - self.world.now_s, lambda fault=fault: self._happen(fault))
+
+    def _heal(self) -> list[str]:
+        """Wait until everything is as if nothing had happened; return why it is not."""
+        if not self.world.run_until(self._is_healed, HEALED_S):
+            return ["it has not healed", *self._state(), *self._problems()]
+        return []
+
+    def _check_end(self) -> None:
+        self.invariants.check_end(self.seen, self._topic_ids())
 
     def _watched(self, seconds: float) -> list[str]:
         """Let time pass; stop at the first problem."""
@@ -143,8 +153,10 @@ class Simulation:
             for loop in self.world.all_loops
             for context in loop.errors
         ]
-        seen = [] if self._allows_loss else self.seen.problems
-        return [*self.invariants.problems, *seen, *errors, *self._unforeseen.problems]
+        return [*self.invariants.problems, *self._seen_problems(), *errors, *self._unforeseen.problems]
+
+    def _seen_problems(self) -> list[str]:
+        return [] if self._allows_loss else self.seen.problems
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -163,7 +175,7 @@ class Simulation:
             and len(run.view.state.topics[name].partitions) == topic.partitions
             and all(
                 (state.leader > 0 and len(state.isr) == len(state.replicas) and not state.eligible)
-                or (self._allows_loss and _is_lost(state, run.view.state.brokers))
+                or (self._allows_loss and is_lost(state, run.view.state.brokers))
                 for state in run.view.state.topics[name].partitions.values()
             )
             for run in self.runs()
@@ -187,7 +199,7 @@ class Simulation:
     def _is_lost(self, topic_partition: TopicPartition) -> bool:
         cluster = self.runs()[0].view.state
         state = cluster.partition(topic_partition)
-        return self._allows_loss and state is not None and _is_lost(state, cluster.brokers)
+        return self._allows_loss and state is not None and is_lost(state, cluster.brokers)
 
     def _state(self) -> list[str]:
         lines = []
@@ -221,7 +233,10 @@ class Simulation:
                 for _ in range(self.schedule.pipelined):
                     number += 1
                     self.producers.append(PipelinedProducer(self.network, self, self.seen, topic_partition, number))
-                SimulatedReader(self.network, self, self.seen, topic_partition)
+                self._make_reader(topic_partition)
+
+    def _make_reader(self, topic_partition: TopicPartition) -> SimulatedReader:
+        return SimulatedReader(self.network, self, self.seen, topic_partition)
 
     def _make_topic(self, name: str, topic: SimulatedTopic) -> None:
         config = {"min.insync.replicas": str(topic.min_insync), **dict(topic.settings)}
@@ -254,7 +269,7 @@ class Simulation:
                 controller = run.membership.session.controller
             except Exception:
                 continue
-            if not controller.is_active or run.loop.paused_until_s > self.world.now_s:
+            if not controller.is_active or run.loop.stands_until_s > self.world.now_s:
                 continue
             self._await(run, do(controller), done)
             return
@@ -300,7 +315,7 @@ class Simulation:
             self._at_controller(lambda controller: controller.elect_leaders(partitions), lambda _: None)
             return
         broker = self.brokers[fault.target]
-        if kind in _CRASHES or kind is FaultKind.STOP:
+        if kind in CRASHES or kind is FaultKind.STOP:
             if broker.run is not None:
                 self._end(broker, kind)
                 self.world.later(seconds, lambda: self._start_again(broker))
@@ -349,7 +364,7 @@ class Simulation:
             return
         if kind is not FaultKind.KILL:
             self._lose(broker)
-        broker.kill(_CRASHES[kind])
+        broker.kill(CRASHES[kind])
         if kind is FaultKind.EMPTY_DISK:
             broker.fs = MemoryFs()
 
@@ -415,25 +430,7 @@ class Simulation:
                 broker.run.mend_registry()
 
 
-class _Unforeseen(logging.Handler):
-    """Hears of exceptions that the brokers log, because nobody has foreseen them (C10)."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.problems: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            self.problems.append("".join([record.getMessage(), "\n", *traceback.format_exception(record.exc_info[1])]))
-
-    def __enter__(self) -> None:
-        _LOG.addHandler(self)
-
-    def __exit__(self, *_: object) -> None:
-        _LOG.removeHandler(self)
-
-
-def _is_lost(state: PartitionState, brokers: Mapping[int, BrokerInfo]) -> bool:
+def is_lost(state: PartitionState, brokers: Mapping[int, BrokerInfo]) -> bool:
     """Whether nobody may lead: no member of the ISR, and no eligible replica, has proven that its log is whole."""
     members = {**state.incarnations, **state.eligible}
     return state.leader < 0 and not any(

@@ -42,6 +42,33 @@ class FaultKind(Enum):
     JUMP_CLOCK = "jump clock"  # the wall clock, to ``seconds`` away from that of the others
     PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
     DELETE_RECORDS = "delete records"  # all that are committed; ``target`` is the topic's number
+    # Disasters: see ``disasters``. ``what`` names the kind of file or of node. ``seconds`` is how long the broker is
+    # down for it, 0: it runs meanwhile. ``apart_s`` is how much older the copy is that comes back. Where there are any,
+    # ``target`` 0, -1 and -2 of a broker's fault are the replicas of the first partition: 0 is its preferred leader.
+    FLIP_RECORD = "flip record"  # a bit in a record of a segment
+    FLIP_HEADER = "flip header"  # a bit in a batch header
+    FLIP_INDEX = "flip index"
+    SHORT_READ = "short read"  # the next read of a file gives less than there is
+    READ_ERROR = "read error"  # EIO, once
+    BAD_SECTOR = "bad sector"  # EIO from one place of a file, until that file is replaced
+    FILE_MISSING = "file missing"
+    FILE_EMPTIED = "file emptied"
+    FILE_CUT = "file cut"
+    FILE_OLDER = "file older"
+    LOG_START_RAISED = "log start raised"  # log-start-offset-checkpoint says that the first half of a log is deleted
+    PARTITION_OLDER = "partition older"  # the directory of one partition
+    NOT_MOUNTED = "not mounted"  # the log directory is empty at one start, and back at the next, ``apart_s`` later
+    ALL_POWER = "all power"  # all hosts; any of the writes that were not flushed are lost
+    WRITES_HANG = "writes hang"  # for ``seconds``, and then they go on
+    NODE_DELETED = "node deleted"  # a node of the registry
+    NODE_BY_HAND = "node by hand"  # the node of a partition's state, as somebody writes it who wants another leader
+    REGISTRY_OLDER = "registry older"  # down, then a copy of earlier
+
+
+OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS, FaultKind.DELETE_RECORDS})
+_WITHOUT_DISASTERS: Final = tuple(FaultKind)[: tuple(FaultKind).index(FaultKind.FLIP_RECORD)]
+# What ``disasters`` do, and no other schedule has.
+DISASTERS: Final = frozenset(FaultKind) - frozenset(_WITHOUT_DISASTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +79,22 @@ class Fault:
     kind: FaultKind
     target: int = 0
     seconds: float = 0.0
+    # Of disasters: which kind of file, the seed of the rest (which file, which bit), and how much older a copy is.
+    what: str = ""
+    draw: int = 0
+    apart_s: float = 0.0
 
     @property
     def lasts_s(self) -> float:
         """How long it lasts."""
-        return 0.0 if self.kind is FaultKind.JUMP_CLOCK else self.seconds
+        if self.kind is FaultKind.JUMP_CLOCK:
+            return 0.0
+        return self.seconds + (self.apart_s if self.kind is FaultKind.NOT_MOUNTED else 0.0)
+
+    def encode(self) -> list[Any]:
+        """Return it as a list; what only disasters have is at its end, and left out where it is not set."""
+        of_disasters = [self.what, self.draw, self.apart_s] if self.kind in DISASTERS else []
+        return [self.at_s, self.kind.value, self.target, self.seconds, *of_disasters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +123,15 @@ class Schedule:
     settings: tuple[tuple[str, str], ...] = ()
     # How many producers with several batches under way each partition has besides.
     pipelined: int = 0
+    # Whether ``disasters`` are played and judged: then disks are damaged, and an operator does what is left in the end.
+    has_disasters: bool = False
 
     def encode(self) -> str:
         """Return it as JSON, to be kept with a test."""
         fields = asdict(self)
-        fields["faults"] = [[fault.at_s, fault.kind.value, fault.target, fault.seconds] for fault in self.faults]
+        fields["faults"] = [fault.encode() for fault in self.faults]
+        if not self.has_disasters:
+            del fields["has_disasters"]
         return json.dumps(fields)
 
     @classmethod
@@ -99,9 +141,7 @@ class Schedule:
             SimulatedTopic(**{**topic, "settings": tuple(map(tuple, topic["settings"]))}) for topic in fields["topics"]
         )
         fields["settings"] = tuple(map(tuple, fields.get("settings", ())))
-        fields["faults"] = tuple(
-            Fault(at_s, FaultKind(kind), target, seconds) for at_s, kind, target, seconds in fields["faults"]
-        )
+        fields["faults"] = tuple(Fault(at_s, FaultKind(kind), *others) for at_s, kind, *others in fields["faults"])
         return cls(**fields)
 
     def smaller(self) -> Iterator[Schedule]:
@@ -130,7 +170,7 @@ def random_schedule(seed: int) -> Schedule:
     faults = []
     for _ in range(chance.randint(1, 8)):
         kind = chance.choice(_KINDS)
-        target = chance.randrange(len(topics)) if kind in _OF_TOPICS else chance.randint(1, brokers)
+        target = chance.randrange(len(topics)) if kind in _DRAWN_OF_TOPICS else chance.randint(1, brokers)
         faults.append(Fault(round(chance.uniform(_FIRST_S, _LAST_S), 3), kind, target, _seconds(kind, chance)))
     # Several at once find what single ones do not.
     if chance.random() < 0.5 and len(faults) > 1:
@@ -189,9 +229,10 @@ def deletions(seed: int) -> Schedule:
     return Schedule(seed, 3, (SimulatedTopic(1, 3, 2, settings),), 1.0, 1.0, tuple(faults), leader_acked=1)
 
 
-_OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS})
+# As it was first drawn, so that seeds mean what they did.
+_DRAWN_OF_TOPICS: Final = OF_TOPICS - {FaultKind.DELETE_RECORDS}
 _FREQUENT: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.PAUSE, FaultKind.EXPIRE_SESSION)
-_KINDS: Final = (*(kind for kind in FaultKind if kind is not FaultKind.DELETE_RECORDS), *_FREQUENT)
+_KINDS: Final = (*(kind for kind in _WITHOUT_DISASTERS if kind is not FaultKind.DELETE_RECORDS), *_FREQUENT)
 
 
 def _seconds(kind: FaultKind, chance: random.Random) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from tests.simulator.run import Simulation
+from tests.simulator.disaster_run import simulation_of
 from tests.simulator.schedule import Schedule
 
 Setting = Callable[[], AbstractContextManager[None]]
@@ -19,7 +19,7 @@ def problems_of(schedule: Schedule, setting: Setting = contextlib.nullcontext) -
     """Run a schedule; return what went wrong, an exception of the simulator's too."""
     with setting():
         try:
-            return Simulation(schedule).run()
+            return simulation_of(schedule).run()
         except Exception:
             return [traceback.format_exc()]
 

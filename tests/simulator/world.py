@@ -66,6 +66,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.name = name
         self.is_alive = True
         self.paused_until_s = 0.0
+        # Until when it waits for its disk, while other threads of the process go on.
+        self.hung_until_s = 0.0
         self.errors: list[dict[str, Any]] = []
         self.set_exception_handler(self._keep_error)
 
@@ -105,7 +107,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
             due_s = scheduled[0]._when
         else:
             return None
-        return max(due_s, self.paused_until_s, self._world.now_s)
+        return max(due_s, self.stands_until_s, self._world.now_s)
+
+    @property
+    def stands_until_s(self) -> float:
+        """Until when it does nothing."""
+        return max(self.paused_until_s, self.hung_until_s)
 
     def run_pass(self) -> None:
         """Do what is ready, and what time has made ready."""
