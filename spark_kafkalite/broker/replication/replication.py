@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
+from spark_kafkalite.broker.replication.log_reports import LogReports
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import Connect, FetchSettings, LeaderFetcher
 from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
@@ -57,6 +58,7 @@ class Replication:
         self._changes = IsrChanges(loop, slices, view, replicas, config.broker_id, store, lag_max_s)
         self._keeps_eligible = config["high.watermark.requires.min.insync"]
         self._leaving = IsrLeaving(loop, view, replicas, config.broker_id, store, keeps_eligible=self._keeps_eligible)
+        self._reports = LogReports(loop, slices, view, replicas, config.broker_id, incarnation, store)
         self._follower_backoff_s = settings.backoff_s
 
     def start(self, services: PartitionServices, on_leader_log_start: Callable[[Partition, int], None]) -> None:
@@ -68,11 +70,14 @@ class Replication:
         services.high_watermark_requires_min_insync = self._keeps_eligible
         services.on_following = self._fetchers.role_changed
         services.on_leader_log_start = on_leader_log_start
-        services.isr_changes, services.on_offline = self._changes, self._leaving.partition_failed
+        services.isr_changes = self._changes
+        services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
+        services.on_settled = _both(services.on_settled, self._reports.log_changed)
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()
+        self._reports.start()
 
     def _cluster_changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
         self._fetchers.registered((*change.new_brokers, *change.bounced_brokers))
@@ -87,6 +92,15 @@ class Replication:
 
     async def stop(self) -> None:
         """End."""
+        await self._reports.stop()
         await self._leaving.stop()
         await self._changes.stop()
         self._fetchers.close()
+
+
+def _both(first: Callable[[Partition], None], second: Callable[[Partition], None]) -> Callable[[Partition], None]:
+    def call(partition: Partition) -> None:
+        first(partition)
+        second(partition)
+
+    return call

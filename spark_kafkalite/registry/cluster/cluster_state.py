@@ -85,7 +85,8 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition. ``version`` and ``modified_zxid`` are the state node's, both -1 while it does not exist yet.
+    """One partition. ``version``, ``modified_zxid`` and ``created_zxid`` are the state node's, all -1 while it does not
+    exist yet.
 
     ``unreadable``: the node holds what nobody can read; who led, under which epoch, is not known, so nobody may lead.
     ``incarnations`` are those of the ISR's members, ``eligible`` those of the replicas that may lead beside them; see
@@ -102,6 +103,7 @@ class PartitionState:
     unreadable: bool = False
     incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=_no_incarnations)
+    created_zxid: int = -1
 
     @classmethod
     def of(cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat) -> PartitionState:
@@ -116,6 +118,7 @@ class PartitionState:
             stat.mzxid,
             incarnations=node.incarnations,
             eligible=node.eligible,
+            created_zxid=stat.czxid,
         )
 
     @property

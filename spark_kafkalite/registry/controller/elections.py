@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
+    FencedLeaderEpoch,
     KafkaError,
     NotController,
     PreferredLeaderNotAvailable,
@@ -26,16 +27,19 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import ControllerEpoch, TopicPartition
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.controller.election import (
     Elected,
     elect,
     elect_preferred,
+    elect_this,
     needs_election,
     why_leaderless,
 )
+from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell
+from spark_kafkalite.registry.report_nodes import OFFLINE
 from spark_kafkalite.registry.store import (
     BadVersion,
     ConnectionLoss,
@@ -63,6 +67,13 @@ _Candidate = tuple[TopicPartition, PartitionState]
 FencedWrite = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
 
 
+class Chosen(NamedTuple):
+    """The replica that an operator wants to lead, and the leader epoch of the state that the operator has seen."""
+
+    broker_id: BrokerId
+    leader_epoch: LeaderEpoch
+
+
 class Elections:
     """See the module's text. Lives in the controller's event loop; one call of :meth:`run` or :meth:`run_asked` at a
     time."""
@@ -75,14 +86,17 @@ class Elections:
         epoch: Callable[[], ControllerEpoch],
         unclean_election: Callable[[str], bool],
         min_insync: Callable[[str], int],
+        last_resorts: LastResorts,
     ) -> None:
-        """``write`` does a multi that the controller's epoch fences; the others as the ``Controller`` takes them."""
+        """``write`` does a multi that the controller's epoch fences; ``last_resorts`` knows when an unclean election
+        may be held, and by which reports; the others as the ``Controller`` takes them."""
         self._store = store
         self._slices = slices
         self._write = write
         self._epoch = epoch
         self._unclean_election = unclean_election
         self._min_insync = min_insync
+        self._last_resorts = last_resorts
         self._to_check: set[TopicPartition] = set()
         self._check_all = False
         # What a write was refused for; the same again after catching up means that the node cannot be read.
@@ -91,7 +105,7 @@ class Elections:
     @property
     def are_due(self) -> bool:
         """Whether there are partitions to look at."""
-        return self._check_all or bool(self._to_check)
+        return self._check_all or bool(self._to_check) or self._last_resorts.are_due
 
     def look_at_everything(self) -> None:
         """Have the next round look at every partition."""
@@ -119,14 +133,22 @@ class Elections:
 
         Raises NotController, RegistryError; everything is looked at again then.
         """
-        found = await self._slices.run(self._candidates(state))
+        await self._hold(await self._slices.run(self._candidates(state)), state)
+        try:
+            due = await self._last_resorts.due(state)
+        except BaseException:
+            self._check_all = True
+            raise
+        await self._hold(due, state, unclean=True)
+
+    async def _hold(self, found: Sequence[_Candidate], state: ClusterState, *, unclean: bool = False) -> None:
         batches = [found[first : first + _ELECTED_AT_ONCE] for first in range(0, len(found), _ELECTED_AT_ONCE)]
         try:
             for first in range(0, len(batches), _MULTIS_AT_ONCE):
                 under_way = []
                 for batch in batches[first : first + _MULTIS_AT_ONCE]:
-                    operations = await self._slices.run(self._elected(batch, state))
-                    under_way.append(asyncio.ensure_future(self._elect(batch, operations, state)))
+                    operations = await self._slices.run(self._elected(batch, state, unclean=unclean))
+                    under_way.append(asyncio.ensure_future(self._elect(batch, operations, state, unclean=unclean)))
                 _raise_worst(await asyncio.gather(*under_way, return_exceptions=True))
         except BaseException:
             self._check_all = True
@@ -151,6 +173,9 @@ class Elections:
                 continue
             leaderless = partition.leader == znodes.NO_LEADER
             if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
+                # Whoever has a log says so only once nobody leads.
+                if self._unclean_election(topic_partition.topic):
+                    self._last_resorts.want(topic_partition, partition)
                 continue
             found.append((topic_partition, partition))
         return found
@@ -163,20 +188,24 @@ class Elections:
         *,
         unclean: bool = False,
     ) -> Elected:
-        name = topic_partition.topic
-        return elect(
+        logs = self._last_resorts.logs(topic_partition, partition, cluster) if unclean else {}
+        elected = elect(
             partition,
             cluster.brokers,
-            min_insync=self._min_insync(name),
-            unclean=unclean or self._unclean_election(name),
+            min_insync=self._min_insync(topic_partition.topic),
+            unclean=unclean,
+            logs=logs,
         )
+        if unclean and elect(partition, cluster.brokers).leader == znodes.NO_LEADER != elected.leader:
+            tell(topic_partition, partition, cluster, logs, elected.leader)
+        return elected
 
-    def _elected(self, batch: Sequence[_Candidate], cluster: ClusterState) -> Work[list[Operation]]:
+    def _elected(self, batch: Sequence[_Candidate], cluster: ClusterState, *, unclean: bool) -> Work[list[Operation]]:
         """Return the writes that give partitions with a state their leaders."""
         operations: list[Operation] = []
         for topic_partition, partition in batch:
             if partition.has_state:
-                elected = self._outcome(topic_partition, partition, cluster)
+                elected = self._outcome(topic_partition, partition, cluster, unclean=unclean)
                 operations.append(self._election(topic_partition, partition, cluster, elected))
             yield None
         return operations
@@ -194,7 +223,9 @@ class Elections:
         path = znodes.state_path(*topic_partition)
         return SetData(path, data, partition.version) if partition.has_state else Create(path, data)
 
-    async def _elect(self, batch: Sequence[_Candidate], operations: list[Operation], cluster: ClusterState) -> None:
+    async def _elect(
+        self, batch: Sequence[_Candidate], operations: list[Operation], cluster: ClusterState, *, unclean: bool
+    ) -> None:
         alone = [candidate for candidate in batch if not candidate[1].has_state]
         try:
             if operations:
@@ -205,7 +236,7 @@ class Elections:
             # None of them has happened: each is tried by itself, to find the one that it was for.
             alone = list(batch)
         outcomes = await asyncio.gather(
-            *(self._elect_alone(*candidate, cluster) for candidate in alone), return_exceptions=True
+            *(self._elect_alone(*candidate, cluster, unclean=unclean) for candidate in alone), return_exceptions=True
         )
         for candidate, outcome in zip(alone, outcomes, strict=True):
             if isinstance(outcome, (BadVersion, NoNode, NodeExists)):
@@ -218,14 +249,14 @@ class Elections:
         _raise_worst(outcome for outcome in outcomes if not isinstance(outcome, NodeError))
 
     async def _elect_alone(
-        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState
+        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState, *, unclean: bool
     ) -> None:
         name, number = topic_partition
         if not partition.has_state:
             for path in (znodes.partitions_path(name), znodes.partition_path(name, number)):
                 with contextlib.suppress(NodeExists):
                     await answer(self._store.create(path))
-        elected = self._outcome(topic_partition, partition, cluster)
+        elected = self._outcome(topic_partition, partition, cluster, unclean=unclean)
         await self._write([self._election(topic_partition, partition, cluster, elected)])
 
     # Elections that somebody asks for -------------------------------------------------------------------------------
@@ -237,8 +268,11 @@ class Elections:
         caught_up: Callable[[], Awaitable[ClusterState]],
         *,
         unclean: bool,
+        chosen: Mapping[TopicPartition, Chosen],
+        waited: Waited,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have the first replica of each partition lead, or, ``unclean``, any live one where there is no leader.
+        """Have the first replica of each partition lead, or, ``unclean``, the one with the best log, or the ``chosen``
+        one, where there is no leader. ``waited``: what ``LastResorts.wait`` has given.
 
         Each of ``partitions`` is named once; None: all in ``state`` that need it. ``caught_up`` gives the next state.
         Gives each one's error, None for success. Raises NotController, RegistryError.
@@ -257,10 +291,12 @@ class Elections:
         for number in range(_ASKED_TRIES):
             if number:
                 state = await caught_up()
-            chosen = await self._slices.run(self._look_at_asked(left, state, results, unclean=unclean))
+            if unclean:
+                await self._last_resorts.read()
+            asked = await self._slices.run(self._look_at_asked(left, state, results, chosen, waited, unclean=unclean))
             left = []
-            for first in range(0, len(chosen), _ELECTED_AT_ONCE):
-                some = chosen[first : first + _ELECTED_AT_ONCE]
+            for first in range(0, len(asked), _ELECTED_AT_ONCE):
+                some = asked[first : first + _ELECTED_AT_ONCE]
                 outcomes = await asyncio.gather(*(self._write([each]) for _, each in some), return_exceptions=True)
                 for (topic_partition, _), outcome in zip(some, outcomes, strict=True):
                     results[topic_partition] = None
@@ -280,22 +316,31 @@ class Elections:
         partitions: Sequence[TopicPartition],
         state: ClusterState,
         results: dict[TopicPartition, KafkaError | None],
+        chosen: Mapping[TopicPartition, Chosen],
+        waited: Waited,
         *,
         unclean: bool,
     ) -> Work[list[tuple[TopicPartition, Operation]]]:
         """Return the writes that elect; what stands against the other elections goes to ``results``."""
-        chosen = []
+        found = []
         for topic_partition in partitions:
             yield None
             try:
-                elected, partition = self._asked(topic_partition, state, unclean=unclean)
-                chosen.append((topic_partition, self._election(topic_partition, partition, state, elected)))
+                by_choice = chosen.get(topic_partition)
+                elected, partition = self._asked(topic_partition, state, by_choice, waited, unclean=unclean)
+                found.append((topic_partition, self._election(topic_partition, partition, state, elected)))
             except KafkaError as error:
                 results[topic_partition] = error.with_traceback(None)
-        return chosen
+        return found
 
     def _asked(
-        self, topic_partition: TopicPartition, state: ClusterState, *, unclean: bool
+        self,
+        topic_partition: TopicPartition,
+        state: ClusterState,
+        chosen: Chosen | None,
+        waited: Waited,
+        *,
+        unclean: bool,
     ) -> tuple[Elected, PartitionState]:
         partition = state.partition(topic_partition)
         if partition is None or not partition.has_state or partition.unreadable:
@@ -304,9 +349,13 @@ class Elections:
         if unclean:
             if is_led:
                 raise ElectionNotNeeded(f"{topic_partition} is led by broker {partition.leader}")
+            if chosen is not None:
+                return self._chosen(topic_partition, partition, state, chosen), partition
+            if elect(partition, state.brokers).leader == znodes.NO_LEADER:
+                self._last_resorts.check_known(topic_partition, partition, state, waited)
             elected = self._outcome(topic_partition, partition, state, unclean=True)
             if elected.leader == znodes.NO_LEADER:
-                raise EligibleLeadersNotAvailable(f"no replica of {topic_partition} is live")
+                raise EligibleLeadersNotAvailable(f"no replica of {topic_partition} is live, with a log that is online")
             return elected, partition
         first = partition.replicas[0]
         if is_led and partition.leader == first:
@@ -318,6 +367,29 @@ class Elections:
                 "that its log is whole"
             )
         return preferred, partition
+
+    def _chosen(
+        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState, chosen: Chosen
+    ) -> Elected:
+        """Return the election of the replica that an operator has chosen, if that is still what the operator saw."""
+        if partition.leader_epoch != chosen.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{topic_partition} has leader epoch {partition.leader_epoch}, and had {chosen.leader_epoch} when "
+                f"broker {chosen.broker_id} was chosen: look at it again"
+            )
+        by_itself = elect(partition, cluster.brokers, min_insync=self._min_insync(topic_partition.topic))
+        if by_itself.leader != znodes.NO_LEADER:
+            raise ElectionNotNeeded(f"broker {by_itself.leader} can lead {topic_partition}, and has all its records")
+        logs = self._last_resorts.logs(topic_partition, partition, cluster)
+        elected = elect_this(partition, cluster.brokers, chosen.broker_id)
+        report = logs.get(chosen.broker_id)
+        if elected is None or report is None or report.gone == OFFLINE:
+            raise EligibleLeadersNotAvailable(
+                f"broker {chosen.broker_id} cannot lead {topic_partition}: it is no replica of it, is not live, has "
+                "its log offline, or has not reported what it has"
+            )
+        tell(topic_partition, partition, cluster, logs, chosen.broker_id)
+        return elected
 
 
 def _raise_worst(outcomes: Iterable[BaseException | None]) -> None:
