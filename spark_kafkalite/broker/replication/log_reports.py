@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,7 +69,6 @@ _RETRY_S: Final = 0.2
 # Nodes that share a write; half a megabyte together.
 _WRITTEN_AT_ONCE: Final = 12
 _LOOKED_AT_ONCE: Final = 50
-_PASSED_AT_ONCE: Final = 1000
 
 
 @dataclass(slots=True)
@@ -116,8 +115,9 @@ class LogReports:
         self._me = BrokerId(broker_id)
         self._incarnation = incarnation
         self._store = store
+        # The partitions that nobody leads, and those of them, and of what is reported, that are to be looked at.
+        self._leaderless: set[TopicPartition] = set()
         self._to_look: set[TopicPartition] = set()
-        self._look_at_all = False
         self._wanted = asyncio.Event()
         self._pages = _Pages()
         # The session that has the nodes, and whether there may be others of this broker.
@@ -126,7 +126,13 @@ class LogReports:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to report."""
+        """Begin to report. Before clients are served: all partitions are looked through."""
+        self._leaderless.update(
+            TopicPartition(name, number)
+            for name, topic in self._view.state.topics.items()
+            for number, state in topic.partitions.items()
+            if state.leader == NO_LEADER and state.has_state
+        )
         self._view.add_listener(self._cluster_changed)
         self._task = self._loop.create_task(self._work())
 
@@ -138,19 +144,26 @@ class LogReports:
             await asyncio.wait([self._task])
 
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        if change.new_brokers or change.gone_brokers or change.bounced_brokers or change.deleted_topics:
-            self._look_at_all = True
         for key in change.changed_partitions:
             state = new.partition(key)
-            if key in self._pages or (state is not None and state.leader == NO_LEADER and state.has_state):
+            if state is not None and state.leader == NO_LEADER and state.has_state:
+                self._leaderless.add(key)
                 self._to_look.add(key)
-        if self._look_at_all or self._to_look:
+            elif key in self._leaderless:
+                self._leaderless.discard(key)
+                self._to_look.add(key)
+        gone = change.deleted_topics or change.unreadable_topics
+        if change.new_brokers or change.gone_brokers or change.bounced_brokers or gone:
+            # Who lives decides whether somebody can lead; a new session has none of the reports.
+            self._to_look |= self._leaderless
+        if self._to_look:
             self._wanted.set()
 
     def log_changed(self, partition: Partition) -> None:
         """Look at a log again that has failed, or has been truncated."""
-        self._to_look.add(partition.topic_partition)
-        self._wanted.set()
+        if partition.topic_partition in self._leaderless:
+            self._to_look.add(partition.topic_partition)
+            self._wanted.set()
 
     async def _work(self) -> None:
         while True:
@@ -174,7 +187,8 @@ class LogReports:
                 self._loop.call_later(_RETRY_S, self._wanted.set)
             except Exception:
                 logger.exception("what the logs have could not be reported")
-                self._written_in, self._look_at_all = None, True
+                self._written_in, self._has_left_some = None, True
+                self._to_look |= self._leaderless
                 self._loop.call_later(_AGAIN_S, self._wanted.set)
 
     # What is reported -----------------------------------------------------------------------------------------------
@@ -183,10 +197,6 @@ class LogReports:
         """Bring the nodes up to what the logs have now."""
         cluster, keys = self._view.state, list(self._to_look)
         self._to_look = set()
-        if self._look_at_all:
-            self._look_at_all = False
-            keys += self._pages.keys()
-            keys += yield from _leaderless(cluster)
         later = []
         for index, key in enumerate(dict.fromkeys(keys)):
             if index % _LOOKED_AT_ONCE == 0:
@@ -195,6 +205,8 @@ class LogReports:
             state_now = cluster.partition(key)
             if state_now is None or not self._is_asked(state_now, cluster):
                 self._pages.remove(key)
+                if state_now is None:
+                    self._leaderless.discard(key)
                 continue
             report = self._report(key, cluster.topics[key.topic].topic_id, state_now)
             if report is None:
@@ -285,18 +297,6 @@ class LogReports:
                     await answer(store.delete(f"{LOG_REPORTS}/{name}"))
 
 
-def _leaderless(cluster: ClusterState) -> Work[list[TopicPartition]]:
-    found, looked = [], 0
-    for name, topic in cluster.topics.items():
-        for number, state in topic.partitions.items():
-            if state.leader == NO_LEADER and state.has_state:
-                found.append(TopicPartition(name, number))
-            looked += 1
-            if looked % _PASSED_AT_ONCE == 0:
-                yield None
-    return found
-
-
 class _Pages:
     """The reports of many logs, spread over nodes of bounded size."""
 
@@ -306,15 +306,8 @@ class _Pages:
         # Whether something was put that has not been written.
         self.has_news = False
 
-    def __contains__(self, key: TopicPartition) -> bool:
-        return key in self._places
-
     def __bool__(self) -> bool:
         return bool(self._places)
-
-    def keys(self) -> Iterable[TopicPartition]:
-        """Return what is reported."""
-        return self._places.keys()
 
     def put(self, key: TopicPartition, log: bytes) -> None:
         """Report a log, in the place of what was said of it before."""
