@@ -76,6 +76,8 @@ _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
 # The same where somebody waits for a connection that has broken.
 _LONGEST_LOOK_S: Final = 0.2
+# On top of a request's time, for the registry to answer what is asked of it at its end.
+_SILENT_S: Final = 0.5
 # How long a controller of a new session waits for brokers that may be about to register as well: in all, and since the
 # last one came.
 _GATHER_S: Final = 1.0
@@ -366,18 +368,28 @@ class Controller:
         Of all partitions, if None is given, those are left out that need no election. Gives each one's error, None for
         success, when this broker's view shows the outcome. Raises as :meth:`_turn`.
         """
-        until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         waited: Waited = {}
         if unclean:
-            await self._current_state()
-            waited = await self._last_resorts.wait(partitions, lambda: self._watcher.view.state, timeout_s)
-        left_s = None if until_s is None else max(until_s - asyncio.get_running_loop().time(), _FIRST_PAUSE_S)
+            waited = await self._wait_for_reports(partitions, timeout_s)
+        left_s = None if timeout_s is None else max(began_s + timeout_s - loop.time(), _FIRST_PAUSE_S)
         async with self._turn(left_s) as state:
             results = await self._elections.run_asked(
                 partitions, state, self._current_state, unclean=unclean, chosen=chosen, waited=waited
             )
         await self._watcher.caught_up()
         return results
+
+    async def _wait_for_reports(self, partitions: Sequence[TopicPartition] | None, timeout_s: float | None) -> Waited:
+        """Wait for what an unclean election goes by, while others have their turns. Raises as :meth:`_turn`."""
+        try:
+            # It says by itself what is missing after that time; the registry may be silent.
+            async with asyncio.timeout(None if timeout_s is None else timeout_s + _SILENT_S):
+                await self._current_state()
+                return await self._last_resorts.wait(partitions, lambda: self._watcher.view.state, timeout_s)
+        except TimeoutError as error:
+            raise RequestTimedOut(f"the registry has not answered within {timeout_s} s; nothing was elected") from error
 
     # Topics -----------------------------------------------------------------------------------------------------------
 

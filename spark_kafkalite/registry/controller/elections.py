@@ -139,7 +139,8 @@ class Elections:
         except BaseException:
             self._check_all = True
             raise
-        await self._hold(due, state, unclean=True)
+        allowed = [each for each in due if self._unclean_election(each[0].topic)]
+        await self._hold(allowed, state, unclean=True)
 
     async def _hold(self, found: Sequence[_Candidate], state: ClusterState, *, unclean: bool = False) -> None:
         batches = [found[first : first + _ELECTED_AT_ONCE] for first in range(0, len(found), _ELECTED_AT_ONCE)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
-from spark_kafkalite.registry.controller.best_log import told_log, told_losses
+from spark_kafkalite.registry.controller.best_log import best_log, told_log, told_losses
 from spark_kafkalite.registry.controller.election import elect, needs_election
 from spark_kafkalite.registry.report_nodes import LogReport, reporting_brokers
 from spark_kafkalite.registry.znodes import NO_LEADER
@@ -113,11 +114,19 @@ class LastResorts:
             if state is None or _identity(state) != _identity(wanted):
                 # Its state is looked at by itself.
                 del self._wanted[key]
-            elif now_s >= until_s or not self._missing(key, state, cluster):
+                continue
+            missing = self._missing(key, state, cluster)
+            if missing and until_s == math.inf:
+                until_s = now_s + REPORTS_WITHIN_S
+                self._wanted[key] = wanted, until_s
+            if missing and now_s < until_s:
+                next_s = until_s if next_s is None else min(next_s, until_s)
+            elif best_log(state, cluster.brokers, self.logs(key, state, cluster)) is not None:
                 del self._wanted[key]
                 found.append((key, state))
             else:
-                next_s = until_s if next_s is None else min(next_s, until_s)
+                # All logs are offline. One may come back: that is waited for anew, and no epoch is used up until then.
+                self._wanted[key] = wanted, math.inf
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if next_s is None else self._loop.call_at(next_s, self.look_again)

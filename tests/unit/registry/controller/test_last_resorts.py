@@ -13,7 +13,7 @@ from spark_kafkalite.errors import EligibleLeadersNotAvailable, FencedLeaderEpoc
 from spark_kafkalite.model import BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.controller.controller import Chosen, TopicSpec
-from spark_kafkalite.registry.report_nodes import LogReport, encode_log, encode_node, report_path
+from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport, encode_log, encode_node, report_path
 from spark_kafkalite.registry.store import NodeExists, answer
 from tests.unit.registry.controller.test_several_brokers import TIMEOUT_S, Broker, Cluster, a_cluster
 from tests.unit.registry.virtual_time import run
@@ -37,10 +37,12 @@ async def lose_power(cluster: Cluster, *numbers: int) -> list[Broker]:
     return after
 
 
-async def report(broker: Broker, end_offset: int, *, last_epoch: int = 3, older: int = 0, run_of: int = 0) -> None:
+async def report(
+    broker: Broker, end_offset: int, *, last_epoch: int = 3, older: int = 0, run_of: int = 0, gone: str = ""
+) -> None:
     """Have a broker report its log of t-0; ``older``: for a state that many versions before."""
     _, stat = await answer(broker.store.get(znodes.state_path("t", 0)))
-    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, ((last_epoch, 0),))
+    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, ((last_epoch, 0),), gone=gone)
     number = broker.registration.broker_id
     incarnation = run_of or broker.registration.incarnation
     data = encode_node(number, Incarnation(incarnation), [encode_log(T0, log)])
@@ -197,5 +199,33 @@ def test_reports_that_come_go_and_cannot_be_read_are_taken_as_they_are(tmp_path:
             assert await counted() == {}
             await report(second, 9)
             assert await counted() == {2: 9}
+
+    run(work())
+
+
+def test_where_a_setting_allows_it_the_best_log_leads_and_offline_ones_are_waited_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            first, second, third = brokers
+            for broker in brokers:
+                await report(broker, 0, gone=OFFLINE)
+            epoch = first.partition().leader_epoch
+            cluster.allows_unclean = True
+            for broker in brokers:
+                broker.controller.check_everything()
+            # Everybody has reported, and nobody can lead: no epoch is used up for that.
+            await first.controller.log_reports.read()
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert (first.partition().leader, first.partition().leader_epoch) == (-1, epoch)
+            # Both come back, one after the other.
+            await answer(second.store.delete(report_path(2, 0)))
+            await answer(third.store.delete(report_path(3, 0)))
+            await first.watcher.caught_up(TIMEOUT_S)
+            await report(second, 500)
+            await report(third, 1500)
+            after = await first.until_led(3)
+            assert (after.isr, after.leader_epoch) == ((3,), epoch + 1)
 
     run(work())
