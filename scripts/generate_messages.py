@@ -56,6 +56,18 @@ ZERO_VALUES = {
     "records": "None",
     "uuid": "ZERO_UUID",
 }
+# Fields of our own, which no schema of Kafka's has: tagged ones, which every other reader skips (KIP-482). By package
+# and struct; tags of Kafka's count from 0.
+OWN_TAGS = 10_000
+OWN_FIELDS = {
+    ("elect_leaders", "TopicPartitions"): (
+        ("desired_leaders", "[]int32", OWN_TAGS, False),
+        ("seen_leader_epochs", "[]int32", OWN_TAGS + 1, False),
+    ),
+    ("describe_topic_partitions", "DescribeTopicPartitionsResponsePartition"): (
+        ("why_leaderless", "string", OWN_TAGS, True),
+    ),
+}
 KIO_PACKAGES = {module.name for module in pkgutil.iter_modules(kio.schema.__path__) if module.ispkg}
 
 
@@ -159,6 +171,9 @@ def read_api(key: int, package: str) -> SchemaOfApi:
     # One past the last version stands for "never flexible".
     flexible_from = flexible_versions[0] if flexible_versions else 32767
     for struct in (*merged["request"], *merged["response"]):
+        for name, type_name, tag, nullable in OWN_FIELDS.get((package, struct.name), ()):
+            nullable_in = list(flexible_versions) if nullable else []
+            struct.rows.append(Row(name, type_name, tag, None, list(flexible_versions), nullable_in))
         check_struct(package, struct)
     rename_clashes(merged["request"], merged["response"])
     api = SchemaOfApi(ApiKey(key), package, versions, flexible_from, merged["request"], merged["response"])

@@ -16,13 +16,17 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.controller.election import elect, needs_election
+from spark_kafkalite.registry.controller.best_log import named_brokers
+from spark_kafkalite.registry.controller.election import elect, needs_election, why_leaderless
 
 logger: Final = logging.getLogger(__name__)
 
 # How long the first elections may take; afterwards the broker serves what it has.
 _FIRST_LEADERS_S: Final = 30.0
 _SHOWN_PARTITIONS: Final = 10
+_SHOWN_REASONS: Final = 10
+# Where every broker that could have all records is there, and none can prove its log.
+_ELECT: Final = "kafkalite cluster elect --unclean has the best of their logs lead"
 
 
 def check_addresses(broker_id: int, cluster: ClusterState) -> None:
@@ -60,19 +64,25 @@ async def wait_for_leaders(broker_id: int, view: ClusterView, replicas: Replicas
 
 
 def tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:
-    """Warn of partitions that nobody can lead; those that are only about to be led are none."""
-    leaderless = [
-        f"{name}-{number}"
-        for name, topic in cluster.topics.items()
-        for number, partition in topic.partitions.items()
-        if broker_id in partition.replicas
-        and needs_election(partition, cluster.brokers)
-        and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
-    ]
-    if leaderless:
+    """Warn of partitions that nobody can lead, and say why; those that are only about to be led are none."""
+    leaderless: dict[tuple[str, str], list[str]] = {}
+    for name, topic in cluster.topics.items():
+        for number, partition in topic.partitions.items():
+            if (
+                broker_id in partition.replicas
+                and needs_election(partition, cluster.brokers)
+                and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
+            ):
+                away = [each for each in (*partition.isr, *partition.eligible) if each not in cluster.brokers]
+                remedy = f"start {named_brokers(dict.fromkeys(away))}" if away else _ELECT
+                why = why_leaderless(partition, cluster.brokers)
+                leaderless.setdefault((why, remedy), []).append(f"{name}-{number}")
+    for (why, remedy), keys in list(leaderless.items())[:_SHOWN_REASONS]:
+        more = f" and {len(keys) - _SHOWN_PARTITIONS} more" if len(keys) > _SHOWN_PARTITIONS else ""
         logger.warning(
-            "partitions without a leader, because no replica that was in sync lives: %s%s; start the brokers that "
-            "were, or set unclean.leader.election.enable=true for their topics and lose what only those hold",
-            ", ".join(leaderless[:_SHOWN_PARTITIONS]),
-            f" and {len(leaderless) - _SHOWN_PARTITIONS} more" if len(leaderless) > _SHOWN_PARTITIONS else "",
+            "partitions without a leader: %s%s, because %s; %s, or see kafkalite cluster status",
+            ", ".join(keys[:_SHOWN_PARTITIONS]),
+            more,
+            why,
+            remedy,
         )

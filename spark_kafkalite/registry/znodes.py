@@ -1,4 +1,5 @@
-"""Paths and payloads of brokers, topics and settings in the registry; those of consumers are in :mod:`.consumer_nodes`.
+"""Paths and payloads of brokers, topics and settings in the registry; those of consumers are in :mod:`.consumer_nodes`,
+those of reports about logs in :mod:`.report_nodes`.
 
 Pure: text and bytes in, values out.
 
@@ -21,6 +22,8 @@ path                                  kind        data
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
+/kafkalite/logs/N-I                   ephemeral   what broker N's logs have of partitions without a leader
+                                                  (``report_nodes``)
 /kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other
 ====================================  ==========  ======================================================================
 
@@ -73,6 +76,7 @@ TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 DELETED_TOPICS: Final = "/admin/delete_topics"
 TOPIC_GUARDS: Final = "/kafkalite/topics"
+LOG_REPORTS: Final = "/kafkalite/logs"
 INTER_BROKER_SECRET: Final = "/kafkalite/inter_broker_secret"
 # What must exist before anything else is written or watched; parents come before children.
 PERSISTENT_PATHS: Final = (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
+from spark_kafkalite.broker.replication.log_reports import LogReports
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import Connect, FetchSettings, LeaderFetcher
 from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
@@ -59,6 +60,7 @@ class Replication:
         self._leaving = IsrLeaving(
             loop, slices, view, replicas, config.broker_id, store, keeps_eligible=self._keeps_eligible
         )
+        self._reports = LogReports(loop, slices, view, replicas, config.broker_id, incarnation, store)
         self._follower_backoff_s = settings.backoff_s
 
     def start(self, services: PartitionServices, on_leader_log_start: Callable[[Partition, int], None]) -> None:
@@ -70,12 +72,15 @@ class Replication:
         services.high_watermark_requires_min_insync = self._keeps_eligible
         services.on_following = self._fetchers.role_changed
         services.on_leader_log_start = on_leader_log_start
-        services.isr_changes, services.on_offline = self._changes, self._leaving.partition_failed
+        services.isr_changes = self._changes
+        services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
+        services.on_settled = _both(services.on_settled, self._reports.log_changed)
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         services.on_lacking = self._leaving.partition_lacking
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()
+        self._reports.start()
 
     def _cluster_changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
         self._fetchers.registered((*change.new_brokers, *change.bounced_brokers))
@@ -90,6 +95,15 @@ class Replication:
 
     async def stop(self) -> None:
         """End."""
+        await self._reports.stop()
         await self._leaving.stop()
         await self._changes.stop()
         self._fetchers.close()
+
+
+def _both(first: Callable[[Partition], None], second: Callable[[Partition], None]) -> Callable[[Partition], None]:
+    def call(partition: Partition) -> None:
+        first(partition)
+        second(partition)
+
+    return call

@@ -38,7 +38,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_pr
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
-from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
+from spark_kafkalite.registry.controller.controller import Chosen, Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work, filled
@@ -334,7 +334,12 @@ class TopicAdmin:
         return results
 
     async def elect(
-        self, partitions: Sequence[TopicPartition] | None, *, timeout_s: float, unclean: bool
+        self,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        timeout_s: float,
+        unclean: bool,
+        chosen: Mapping[TopicPartition, Chosen],
     ) -> dict[TopicPartition, KafkaError | None]:
         """Hold elections (``Controller.elect_leaders``); give each partition's error, None for success.
 
@@ -342,7 +347,7 @@ class TopicAdmin:
         """
         try:
             return await self._controller.elect_leaders(
-                partitions, timeout_s=_until_written(timeout_s), unclean=unclean
+                partitions, timeout_s=_until_written(timeout_s), unclean=unclean, chosen=chosen
             )
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed, and elections may have been held: {error}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from spark_kafkalite.cli.cluster.losses import confirmed_elections
 from spark_kafkalite.cli.options import (
     bootstrap_option,
     client_settings,
@@ -14,13 +15,12 @@ from spark_kafkalite.cli.options import (
     json_option,
     reachable_admin,
 )
-from spark_kafkalite.cli.output import print_json, print_table, warn
-from spark_kafkalite.errors import KafkaError, KafkaliteError, UnsupportedVersion
+from spark_kafkalite.cli.output import print_json, warn
+from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
-    from spark_kafkalite.client.admin.replicas import EligibleReplicas
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
 # The protocol's error code.
@@ -35,13 +35,21 @@ Examples:
   kafkalite cluster elect --preferred events:0,events:1
   kafkalite cluster elect --unclean events:0
   kafkalite cluster elect --unclean
+  kafkalite cluster elect --unclean --replica events:0=2
 """,
 )
 @click.option("--preferred", is_flag=True, help="Have the first replica of each partition lead, where it is in sync.")
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Have any live replica lead a partition without a leader. What only dead replicas have is lost.",
+    help="Have the live replica with the best log lead a partition without a leader. What it lacks is lost.",
+)
+@click.option(
+    "--replica",
+    "replicas",
+    multiple=True,
+    metavar="TOPIC:PARTITION=BROKER",
+    help="With --unclean: have this replica lead, whatever its log has. Can be given several times.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION[,...]]...")
@@ -50,6 +58,7 @@ Examples:
 def elect(
     preferred: bool,
     unclean: bool,
+    replicas: tuple[str, ...],
     yes: bool,
     partitions: tuple[str, ...],
     bootstrap_server: str,
@@ -59,23 +68,26 @@ def elect(
 ) -> int:
     """Elect leaders of partitions. If none is named: of all with --preferred, of those without a leader with --unclean.
 
-    Before an unclean election it shows what each replica has, and asks.
+    Before an unclean election it shows what each replica has and what would be lost, and asks once.
     """
     if preferred == unclean:
         raise click.UsageError("give either --preferred or --unclean")
+    if replicas and not unclean:
+        raise click.UsageError("--replica chooses for an unclean election: give --unclean, too")
+    wishes = _wishes(replicas)
     asked = [_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
+    if wishes:
+        asked = list(dict.fromkeys([*asked, *wishes]))
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
         wanted = _existing(admin, asked) if asked else None
         if unclean:
-            if wanted is None:
-                wanted = _leaderless(admin)
-                if not wanted:
-                    warn("every partition has a leader; nothing is to be done")
-                    return 0
-            wanted = _confirmed(admin, wanted, show=not as_json, ask=not yes)
-            if not wanted:
+            outcomes = _elect_unclean(admin, wanted, wishes, show=not as_json, ask=not yes)
+            if outcomes is None:
                 return 1
-        outcomes = admin.elect_leaders(wanted, unclean=unclean)
+            if not outcomes:
+                return 0
+        else:
+            outcomes = admin.elect_leaders(wanted)
         leaders = _partition_infos(admin, outcomes)
     if as_json:
         print_json([_as_json(key, outcomes[key], leaders.get(key)) for key in sorted(outcomes)])
@@ -83,6 +95,45 @@ def elect(
         _print(outcomes, leaders)
     failed = [error for error in outcomes.values() if error is not None and error.code != _ELECTION_NOT_NEEDED]
     return 1 if failed else 0
+
+
+def _elect_unclean(
+    admin: Admin,
+    wanted: list[TopicPartition] | None,
+    wishes: Mapping[TopicPartition, int],
+    *,
+    show: bool,
+    ask: bool,
+) -> dict[TopicPartition, KafkaError | None] | None:
+    """Return the outcomes; none where nothing is to be done, None where the user does not want it."""
+    if wanted is None:
+        wanted = _leaderless(admin)
+        if not wanted:
+            warn("every partition has a leader; nothing is to be done")
+            return {}
+    confirmed = confirmed_elections(admin, wanted, wishes, show=show, ask=ask)
+    if confirmed is None:
+        return None
+    chosen = {key: each for key, each in confirmed.items() if each is not None}
+    best = [key for key, each in confirmed.items() if each is None]
+    outcomes = admin.elect_leaders(chosen=chosen) if chosen else {}
+    if best:
+        outcomes |= admin.elect_leaders(best, unclean=True)
+    return outcomes
+
+
+def _wishes(replicas: tuple[str, ...]) -> dict[TopicPartition, int]:
+    """Return which broker is to lead which partition."""
+    found: dict[TopicPartition, int] = {}
+    for text in replicas:
+        where, separator, broker = text.strip().rpartition("=")
+        if not separator or not broker.isdecimal():
+            raise click.UsageError(f"--replica {text}: not of the form TOPIC:PARTITION=BROKER, such as events:0=2")
+        key = _partition(where)
+        if found.get(key, int(broker)) != int(broker):
+            raise click.UsageError(f"--replica {text}: {key} has broker {found[key]} already")
+        found[key] = int(broker)
+    return found
 
 
 def _partition(text: str) -> TopicPartition:
@@ -110,49 +161,6 @@ def _leaderless(admin: Admin) -> list[TopicPartition]:
         for each in topic.partitions
         if each.leader not in live
     ]
-
-
-def _confirmed(admin: Admin, wanted: list[TopicPartition], *, show: bool, ask: bool) -> list[TopicPartition]:
-    """Show what each replica has; return the partitions to elect leaders of, none when the user does not want it."""
-    infos = _partition_infos(admin, wanted)
-    live = {node.node_id for node in admin.describe_cluster().brokers}
-    led = [key for key in wanted if infos[key].leader in live]
-    for key in led:
-        warn(f"{key} has a leader, broker {infos[key].leader}: it is left alone")
-    wanted = [key for key in wanted if key not in led]
-    if not wanted:
-        return []
-    if show or ask:
-        _print_replicas(admin, infos, wanted, live)
-    if ask and not click.confirm("Have the live replicas lead, and lose for good what only the others have?", err=True):
-        return []
-    return wanted
-
-
-def _print_replicas(
-    admin: Admin, infos: Mapping[TopicPartition, PartitionInfo], wanted: list[TopicPartition], live: set[int]
-) -> None:
-    ends = admin.replica_ends(wanted)
-    eligible: Mapping[TopicPartition, EligibleReplicas]
-    try:
-        eligible = admin.eligible_replicas({key.topic for key in wanted})
-    except UnsupportedVersion:
-        eligible = {}
-    rows = []
-    for key in wanted:
-        may_lead = eligible[key].eligible if key in eligible else ()
-        for broker in infos[key].replicas:
-            end = ends[key].get(broker)
-            rows.append(
-                (
-                    key,
-                    broker,
-                    "yes" if broker in live else "no",
-                    "in sync" if broker in infos[key].isr else "eligible" if broker in may_lead else "behind",
-                    "?" if end is None else type(end).__name__ if isinstance(end, KafkaliteError) else end,
-                )
-            )
-    print_table(("PARTITION", "REPLICA", "LIVE", "WAS", "LOG-END-OFFSET"), rows)
 
 
 def _partition_infos(admin: Admin, keys: Any) -> dict[TopicPartition, PartitionInfo]:

@@ -18,6 +18,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
     from spark_kafkalite.client.admin.configs import ConfigEntry
+    from spark_kafkalite.client.admin.replicas import Leaderless
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
 _SHOWN: Final = 10
@@ -34,6 +35,8 @@ class _Status:
     partitions: Mapping[TopicPartition, PartitionInfo]
     topic_count: int
     eligible: Mapping[TopicPartition, tuple[int, ...]]
+    # Why partitions have no leader, as the broker that was asked says it.
+    why: Mapping[TopicPartition, Leaderless]
     # Partitions that have fewer in sync than acks=all needs, which is refused therefore.
     refusing: list[TopicPartition]
     # Live brokers, as far as who was asked knows, that cannot be connected to from here.
@@ -108,7 +111,11 @@ def status(
     if found.refusing:
         warn(
             f"acks=all is refused where fewer replicas are in sync than min.insync.replicas: {_some(found.refusing)}; "
-            "start the brokers that are away"
+            + (
+                "start the brokers that are away"
+                if len(found.live) < len(found.broker_ids)
+                else "all brokers are live, and copy what they lack as soon as there is a leader"
+            )
         )
     for warning in found.warnings:
         warn(f"acknowledged records may be lost with a broker: {warning}")
@@ -120,12 +127,16 @@ def _look(admin: Admin) -> _Status:
     partitions = {
         TopicPartition(name, each.partition): each for name, info in topics.items() for each in info.partitions
     }
-    out_of_sync = {key.topic for key, info in partitions.items() if len(info.isr) < len(info.replicas)}
+    live = {node.node_id for node in cluster.brokers}
+    not_whole = {
+        key.topic for key, info in partitions.items() if len(info.isr) < len(info.replicas) or info.leader not in live
+    }
     try:
-        found = admin.eligible_replicas(out_of_sync)
+        found = admin.eligible_replicas(not_whole)
     except UnsupportedVersion:
         found = {}
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
+    why = {key: each.leaderless for key, each in found.items() if each.leaderless is not None}
     settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
     unreachable = _unreachable(cluster)
     known = len(_known(cluster, partitions))
@@ -136,7 +147,7 @@ def _look(admin: Admin) -> _Status:
         if (entry := settings.get(key.topic, {}).get("min.insync.replicas")) is not None
         and len(info.isr) < info.needed_in_sync(int(entry.value or 1))
     ]
-    return _Status(cluster, partitions, len(topics), eligible, refusing, unreachable, warnings)
+    return _Status(cluster, partitions, len(topics), eligible, why, refusing, unreachable, warnings)
 
 
 def _unreachable(cluster: ClusterDescription) -> set[int]:
@@ -216,6 +227,9 @@ def _print(found: _Status) -> None:
         leader = info.leader if info.leader in found.live else "none"
         eligible = f", may lead {_listed(found.eligible[key])}" if key in found.eligible else ""
         click.echo(f"  {key}: leader {leader}, in sync {_listed(info.isr)} of {_listed(info.replicas)}{eligible}")
+        if key in found.why and info.leader not in found.live:
+            click.echo(f"    because {found.why[key].reason}")
+            click.echo(f"    what to do: {found.why[key].remedy}")
     if len(shown) > _SHOWN:
         click.echo(
             f"  and {len(shown) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions, or "
@@ -262,7 +276,7 @@ def _as_json(found: _Status) -> dict[str, Any]:
         "partitions": len(found.partitions),
         "underReplicated": [_partition(found, key) for key in found.under_replicated()],
         "refusingAcksAll": [_partition(found, key) for key in found.refusing],
-        "leaderless": [_partition(found, key) for key in found.leaderless()],
+        "leaderless": [_leaderless(found, key) for key in found.leaderless()],
         "warnings": found.warnings,
     }
 
@@ -277,3 +291,17 @@ def _partition(found: _Status, key: TopicPartition) -> dict[str, Any]:
         "isr": list(info.isr),
         "eligible": list(found.eligible.get(key, ())),
     }
+
+
+def _leaderless(found: _Status, key: TopicPartition) -> dict[str, Any]:
+    """Return a partition without a leader, with the reason, what to do, and what each replica's log has."""
+    why = found.why.get(key)
+    fields = _partition(found, key)
+    if why is not None:
+        fields |= {
+            "reason": why.reason,
+            "command": why.remedy,
+            "best": why.best,
+            "logs": [dict(each) for each in why.replicas],
+        }
+    return fields

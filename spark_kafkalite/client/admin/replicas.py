@@ -5,8 +5,9 @@ The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -27,6 +28,8 @@ from spark_kafkalite.wire.rights import refusal
 
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
+# Of brokers of ours alone: unclean, with the replicas that the request names.
+_CHOSEN: Final = 100
 # Of one answer to DescribeTopicPartitions; brokers give at most this many by default.
 _PAGE_PARTITIONS: Final = 2000
 
@@ -40,6 +43,43 @@ class EligibleReplicas:
 
     eligible: tuple[int, ...]
     last_known: tuple[int, ...]
+    # Why nobody leads the partition; None where somebody does, or the broker does not say.
+    leaderless: Leaderless | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderless:
+    """A partition without a leader: why, what its replicas' logs have, and what an operator is to do.
+
+    ``best`` is the replica that an unclean election takes (None: no replica is live); ``losses`` say for each live
+    replica what is lost, or may be, if that one leads. ``replicas`` is as the broker says it, one object a replica.
+    """
+
+    reason: str
+    remedy: str
+    leader_epoch: int
+    best: int | None
+    losses: Mapping[int, tuple[str, ...]]
+    replicas: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def read(cls, text: str | None) -> Leaderless | None:
+        """Return what a broker has said; None where it has said nothing, or what cannot be read."""
+        try:
+            fields = json.loads(text or "")
+            losses = {int(broker): tuple(map(str, told)) for broker, told in fields["losses"].items()}
+            replicas = tuple(dict(each) for each in fields["replicas"])
+            best = fields["best"]
+            return cls(
+                str(fields["reason"]),
+                str(fields["remedy"]),
+                int(fields["leaderEpoch"]),
+                None if best is None else int(best),
+                losses,
+                replicas,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
 
 
 class ReplicaAdmin(AdminRequests):
@@ -67,7 +107,9 @@ class ReplicaAdmin(AdminRequests):
             for topic in answer.topics:
                 for each in topic.partitions:
                     found[TopicPartition(topic.name, each.partition_index)] = EligibleReplicas(
-                        tuple(each.eligible_leader_replicas or ()), tuple(each.last_known_elr or ())
+                        tuple(each.eligible_leader_replicas or ()),
+                        tuple(each.last_known_elr or ()),
+                        Leaderless.read(each.why_leaderless),
                     )
             if answer.next_cursor is None:
                 break
@@ -139,15 +181,20 @@ class ReplicaAdmin(AdminRequests):
         partitions: Iterable[TopicPartition] | None = None,
         *,
         unclean: bool = False,
+        chosen: Mapping[TopicPartition, tuple[int, int]] | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have leaders elected and return each partition's outcome: None, or why there was no election.
 
-        Without ``unclean``: the preferred replica, the first one, if it is in sync. With it: any live replica of a
-        partition that has no leader, which loses what that replica lacks. Without ``partitions``: of all, and only
-        those are in the result that were elected, or should have been.
+        Without ``unclean``: the preferred replica, the first one, if it is in sync. With it: the live replica with the
+        best log, of a partition that has no leader, which loses what that replica lacks; brokers wait up to ten seconds
+        for what their logs have. Without ``partitions``: of all, and only those are in the result that were elected, or
+        should have been. ``chosen`` takes the place of both: for each partition the replica that is to lead, whatever
+        its log has, and the leader epoch that :class:`Leaderless` has shown; a later one is refused.
         """
         deadline = self._deadline(timeout_ms)
+        if chosen is not None:
+            return self._elected(_chosen_request(chosen), deadline)
         by_topic: dict[str, list[int]] | None = None
         if partitions is not None:
             by_topic = defaultdict(list)
@@ -158,8 +205,11 @@ class ReplicaAdmin(AdminRequests):
             topic_partitions=None
             if by_topic is None
             else [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()],
-            timeout_ms=self._broker_timeout_ms(deadline),
         )
+        return self._elected(request, deadline)
+
+    def _elected(self, request: ElectLeadersRequest, deadline: Deadline) -> dict[TopicPartition, KafkaError | None]:
+        request.timeout_ms = self._broker_timeout_ms(deadline)
         answer = self._retried(partial(self._elect, request, deadline), deadline)
         outcomes: dict[TopicPartition, KafkaError | None] = {}
         for topic_result in answer.replica_election_results:
@@ -184,3 +234,13 @@ class ReplicaAdmin(AdminRequests):
         if answer.error_code:
             raise refusal(ApiKey.ELECT_LEADERS, answer.error_code, "no leaders were elected")
         return answer
+
+
+def _chosen_request(chosen: Mapping[TopicPartition, tuple[int, int]]) -> ElectLeadersRequest:
+    topics: dict[str, TopicPartitions] = {}
+    for (name, number), (broker, leader_epoch) in chosen.items():
+        topic = topics.setdefault(name, TopicPartitions(topic=name))
+        topic.partitions.append(number)
+        topic.desired_leaders.append(broker)
+        topic.seen_leader_epochs.append(leader_epoch)
+    return ElectLeadersRequest(election_type=_CHOSEN, topic_partitions=list(topics.values()))

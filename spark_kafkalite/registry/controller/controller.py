@@ -25,7 +25,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
@@ -42,8 +43,10 @@ from spark_kafkalite.model import (
 )
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
-from spark_kafkalite.registry.controller.elections import Elections
+from spark_kafkalite.registry.controller.elections import Chosen, Elections
+from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -63,7 +66,7 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
-__all__ = ["Controller", "Extension", "TopicSpec"]
+__all__ = ["Chosen", "Controller", "Extension", "TopicSpec"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
 # The same where somebody waits for a connection that has broken.
 _LONGEST_LOOK_S: Final = 0.2
+# On top of a request's time, for the registry to answer what is asked of it at its end.
+_SILENT_S: Final = 0.5
 # How long a controller of a new session waits for brokers that may be about to register as well: in all, and since the
 # last one came.
 _GATHER_S: Final = 1.0
@@ -102,7 +107,12 @@ class Controller:
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
-        self._elections = Elections(store, self._slices, self._write, lambda: self._epoch, unclean_election, min_insync)
+        # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
+        self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
+        self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
+        self._elections = Elections(
+            store, self._slices, self._write, lambda: self._epoch, unclean_election, min_insync, self._last_resorts
+        )
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -164,6 +174,7 @@ class Controller:
     async def close(self) -> None:
         """Give up the role, so that the next broker has it at once; with its session, if that has ended."""
         self._watcher.view.remove_listener(self._on_change)
+        self._last_resorts.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -242,6 +253,12 @@ class Controller:
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+
+    def _wake(self) -> None:
+        self._wanted.set()
+
+    def _reports_changed(self) -> None:
+        self._last_resorts.look_again()
 
     def _call_later(self, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
@@ -331,23 +348,48 @@ class Controller:
             self._registered.set()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
+            self._last_resorts.look_again()
             if self._elections.are_due:
                 self._wanted.set()
         elif new.controller_id == znodes.NO_LEADER:
             self._wanted.set()
 
     async def elect_leaders(
-        self, partitions: Sequence[TopicPartition] | None, *, timeout_s: float | None = None, unclean: bool = False
+        self,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        timeout_s: float | None = None,
+        unclean: bool = False,
+        chosen: Mapping[TopicPartition, Chosen] = MappingProxyType({}),
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have the first replica of each partition lead, or, ``unclean``, a live one although it may lack records.
+        """Have the first replica of each partition lead, or, ``unclean``, the one with the best log, or the ``chosen``
+        one, although it may lack records. That waits first for what the live replicas report (``last_resorts``).
 
         Of all partitions, if None is given, those are left out that need no election. Gives each one's error, None for
         success, when this broker's view shows the outcome. Raises as :meth:`_turn`.
         """
-        async with self._turn(timeout_s) as state:
-            results = await self._elections.run_asked(partitions, state, self._current_state, unclean=unclean)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        waited: Waited = {}
+        if unclean:
+            waited = await self._wait_for_reports(partitions, timeout_s)
+        left_s = None if timeout_s is None else max(began_s + timeout_s - loop.time(), _FIRST_PAUSE_S)
+        async with self._turn(left_s) as state:
+            results = await self._elections.run_asked(
+                partitions, state, self._current_state, unclean=unclean, chosen=chosen, waited=waited
+            )
         await self._watcher.caught_up()
         return results
+
+    async def _wait_for_reports(self, partitions: Sequence[TopicPartition] | None, timeout_s: float | None) -> Waited:
+        """Wait for what an unclean election goes by, while others have their turns. Raises as :meth:`_turn`."""
+        try:
+            # It says by itself what is missing after that time; the registry may be silent.
+            async with asyncio.timeout(None if timeout_s is None else timeout_s + _SILENT_S):
+                await self._current_state()
+                return await self._last_resorts.wait(partitions, lambda: self._watcher.view.state, timeout_s)
+        except TimeoutError as error:
+            raise RequestTimedOut(f"the registry has not answered within {timeout_s} s; nothing was elected") from error
 
     # Topics -----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ live replicas                                 leader                         in-
 members of the ISR with whole logs            the first in replica order     all of these
 none, but eligible ones with whole logs       the first in replica order     the leader alone
 none, but the only replica there is           that one                       the leader alone
-none, unclean election asked for              see below                      the leader alone
+none, unclean election asked for              the best log (``best_log``)    the leader alone
 none otherwise                                none (-1)                      as they were
 ============================================  =============================  ==========================================
 
@@ -26,8 +26,8 @@ on after a power loss. It must be in the ISR: a replica list that somebody has c
 With several replicas an empty disk never leads, not even alone in the ISR. A state that names no incarnations (a broker
 of an earlier version wrote it) proves nothing about anybody.
 
-An unclean election takes what has most likely lost least: members of the ISR, then eligible ones, then others, each in
-replica order. Brokers that name no incarnation lead nothing.
+An unclean election takes the best log of those that brokers have reported (``best_log``). Brokers that name no
+incarnation lead nothing.
 
 Every election has a new leader epoch, one above the last.
 Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible replicas.
@@ -35,11 +35,12 @@ Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible repl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.controller.best_log import Logs, best_log
 from spark_kafkalite.registry.node_json import NO_FIELDS
 from spark_kafkalite.registry.store import Stat
 from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr
@@ -87,12 +88,18 @@ def needs_election(state: PartitionState, live: Mapping[int, BrokerInfo]) -> boo
 
 
 def elect(
-    state: PartitionState, live: Mapping[int, BrokerInfo], *, min_insync: int = 1, unclean: bool = False
+    state: PartitionState,
+    live: Mapping[int, BrokerInfo],
+    *,
+    min_insync: int = 1,
+    unclean: bool = False,
+    logs: Logs | None = None,
 ) -> Elected:
     """Return what the table above gives; for a partition without a state, its live replicas are in sync.
 
-    ``min_insync``: with how many in-sync replicas the topic's high watermark moves. Where somebody has deleted the
-    state, what it was last counts: a replica that was not in sync has not become so by that.
+    ``min_insync``: with how many in-sync replicas the topic's high watermark moves. ``logs``: the reports that count,
+    for an unclean election. Where somebody has deleted the state, what it was last counts: a replica that was not in
+    sync has not become so by that.
     """
     if state.former is not None:
         state = PartitionState.of(state.replicas, state.former, _NO_STAT)
@@ -107,7 +114,7 @@ def elect(
     if state.replicas == state.isr and len(state.isr) == 1:
         unclean = True
     if unclean:
-        last_resort = next(_by_likely_loss(state, live), None)
+        last_resort = best_log(state, live, logs or {})
         if last_resort is not None:
             return _led_by([last_resort], live)
     return _by_nobody(state)
@@ -119,6 +126,13 @@ def elect_preferred(state: PartitionState, live: Mapping[int, BrokerInfo], *, mi
     if not whole or whole[0] != state.replicas[0]:
         return None
     return _led_by(whole, live, _still_eligible(state, live, whole, min_insync))
+
+
+def elect_this(state: PartitionState, live: Mapping[int, BrokerInfo], broker: BrokerId) -> Elected | None:
+    """Return the election of one replica, whatever its log has; None when it is no replica, or cannot lead now."""
+    if broker not in state.replicas or _incarnation(broker, live) == UNKNOWN_INCARNATION:
+        return None
+    return _led_by([broker], live)
 
 
 def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
@@ -191,10 +205,3 @@ def _still_eligible(
             found[replica] = broker.incarnation
         # Who is here without that log will never have it again.
     return found
-
-
-def _by_likely_loss(state: PartitionState, live: Mapping[int, BrokerInfo]) -> Iterator[BrokerId]:
-    for group in (state.isr, state.eligible, state.replicas):
-        for replica in state.replicas:
-            if replica in group and _incarnation(replica, live) != UNKNOWN_INCARNATION:
-                yield replica

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
+    FencedLeaderEpoch,
     KafkaError,
     NotController,
     PreferredLeaderNotAvailable,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import ControllerEpoch, LeaderEpoch, TopicPartition
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, FencedWrite, StateChange
@@ -34,9 +35,12 @@ from spark_kafkalite.registry.controller.election import (
     Elected,
     elect,
     elect_preferred,
+    elect_this,
     needs_election,
     why_leaderless,
 )
+from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell
+from spark_kafkalite.registry.report_nodes import OFFLINE
 from spark_kafkalite.registry.store import NodeError, NoNode, SessionExpired, Store
 from spark_kafkalite.slices import Slices, Work
 
@@ -64,6 +68,13 @@ class _Election:
         return self.topic_partition
 
 
+class Chosen(NamedTuple):
+    """The replica that an operator wants to lead, and the leader epoch of the state that the operator has seen."""
+
+    broker_id: BrokerId
+    leader_epoch: LeaderEpoch
+
+
 class Elections:
     """See the module's text. Lives in the controller's event loop; one call of :meth:`run` or :meth:`run_asked` at a
     time."""
@@ -76,13 +87,16 @@ class Elections:
         epoch: Callable[[], ControllerEpoch],
         unclean_election: Callable[[str], bool],
         min_insync: Callable[[str], int],
+        last_resorts: LastResorts,
     ) -> None:
-        """``write`` does a multi that the controller's epoch fences; the others as the ``Controller`` takes them."""
+        """``write`` does a multi that the controller's epoch fences; ``last_resorts`` knows when an unclean election
+        may be held, and by which reports; the others as the ``Controller`` takes them."""
         self._nodes = FencedNodes(store, write)
         self._slices = slices
         self._epoch = epoch
         self._unclean_election = unclean_election
         self._min_insync = min_insync
+        self._last_resorts = last_resorts
         self._to_check: set[TopicPartition] = set()
         self._check_all = False
         # What a write was refused for; the same again after catching up means that the node cannot be read.
@@ -91,7 +105,7 @@ class Elections:
     @property
     def are_due(self) -> bool:
         """Whether there are partitions to look at."""
-        return self._check_all or bool(self._to_check)
+        return self._check_all or bool(self._to_check) or self._last_resorts.are_due
 
     def look_at_everything(self) -> None:
         """Have the next round look at every partition."""
@@ -119,9 +133,11 @@ class Elections:
 
         Raises NotController, RegistryError; everything is looked at again then.
         """
-        found = await self._slices.run(self._candidates(state))
         try:
-            await self._write(_Round(self, state), found)
+            await self._write(_Round(self, state), await self._slices.run(self._candidates(state)))
+            due = await self._last_resorts.due(state)
+            allowed = [_election(state, *each) for each in due if self._unclean_election(each[0].topic)]
+            await self._write(_Round(self, state, unclean=True), allowed)
         except BaseException:
             self._check_all = True
             raise
@@ -163,8 +179,11 @@ class Elections:
                 continue
             leaderless = partition.leader == znodes.NO_LEADER
             if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
+                # Whoever has a log says so only once nobody leads.
+                if self._unclean_election(topic_partition.topic):
+                    self._last_resorts.want(topic_partition, partition)
                 continue
-            found.append(_Election(topic_partition, state.topics[topic_partition.topic].topic_id, partition))
+            found.append(_election(state, topic_partition, partition))
         return found
 
     def _outcome(
@@ -175,29 +194,33 @@ class Elections:
         *,
         unclean: bool = False,
     ) -> Elected:
-        name = topic_partition.topic
-        return elect(
+        logs = self._last_resorts.logs(topic_partition, partition, cluster) if unclean else {}
+        elected = elect(
             partition,
             cluster.brokers,
-            min_insync=self._min_insync(name),
-            unclean=unclean or self._unclean_election(name),
+            min_insync=self._min_insync(topic_partition.topic),
+            unclean=unclean,
+            logs=logs,
         )
+        if unclean and elect(partition, cluster.brokers).leader == znodes.NO_LEADER != elected.leader:
+            tell(topic_partition, partition, cluster, logs, elected.leader)
+        return elected
 
-    async def prepare(self, elections: Sequence[_Election], cluster: ClusterState) -> None:
+    async def prepare(self, elections: Sequence[_Election], cluster: ClusterState, *, unclean: bool) -> None:
         """Make the changes of many elections, in slices."""
 
         def prepare() -> Work[None]:
             for election in elections:
                 # Encoded now, and kept.
-                _ = self.change(election, cluster).operation
+                _ = self.change(election, cluster, unclean=unclean).operation
                 yield None
 
         await self._slices.run(prepare())
 
-    def change(self, election: _Election, cluster: ClusterState) -> StateChange:
+    def change(self, election: _Election, cluster: ClusterState, *, unclean: bool = False) -> StateChange:
         """Return the change that an election makes; it is the same from then on."""
         if election.change is None:
-            outcome = self._outcome(election.topic_partition, election.state, cluster)
+            outcome = self._outcome(election.topic_partition, election.state, cluster, unclean=unclean)
             election.change = self._change(election, cluster, outcome)
         return election.change
 
@@ -229,8 +252,11 @@ class Elections:
         caught_up: Callable[[], Awaitable[ClusterState]],
         *,
         unclean: bool,
+        chosen: Mapping[TopicPartition, Chosen],
+        waited: Waited,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have the first replica of each partition lead, or, ``unclean``, any live one where there is no leader.
+        """Have the first replica of each partition lead, or, ``unclean``, the one with the best log, or the ``chosen``
+        one, where there is no leader. ``waited``: what ``LastResorts.wait`` has given.
 
         Each of ``partitions`` is named once; None: all in ``state`` that need it. ``caught_up`` gives the next state.
         Gives each one's error, None for success. Raises NotController, RegistryError.
@@ -249,11 +275,13 @@ class Elections:
         for number in range(_ASKED_TRIES):
             if number:
                 state = await caught_up()
-            chosen = await self._slices.run(self._look_at_asked(left, state, results, unclean=unclean))
+            if unclean:
+                await self._last_resorts.read()
+            found = await self._slices.run(self._look_at_asked(left, state, results, chosen, waited, unclean=unclean))
             asked = _Asked(self, state)
-            await self._write(asked, chosen, alone=True)
+            await self._write(asked, found, alone=True)
             left = asked.left
-            for each in chosen:
+            for each in found:
                 results[each.topic_partition] = None
             for topic_partition in left:
                 results[topic_partition] = RequestTimedOut(f"{topic_partition} is being changed by others")
@@ -268,24 +296,33 @@ class Elections:
         partitions: Sequence[TopicPartition],
         state: ClusterState,
         results: dict[TopicPartition, KafkaError | None],
+        chosen: Mapping[TopicPartition, Chosen],
+        waited: Waited,
         *,
         unclean: bool,
     ) -> Work[list[_Election]]:
         """Return the elections to be written; what stands against the other ones goes to ``results``."""
-        chosen = []
+        found = []
         for topic_partition in partitions:
             yield None
             try:
-                elected, partition = self._asked(topic_partition, state, unclean=unclean)
-                election = _Election(topic_partition, state.topics[topic_partition.topic].topic_id, partition)
+                by_choice = chosen.get(topic_partition)
+                elected, partition = self._asked(topic_partition, state, by_choice, waited, unclean=unclean)
+                election = _election(state, topic_partition, partition)
                 election.change = self._change(election, state, elected)
-                chosen.append(election)
+                found.append(election)
             except KafkaError as error:
                 results[topic_partition] = error.with_traceback(None)
-        return chosen
+        return found
 
     def _asked(
-        self, topic_partition: TopicPartition, state: ClusterState, *, unclean: bool
+        self,
+        topic_partition: TopicPartition,
+        state: ClusterState,
+        chosen: Chosen | None,
+        waited: Waited,
+        *,
+        unclean: bool,
     ) -> tuple[Elected, PartitionState]:
         partition = state.partition(topic_partition)
         if partition is None or not partition.has_state or partition.unreadable:
@@ -294,9 +331,13 @@ class Elections:
         if unclean:
             if is_led:
                 raise ElectionNotNeeded(f"{topic_partition} is led by broker {partition.leader}")
+            if chosen is not None:
+                return self._chosen(topic_partition, partition, state, chosen), partition
+            if elect(partition, state.brokers).leader == znodes.NO_LEADER:
+                self._last_resorts.check_known(topic_partition, partition, state, waited)
             elected = self._outcome(topic_partition, partition, state, unclean=True)
             if elected.leader == znodes.NO_LEADER:
-                raise EligibleLeadersNotAvailable(f"no replica of {topic_partition} is live")
+                raise EligibleLeadersNotAvailable(f"no replica of {topic_partition} is live, with a log that is online")
             return elected, partition
         first = partition.replicas[0]
         if is_led and partition.leader == first:
@@ -308,6 +349,33 @@ class Elections:
                 "that its log is whole"
             )
         return preferred, partition
+
+    def _chosen(
+        self, topic_partition: TopicPartition, partition: PartitionState, cluster: ClusterState, chosen: Chosen
+    ) -> Elected:
+        """Return the election of the replica that an operator has chosen, if that is still what the operator saw."""
+        if partition.leader_epoch != chosen.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{topic_partition} has leader epoch {partition.leader_epoch}, and had {chosen.leader_epoch} when "
+                f"broker {chosen.broker_id} was chosen: look at it again"
+            )
+        by_itself = elect(partition, cluster.brokers, min_insync=self._min_insync(topic_partition.topic))
+        if by_itself.leader != znodes.NO_LEADER:
+            raise ElectionNotNeeded(f"broker {by_itself.leader} can lead {topic_partition}, and has all its records")
+        logs = self._last_resorts.logs(topic_partition, partition, cluster)
+        elected = elect_this(partition, cluster.brokers, chosen.broker_id)
+        report = logs.get(chosen.broker_id)
+        if elected is None or report is None or report.gone == OFFLINE:
+            raise EligibleLeadersNotAvailable(
+                f"broker {chosen.broker_id} cannot lead {topic_partition}: it is no replica of it, is not live, has "
+                "its log offline, or has not reported what it has"
+            )
+        tell(topic_partition, partition, cluster, logs, chosen.broker_id)
+        return elected
+
+
+def _election(cluster: ClusterState, topic_partition: TopicPartition, partition: PartitionState) -> _Election:
+    return _Election(topic_partition, cluster.topics[topic_partition.topic].topic_id, partition)
 
 
 class _Elected(StateWrites[_Election]):
@@ -337,8 +405,17 @@ class _Elected(StateWrites[_Election]):
 class _Round(_Elected):
     """Elections of a round."""
 
+    def __init__(self, elections: Elections, cluster: ClusterState, *, unclean: bool = False) -> None:
+        super().__init__(elections, cluster)
+        self._unclean = unclean
+
     async def prepare(self, writes: Sequence[_Election]) -> None:
-        await self._elections.prepare(writes, self._cluster)
+        await self._elections.prepare(writes, self._cluster, unclean=self._unclean)
+
+    def change(self, write: _Election) -> StateChange | None:
+        if self.error is not None:
+            return None
+        return self._elections.change(write, self._cluster, unclean=self._unclean)
 
     def refused(self, write: _Election, error: NodeError) -> bool:
         self._elections.overtaken(write, may_be_unreadable=not isinstance(error, NoNode))

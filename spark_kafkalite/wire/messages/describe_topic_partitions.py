@@ -77,6 +77,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
         "offline_replicas",
         "partition_index",
         "replica_nodes",
+        "why_leaderless",
     )
     SCHEMA = (
         ("error_code", "int16", 0, 0, None, None),
@@ -88,6 +89,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
         ("eligible_leader_replicas", "[]int32", 0, 0, 0, None),
         ("last_known_elr", "[]int32", 0, 0, 0, None),
         ("offline_replicas", "[]int32", 0, 0, None, None),
+        ("why_leaderless", "string", 0, 0, 0, 10000),
     )
 
     def __init__(
@@ -102,6 +104,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
         eligible_leader_replicas: list[int] | None = None,
         last_known_elr: list[int] | None = None,
         offline_replicas: list[int] = NEW_LIST,
+        why_leaderless: str | None = None,
     ) -> None:
         self.error_code = error_code
         self.partition_index = partition_index
@@ -112,6 +115,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
         self.eligible_leader_replicas = eligible_leader_replicas
         self.last_known_elr = last_known_elr
         self.offline_replicas = [] if offline_replicas is NEW_LIST else offline_replicas
+        self.why_leaderless = why_leaderless
 
 
 class DescribeTopicPartitionsResponseTopic(Message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -31,6 +32,22 @@ def kafkalite(*arguments: str, code: int = 0, given: bytes = b"") -> subprocess.
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == code, done.stdout + done.stderr
     return done
+
+
+def at_terminal(answer: bytes, *arguments: str) -> int:
+    """Run a command at a terminal where somebody types an answer; return its exit code."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        try:
+            said = b""
+            while b"[y/N]" not in said:
+                said += os.read(ours, 4096)
+            os.write(ours, answer)
+            return process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 @dataclass
@@ -378,7 +395,7 @@ def test_an_unclean_election_shows_what_each_replica_has_and_asks(
     at = ("--bootstrap-server", cluster.bootstrap)
     last = cluster.leader_of(topic)
     assert last is not None
-    led = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=1, given=b"y\n")
+    led = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=1)
     assert f"{topic}-0 has a leader, broker {last}" in led.stderr
     others = [number for number in cluster.brokers if number != last]
     for number in others:
@@ -390,14 +407,20 @@ def test_an_unclean_election_shows_what_each_replica_has_and_asks(
         cluster.restart(number)
     wait_until(lambda: cluster.leader_of(topic) is None, f"{topic} to lose its leader")
     at = ("--bootstrap-server", ",".join(cluster.broker(number).bootstrap for number in others))
-    for answer in (b"n\n", b""):
-        refused = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=1, given=answer)
-        assert cluster.leader_of(topic) is None
+    # A script is no terminal: what it pipes in is no answer.
+    refused = kafkalite("cluster", "elect", "--unclean", f"{topic}:0", *at, code=2, given=b"y\n")
+    assert "there is no terminal here" in refused.stderr and "give --yes" in refused.stderr
+    assert at_terminal(b"n\n", "cluster", "elect", "--unclean", f"{topic}:0", *at) == 1
+    assert cluster.leader_of(topic) is None
     rows = {line.split()[1]: line.split()[2:] for line in refused.stdout.splitlines()[1:] if line.startswith(topic)}
-    assert rows[str(last)] == ["no", "in", "sync", "?"]
-    assert all(rows[str(number)] == ["yes", "behind", "0"] for number in others)
+    assert rows[str(last)] == ["no", "in", "sync", "?", "?", "not", "reported"]
+    assert all(rows[str(number)] == ["yes", "behind", "-", "0", "whole"] for number in others)
+    with Admin(bootstrap_servers=at[1]) as admin:
+        (partition,) = admin.describe_topics([topic])[topic].partitions
+    first = next(each for each in partition.replicas if each != last)
+    assert f"{topic}-0: broker {first} would lead: broker {last} is not registered\n" in refused.stdout
     # Without a name it is asked of all that have no leader.
-    kafkalite("cluster", "elect", "--unclean", *at, given=b"y\n")
+    assert at_terminal(b"y\n", "cluster", "elect", "--unclean", *at) == 0
     assert cluster.wait_for_leader(topic) in others
     assert "nothing is to be done" in kafkalite("cluster", "elect", "--unclean", *at).stderr
     assert produced(at[1], topic, b"again from 0") == 0
@@ -410,6 +433,10 @@ def test_an_unclean_election_shows_what_each_replica_has_and_asks(
         (["--preferred", "--unclean", "t:0"], "either --preferred or --unclean"),
         (["--preferred", "t"], "not of the form TOPIC:PARTITION"),
         (["--preferred", "t:x"], "not of the form TOPIC:PARTITION"),
+        (["--preferred", "--replica", "t:0=1"], "give --unclean, too"),
+        (["--unclean", "--replica", "t:0"], "not of the form TOPIC:PARTITION=BROKER"),
+        (["--unclean", "--replica", "t=1"], "not of the form TOPIC:PARTITION"),
+        (["--unclean", "--replica", "t:0=1", "--replica", "t:0=2"], "t-0 has broker 1 already"),
     ],
 )
 def test_elections_that_are_asked_for_in_the_wrong_way(arguments: list[str], said: str) -> None:

@@ -23,6 +23,8 @@ from spark_kafkalite.wire.messages import SCHEMAS
 KNOWN_CODES = [int(code) for code in ErrorCode]
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# Fields of ours that kio does not know.
+OWN_TAGS = 10_000
 SAMPLE_TEXTS = ["", "a", "orders", "été", "日本", "x" * 126, "y" * 127, "z" * 300]
 
 
@@ -41,7 +43,7 @@ def random_message(rng: random.Random, cls: type[Message], version: int) -> Any:
     values = {
         name: _random_value(rng, cls, name, type_name, version, nullable is not None and version >= nullable)
         for name, type_name, first, last, nullable, tag in cls.SCHEMA
-        if first <= version <= last and not (tag is not None and rng.random() < 0.5)
+        if first <= version <= last and not (tag is not None and (tag >= OWN_TAGS or rng.random() < 0.5))
     }
     return cls(**values)
 

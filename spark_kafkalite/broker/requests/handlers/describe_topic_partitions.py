@@ -9,6 +9,9 @@ No topics named means all topics. A topic that is named twice is described once;
 error and is not created. A cursor that is none of the topics named, or has a negative partition, is INVALID_REQUEST for
 every topic. Eligible leader replicas that are not trusted any more are not kept: that list is empty.
 
+A partition that nobody leads says why, and what its replicas' logs have, in a tagged field of our own
+(``requests.leaderless``), which other clients skip.
+
 Source: KIP-966, kafka.server.handlers.DescribeTopicPartitionsRequestHandler of Apache Kafka 4.
 """
 
@@ -20,6 +23,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.leaderless import is_leaderless, read_reports, why_leaderless
 from spark_kafkalite.errors import (
     InvalidRequest,
     InvalidTopic,
@@ -29,6 +33,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.slices import Work, filled
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.describe_topic_partitions import (
@@ -70,6 +75,8 @@ def handle(
     names = yield from _first_names(asked, cursor.topic_name, most + 1)
     left = max(min(message.response_partition_limit, most), 1)
     answer = DescribeTopicPartitionsResponse()
+    reads: LogReportReads | None = None
+    has_read = False
     for name in names:
         if left == 0 or len(answer.topics) == most:
             answer.next_cursor = CursorResponse(topic_name=name, partition_index=0)
@@ -91,6 +98,13 @@ def handle(
             described.partitions.append(
                 _described(context, exchange.session, cluster, TopicPartition(name, number), topic.topic_id, state)
             )
+            if is_leaderless(state, cluster):
+                if not has_read:
+                    has_read = True
+                    reads = yield from read_reports(context)
+                key = TopicPartition(name, number)
+                described.partitions[-1].why_leaderless = why_leaderless(key, state, cluster, reads)
+                yield None
             left -= 1
             if left % _PARTITIONS_AT_ONCE == 0:
                 yield None

@@ -5,7 +5,11 @@ v1  the type of the election: 0 preferred, 1 unclean; an error for the whole req
 v2  flexible
 
 No partitions at all (null) means all of them; of these, the answer leaves out those that need no election. An unclean
-election is held only where there is no leader, and may lose records: clients ask their users first.
+election is held only where there is no leader, and may lose records: clients ask their users first. It waits up to ten
+seconds for what the live replicas report of their logs, and takes the best one.
+
+An election of type 100 is ours: unclean, and of the replicas that the request names in tagged fields, one for each
+partition, with the leader epoch that the client has seen. A broker of an earlier version refuses the type.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError, NotController
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry.controller.controller import Chosen
 from spark_kafkalite.slices import Work, counted, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.elect_leaders import (
@@ -25,6 +30,8 @@ from spark_kafkalite.wire.messages.elect_leaders import (
 )
 
 _PREFERRED, _UNCLEAN = 0, 1
+# Not one of Kafka's: unclean, with the replicas that the tagged fields name.
+_CHOSEN = 100
 
 
 @handles(ApiKey.ELECT_LEADERS, 0, 2)
@@ -34,17 +41,23 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
     if message.topic_partitions is not None:
         wanted = await context.work(exchange, _wanted(message))
     try:
-        if message.election_type not in (_PREFERRED, _UNCLEAN):
+        if message.election_type not in (_PREFERRED, _UNCLEAN, _CHOSEN):
             raise InvalidRequest(
                 f"an election of type {message.election_type}; there are 0 (preferred) and 1 (unclean)"
             )
+        chosen: dict[TopicPartition, Chosen] = {}
+        if message.election_type == _CHOSEN:
+            chosen = await context.work(exchange, _chosen(message))
         answer: ElectLeadersResponse | None = await context.topics.controller_link.hand_on(
             message, exchange.api_version, _is_refused, exchange.session
         )
         if answer is not None:
             return answer
         outcomes = await context.topics.elect(
-            wanted, timeout_s=max(message.timeout_ms, 0) / 1000, unclean=message.election_type == _UNCLEAN
+            wanted,
+            timeout_s=max(message.timeout_ms, 0) / 1000,
+            unclean=message.election_type != _PREFERRED,
+            chosen=chosen,
         )
         code = 0
     except KafkaError as error:
@@ -70,6 +83,25 @@ def _wanted(message: ElectLeadersRequest) -> Work[list[TopicPartition]]:
     listed: list[TopicPartition] = yield from filled([], once)
     yield from freed(once)
     return listed
+
+
+def _chosen(message: ElectLeadersRequest) -> Work[dict[TopicPartition, Chosen]]:
+    """Return the replicas that are to lead. Raises InvalidRequest unless there is one for each partition."""
+    if message.topic_partitions is None:
+        raise InvalidRequest("an election of chosen replicas of all partitions: name each with its replica")
+    found: dict[TopicPartition, Chosen] = {}
+    for topic in message.topic_partitions:
+        numbers, leaders, epochs = topic.partitions, topic.desired_leaders, topic.seen_leader_epochs
+        if not len(numbers) == len(leaders) == len(epochs):
+            raise InvalidRequest(
+                f"{topic.topic}: {len(leaders)} replicas and {len(epochs)} leader epochs for {len(numbers)} partitions"
+            )
+        for number, leader, epoch in zip(numbers, leaders, epochs, strict=True):
+            if (key := TopicPartition(topic.topic, number)) in found:
+                raise InvalidRequest(f"{key} is named twice")
+            found[key] = Chosen(BrokerId(leader), LeaderEpoch(epoch))
+            yield None
+    return found
 
 
 def _answer(outcomes: dict[TopicPartition, KafkaError | None], code: int) -> Work[ElectLeadersResponse]:

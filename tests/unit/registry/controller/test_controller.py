@@ -38,8 +38,8 @@ from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, To
 from tests.patience import wait_until_async
 from tests.unit.registry.virtual_time import follow, run
 
-# In virtual time.
-TIMEOUT_S = 10
+# In virtual time. Nobody reports logs here, so that unclean elections wait for ten seconds.
+TIMEOUT_S = 30
 UNCLEAN = "unclean.leader.election.enable"
 
 
@@ -374,7 +374,7 @@ def test_a_guard_that_was_removed_is_made_again(tmp_path: Path, monkeypatch: pyt
     run(work())
 
 
-def test_an_unclean_election_follows_the_setting_at_once(tmp_path: Path) -> None:
+def test_an_unclean_election_follows_the_setting(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (registry, (first, second, third)):
             await first.controller.create_topics([TopicSpec("t", assignment={0: [2, 3]})])

@@ -85,7 +85,13 @@ class Broker:
         self.store = store
         self.view = ClusterView()
         self.watcher = ClusterWatcher(store, self.view)
-        self.controller = Controller(store, self.watcher, registered.broker_id, min_insync=lambda _: cluster.min_insync)
+        self.controller = Controller(
+            store,
+            self.watcher,
+            registered.broker_id,
+            unclean_election=lambda _: cluster.allows_unclean,
+            min_insync=lambda _: cluster.min_insync,
+        )
 
     @property
     def state(self) -> ClusterState:
@@ -121,6 +127,7 @@ class Cluster:
         follow(registry.registry)
         self.observer = registry.connect()
         self.min_insync = 1
+        self.allows_unclean = False
         self.brokers: list[Broker] = []
 
     async def join(self, *numbers: int) -> list[Broker]:

@@ -1,0 +1,171 @@
+"""What an unclean election loses, shown before it is held, and the question whether that is wanted.
+
+The brokers say what their logs have, which replica they would take, and what is lost with each
+(``client.admin.replicas.Leaderless``). Where a broker does not say it, as one of another project, the table has the
+ends of the logs alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.cli.output import print_table, warn
+from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
+from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.admin.replicas import EligibleReplicas
+    from spark_kafkalite.client.network.metadata import PartitionInfo
+
+# How long to wait for live replicas that have not reported; the brokers wait as long themselves.
+_REPORTED_WITHIN_S: Final = 10.0
+_POLL_S: Final = 0.2
+
+Found = Mapping[TopicPartition, "EligibleReplicas"]
+
+
+def confirmed_elections(
+    admin: Admin,
+    wanted: Sequence[TopicPartition],
+    wishes: Mapping[TopicPartition, int],
+    *,
+    show: bool,
+    ask: bool,
+) -> dict[TopicPartition, tuple[int, int] | None] | None:
+    """Show what each replica has and what is lost, and ask; return the partitions to elect leaders of.
+
+    Each with the replica that the user wants and the leader epoch that it was shown with, None where the brokers
+    choose. None when the user does not want it, or nothing is left to be elected. Raises click.UsageError where nobody
+    can be asked, or a wish cannot be met.
+    """
+    infos = _infos(admin, wanted)
+    live = {node.node_id for node in admin.describe_cluster().brokers}
+    led = [key for key in wanted if infos[key].leader in live]
+    for key in led:
+        warn(f"{key} has a leader, broker {infos[key].leader}: it is left alone")
+    left = [key for key in wanted if key not in led]
+    if not left:
+        return None
+    found = _reported(admin, left)
+    chosen = {key: _wish(key, wishes[key], infos[key], found.get(key)) for key in left if key in wishes}
+    if show or ask:
+        _print_replicas(admin, infos, left, live, found)
+        _print_losses(left, wishes, found)
+    if ask and not sys.stdin.isatty():
+        raise click.UsageError(
+            "an unclean election loses records, and there is no terminal here to ask whether that is wanted: nothing "
+            "was elected; give --yes"
+        )
+    if ask and not click.confirm("Have these replicas lead, and lose for good what only others have?", err=True):
+        return None
+    return {key: chosen.get(key) for key in left}
+
+
+def _infos(admin: Admin, keys: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
+    described = admin.describe_topics({key.topic for key in keys})
+    wanted = set(keys)
+    return {
+        key: each
+        for name, info in described.items()
+        for each in info.partitions
+        if (key := TopicPartition(name, each.partition)) in wanted
+    }
+
+
+def _reported(admin: Admin, wanted: Sequence[TopicPartition]) -> Found:
+    """Return what the brokers say of these partitions, when every live replica has reported, or has had its time."""
+    until_s = time.monotonic() + _REPORTED_WITHIN_S
+    while True:
+        try:
+            found = admin.eligible_replicas({key.topic for key in wanted})
+        except UnsupportedVersion:
+            return {}
+        lacking = [key for key in wanted if key in found and _lacks_reports(found[key])]
+        if not lacking or time.monotonic() >= until_s:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _lacks_reports(found: EligibleReplicas) -> bool:
+    replicas = () if found.leaderless is None else found.leaderless.replicas
+    return any(each.get("registered") and "endOffset" not in each for each in replicas)
+
+
+def _wish(key: TopicPartition, broker: int, info: PartitionInfo, found: EligibleReplicas | None) -> tuple[int, int]:
+    leaderless = None if found is None else found.leaderless
+    if leaderless is None:
+        raise click.UsageError(
+            f"--replica {key.topic}:{key.partition}={broker}: the brokers do not say what their logs have, so none can "
+            "be chosen: an election is under way, or they are of an earlier version"
+        )
+    if broker not in leaderless.losses:
+        replicas = ", ".join(map(str, info.replicas))
+        raise click.UsageError(
+            f"--replica {key.topic}:{key.partition}={broker}: it has to be a live replica of {replicas}"
+        )
+    return broker, leaderless.leader_epoch
+
+
+def _print_replicas(
+    admin: Admin,
+    infos: Mapping[TopicPartition, PartitionInfo],
+    wanted: Sequence[TopicPartition],
+    live: set[int],
+    found: Found,
+) -> None:
+    ends = admin.replica_ends(wanted)
+    rows = []
+    for key in wanted:
+        each = found.get(key)
+        may_lead = each.eligible if each is not None else ()
+        reports = {} if each is None or each.leaderless is None else _by_broker(each.leaderless.replicas)
+        for broker in infos[key].replicas:
+            end = ends[key].get(broker)
+            report = reports.get(broker, {})
+            rows.append(
+                (
+                    key,
+                    broker,
+                    "yes" if broker in live else "no",
+                    "in sync" if broker in infos[key].isr else "eligible" if broker in may_lead else "behind",
+                    _epoch_text(report),
+                    "?" if end is None else type(end).__name__ if isinstance(end, KafkaliteError) else end,
+                    _state_text(report),
+                )
+            )
+    print_table(("PARTITION", "REPLICA", "LIVE", "WAS", "LAST-EPOCH", "LOG-END-OFFSET", "LOG"), rows)
+
+
+def _by_broker(replicas: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    return {each["broker"]: each for each in replicas if "broker" in each}
+
+
+def _epoch_text(report: Mapping[str, Any]) -> object:
+    epoch = report.get("lastEpoch", -1)
+    return "?" if "endOffset" not in report else "-" if epoch < 0 else epoch
+
+
+def _state_text(report: Mapping[str, Any]) -> str:
+    if "endOffset" not in report:
+        return "not reported"
+    return str(report.get("gone") or ("damaged" if report.get("damaged") else "whole"))
+
+
+def _print_losses(wanted: Sequence[TopicPartition], wishes: Mapping[TopicPartition, int], found: Found) -> None:
+    """Say for each partition who would lead, and what is lost, where that is not nothing."""
+    for key in wanted:
+        leaderless = found[key].leaderless if key in found else None
+        if leaderless is None:
+            continue
+        leader = wishes.get(key, leaderless.best)
+        if leader is None:
+            click.echo(f"{key}: no replica can lead; {leaderless.remedy}")
+            continue
+        lost = leaderless.losses.get(leader, ())
+        click.echo(f"{key}: broker {leader} would lead: {'; '.join(lost) or 'loses nothing that a replica has'}")

@@ -1,0 +1,164 @@
+"""What brokers report of their logs, as one session reads it: on demand, and only the nodes that have changed.
+
+The first reading leaves watches on the list of nodes and on each of them; a later one reads again what they have fired
+for. So while every partition has a leader, and nobody asks, nothing is read. A node that cannot be read says nothing,
+and is told of once for each of its versions.
+
+Lives in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from spark_kafkalite.model import BrokerId, Incarnation, TopicPartition
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.report_nodes import (
+    LogReport,
+    Reported,
+    ReportNode,
+    broker_of_report,
+    counted,
+    decode_node,
+)
+from spark_kafkalite.registry.store import NoNode, SessionState, Stat, Store, WatchEvent, answer, call_in_loop
+from spark_kafkalite.registry.znodes import LOG_REPORTS
+from spark_kafkalite.slices import Slices, Work
+
+_LOG: Final = logging.getLogger(__name__)
+
+# Nodes that are asked for at a time.
+_READ_AT_ONCE: Final = 20
+_LOGS_AT_ONCE: Final = 100
+
+
+class LogReportReads:
+    """See the module's text."""
+
+    def __init__(self, store: Store, slices: Slices, on_change: Callable[[], None] = lambda: None) -> None:
+        """``on_change`` is called in the loop when there is something to read again."""
+        self._store = store
+        self._slices = slices
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.Lock()
+        self._list_is_known = False
+        # Of each node: what it says (None: it cannot be read), and which version that is.
+        self._nodes: dict[str, tuple[ReportNode | None, int]] = {}
+        self._stale: set[str] = set()
+        self._by_partition: dict[TopicPartition, dict[BrokerId, tuple[Incarnation, LogReport]]] = {}
+        store.add_session_listener(self._session_changed)
+
+    def counted(
+        self, key: TopicPartition, state: PartitionState, live: Mapping[int, BrokerInfo]
+    ) -> dict[BrokerId, LogReport]:
+        """Return what brokers have reported of a partition, as far as it counts for this state."""
+        reported: Reported = self._by_partition.get(key, {})
+        return counted(state, live, reported)
+
+    async def read(self) -> None:
+        """Bring everything up to what was written before this call. Raises RegistryError."""
+        async with self._reading:
+            # One server of an ensemble may be behind the others.
+            await answer(self._store.sync())
+            if not self._list_is_known:
+                await self._read_list()
+            while self._stale:
+                names = [self._stale.pop() for _ in range(min(len(self._stale), _READ_AT_ONCE))]
+                try:
+                    found = await asyncio.gather(*map(self._read_node, names))
+                    for name, node in zip(names, found, strict=True):
+                        await self._take(name, node)
+                except BaseException:
+                    self._stale.update(names)
+                    raise
+
+    async def _read_list(self) -> None:
+        self._list_is_known = True
+        try:
+            names = await self._names()
+        except BaseException:
+            self._list_is_known = False
+            raise
+        listed = {name for name in names if broker_of_report(name) is not None}
+        self._stale.update(listed - self._nodes.keys())
+        for name in self._nodes.keys() - listed:
+            await self._take(name, None)
+
+    async def _names(self) -> list[str]:
+        while True:
+            try:
+                return await answer(self._store.children(LOG_REPORTS, self._list_changed))
+            except NoNode:
+                # The first broker that reports makes it; only this leaves a watch until then.
+                if await answer(self._store.exists(LOG_REPORTS, self._list_changed)) is None:
+                    return []
+
+    async def _read_node(self, name: str) -> tuple[bytes, Stat] | None:
+        try:
+            return await answer(self._store.get(f"{LOG_REPORTS}/{name}", self._node_changed))
+        except NoNode:
+            return None
+
+    async def _take(self, name: str, found: tuple[bytes, Stat] | None) -> None:
+        known, zxid = self._nodes.get(name, (None, -1))
+        if found is None:
+            self._nodes.pop(name, None)
+            node = None
+        else:
+            data, stat = found
+            if stat.mzxid == zxid:
+                return
+            try:
+                node = await self._slices.run(decode_node(name, data))
+            except MalformedNode as malformed:
+                _LOG.error("what a broker has reported of its logs does not count: %s", malformed)
+                node = None
+            self._nodes[name] = node, stat.mzxid
+        await self._slices.run(self._replace(known, node))
+
+    def _replace(self, old: ReportNode | None, new: ReportNode | None) -> Work[None]:
+        index = 0
+        for key, report in {} if old is None else old.logs.items():
+            assert old is not None
+            found = self._by_partition.get(key)
+            # Another node of the broker may have it by now.
+            if found is not None and found.get(old.broker_id) == (old.incarnation, report):
+                del found[old.broker_id]
+                if not found:
+                    del self._by_partition[key]
+            if (index := index + 1) % _LOGS_AT_ONCE == 0:
+                yield None
+        for key, report in {} if new is None else new.logs.items():
+            assert new is not None
+            self._by_partition.setdefault(key, {})[new.broker_id] = new.incarnation, report
+            if (index := index + 1) % _LOGS_AT_ONCE == 0:
+                yield None
+
+    # In the store's thread ------------------------------------------------------------------------------------------
+
+    def _list_changed(self, _: WatchEvent) -> None:
+        call_in_loop(self._loop, self._has_changed, None)
+
+    def _node_changed(self, event: WatchEvent) -> None:
+        call_in_loop(self._loop, self._has_changed, event.path.rpartition("/")[2])
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            # What has changed meanwhile is not known.
+            call_in_loop(self._loop, self._all_may_have_changed)
+
+    def _all_may_have_changed(self) -> None:
+        self._stale.update(self._nodes)
+        self._has_changed(None)
+
+    def _has_changed(self, name: str | None) -> None:
+        if name is None:
+            self._list_is_known = False
+        elif name in self._nodes:
+            self._stale.add(name)
+        self._on_change()

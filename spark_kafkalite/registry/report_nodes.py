@@ -1,0 +1,215 @@
+"""What brokers report of their logs while partitions have no leader: paths and payloads of /kafkalite/logs. Pure.
+
+Each broker has as many ephemeral nodes as it needs, /kafkalite/logs/N-I for broker N and I from 0 on. A node is JSON:
+``{"version":1,"broker":N,"incarnation":"I","logs":[LOG,...]}``, and a LOG an array that is read by its places::
+
+    topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone
+
+``created_zxid`` and ``version`` are those of the state node that the log was reported for; a report for another state,
+or of another incarnation than the broker is registered as, does not count. ``epochs`` are the last three entries of the
+log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive).
+
+A node that cannot be read raises MalformedNode, and says nothing at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation, TopicPartition, topic_name_problem
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.node_json import (
+    MAX_INT32,
+    MAX_INT64,
+    array,
+    decode_object,
+    encode_object,
+    number,
+    reading,
+    text,
+)
+from spark_kafkalite.registry.znodes import LOG_REPORTS, MAX_EPOCH, MAX_PARTITIONS
+from spark_kafkalite.slices import Work
+
+# No node may be larger. Ours stay far below, so that one is read and written in a fraction of a slice.
+MAX_NODE_BYTES: Final = 500_000
+FULL_NODE_BYTES: Final = 32_768
+MAX_EPOCHS: Final = 3
+# More damaged ranges than these are told as one, up to the end of the last.
+MAX_DAMAGED: Final = 20
+# Nodes of one broker: more than its logs of a hundred thousand partitions need.
+MAX_NODES: Final = 10_000
+# Why a broker has no log of a partition that it could lead with.
+MISSING: Final = "missing"
+EMPTY: Final = "empty"
+OFFLINE: Final = "offline"
+_GONE: Final = ("", MISSING, EMPTY, OFFLINE)
+_NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,5})")
+_LOGS_AT_ONCE: Final = 50
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """What a broker's log of one partition has; ``gone`` says why it has none, "" when it has one.
+
+    ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
+    end.
+    """
+
+    created_zxid: int
+    version: int
+    last_epoch: int = -1
+    end_offset: int = 0
+    epochs: Ranges = ()
+    damaged: Ranges = ()
+    gone: str = ""
+
+    def is_for(self, state: PartitionState) -> bool:
+        """Whether this was said of the log under exactly this state."""
+        return (self.created_zxid, self.version) == (state.created_zxid, state.version)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is a log that ends behind offset 0."""
+        return not self.gone and self.end_offset > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportNode:
+    """One node: a broker, its incarnation, and what some of its logs have."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    logs: Mapping[TopicPartition, LogReport]
+
+
+# By broker, with the incarnation that has said it.
+Reported = Mapping[BrokerId, tuple[Incarnation, LogReport]]
+
+
+def counted(state: PartitionState, live: Mapping[int, BrokerInfo], reported: Reported) -> dict[BrokerId, LogReport]:
+    """Return the reports that count: of registered incarnations, for the present state."""
+    return {
+        broker: report
+        for broker, (incarnation, report) in reported.items()
+        if broker in live and live[broker].incarnation == incarnation and report.is_for(state)
+    }
+
+
+def reporting_brokers(state: PartitionState, live: Mapping[int, BrokerInfo]) -> list[BrokerId]:
+    """Return the registered brokers that report their logs of a partition without a leader."""
+    named = dict.fromkeys((*state.replicas, *state.isr, *state.eligible))
+    return [each for each in named if each in live and live[each].incarnation != UNKNOWN_INCARNATION]
+
+
+def report_path(broker_id: int, index: int) -> str:
+    return f"{LOG_REPORTS}/{broker_id}-{index}"
+
+
+def broker_of_report(name: str) -> BrokerId | None:
+    """Return the broker whose report a child of /kafkalite/logs is, None when it is nobody's."""
+    found = _NAME.fullmatch(name)
+    if found is None or int(found.group(1)) > MAX_INT32 or int(found.group(2)) >= MAX_NODES:
+        return None
+    return BrokerId(int(found.group(1)))
+
+
+def encode_log(key: TopicPartition, report: LogReport) -> bytes:
+    """Return one element of a node's logs; at most about a kilobyte."""
+    damaged = list(report.damaged)
+    if len(damaged) > MAX_DAMAGED:
+        damaged[MAX_DAMAGED - 1 :] = [(damaged[MAX_DAMAGED - 1][0], damaged[-1][1])]
+    fields = [
+        key.topic,
+        key.partition,
+        # As text: many readers of JSON have no whole numbers beyond 2^53.
+        str(report.created_zxid),
+        report.version,
+        report.last_epoch,
+        report.end_offset,
+        [list(each) for each in report.epochs[-MAX_EPOCHS:]],
+        [list(each) for each in damaged],
+        report.gone,
+    ]
+    return encode_object({"": fields})[4:-1]
+
+
+def encode_node(broker_id: int, incarnation: int, logs: Iterable[bytes]) -> bytes:
+    """Return a node of these logs, as :func:`encode_log` gives each."""
+    head = encode_object({"version": 1, "broker": broker_id, "incarnation": str(incarnation)})
+    return head[:-1] + b',"logs":[' + b",".join(logs) + b"]}"
+
+
+def decode_node(name: str, data: bytes) -> Work[ReportNode]:
+    """Read a node of this name below /kafkalite/logs, in slices. Raises MalformedNode."""
+    path = f"{LOG_REPORTS}/{name}"
+    with reading(path, data):
+        if len(data) > MAX_NODE_BYTES:
+            raise ValueError(f"{len(data)} bytes are more than {MAX_NODE_BYTES}")
+    fields = decode_object(path, data)
+    with reading(path, data):
+        number(fields["version"], 1, 1)
+        broker_id = BrokerId(number(fields["broker"], 0, MAX_INT32))
+        if broker_id != broker_of_report(name):
+            raise ValueError(f"it names broker {broker_id}")
+        incarnation = Incarnation(number(fields["incarnation"], 1, MAX_INT64))
+        logs: dict[TopicPartition, LogReport] = {}
+        for index, each in enumerate(array(fields["logs"])):
+            key, report = _log(each)
+            if key in logs:
+                raise ValueError(f"{key} is named twice")
+            logs[key] = report
+            if index % _LOGS_AT_ONCE == 0:
+                yield None
+        return ReportNode(broker_id, incarnation, logs)
+
+
+def _log(value: Any) -> tuple[TopicPartition, LogReport]:
+    topic, partition, created_zxid, version, last_epoch, end_offset, epochs, damaged, gone = array(value)
+    if problem := topic_name_problem(text(topic)):
+        raise ValueError(problem)
+    if text(gone) not in _GONE:
+        raise ValueError(f"{gone[:40]!r} is none of {_GONE}")
+    report = LogReport(
+        number(created_zxid, 0, MAX_INT64),
+        number(version, 0, MAX_INT32),
+        number(last_epoch, -1, MAX_EPOCH),
+        number(end_offset, 0, MAX_INT64),
+        _ascending(epochs, MAX_EPOCHS, MAX_EPOCH),
+        _ranges(damaged),
+        gone,
+    )
+    return TopicPartition(topic, number(partition, 0, MAX_PARTITIONS - 1)), report
+
+
+def _ascending(value: Any, most: int, last: int) -> Ranges:
+    """Return pairs of a leader epoch and its start offset, which both ascend."""
+    found = tuple((number(epoch, 0, last), number(start, 0, MAX_INT64)) for epoch, start in _few(value, most))
+    for (epoch, start), (next_epoch, next_start) in itertools.pairwise(found):
+        if epoch >= next_epoch or start > next_start:
+            raise ValueError(f"epoch {next_epoch} at {next_start} does not follow {epoch} at {start}")
+    return found
+
+
+def _ranges(value: Any) -> Ranges:
+    """Return ranges of offsets, which ascend and do not meet."""
+    found = tuple((number(start, 0, MAX_INT64), number(end, 0, MAX_INT64)) for start, end in _few(value, MAX_DAMAGED))
+    after = -1
+    for start, end in found:
+        if not after < start < end:
+            raise ValueError(f"the range {start} to {end} is empty, or does not follow the one before")
+        after = end
+    return found
+
+
+def _few(value: Any, most: int) -> list[Any]:
+    found = array(value)
+    if len(found) > most:
+        raise ValueError(f"{len(found)} elements are more than {most}")
+    return found

@@ -1,0 +1,134 @@
+"""A power loss of all hosts, on three real brokers: the replica with the best log leads, and nothing it has is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, TopicPartition
+from spark_kafkalite.errors import FencedLeaderEpoch
+from spark_kafkalite.registry.znodes import LOG_REPORTS
+from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.interop.cluster.conftest import SESSION
+from tests.interop.cluster.lost_power import (
+    create,
+    log_file,
+    lose_all_power,
+    produce,
+    restart_all,
+    wait_until_leaderless,
+    whole_batches_bytes,
+)
+from tests.patience import PATIENCE_S, wait_until
+from tests.pool.forking import run_command
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[KafkaliteCluster]:
+    with KafkaliteCluster(tmp_path / "cluster", overrides=SESSION) as cluster:
+        yield cluster
+
+
+def ends(cluster: KafkaliteCluster) -> dict[int, object]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        return dict(admin.replica_ends([T0])[T0])
+
+
+def lose_power_with_500_1500_1500(cluster: KafkaliteCluster, topic: str = "t") -> None:
+    create(cluster, topic, [1, 2, 3])
+    produce(cluster, topic, 0, 500)
+    path = log_file(cluster, 1, topic)
+    kept = whole_batches_bytes(path)
+    produce(cluster, topic, 500, 1500)
+    lose_all_power(cluster, {path: kept})
+    restart_all(cluster)
+    wait_until_leaderless(cluster, topic)
+
+
+def test_an_unclean_election_takes_the_longest_log_and_all_end_with_it(cluster: KafkaliteCluster) -> None:
+    lose_power_with_500_1500_1500(cluster)
+    assert ends(cluster) == {1: 500, 2: 1500, 3: 1500}
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.elect_leaders([T0], unclean=True) == {T0: None}
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
+    assert cluster.leader_of("t") == 2
+    wait_until(lambda: ends(cluster) == {1: 1500, 2: 1500, 3: 1500}, "all logs to be whole")
+
+
+def kafkalite(*arguments: str, code: int = 0) -> tuple[str, str]:
+    done = run_command(*arguments)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def reported(cluster: KafkaliteCluster, broker: int = 1) -> dict[int, tuple[object, object]]:
+    """What the replicas of t-0 have reported, as one broker says it: last leader epoch and end."""
+    with Admin(bootstrap_servers=cluster.broker(broker).bootstrap) as admin:
+        leaderless = admin.eligible_replicas(["t"])[T0].leaderless
+    assert leaderless is not None
+    return {
+        each["broker"]: (each["lastEpoch"], each["endOffset"]) for each in leaderless.replicas if "endOffset" in each
+    }
+
+
+def test_the_command_says_what_is_lost_and_takes_the_replica_that_is_named(cluster: KafkaliteCluster) -> None:
+    lose_power_with_500_1500_1500(cluster)
+    wait_until(lambda: reported(cluster) == {1: (0, 500), 2: (0, 1500), 3: (0, 1500)}, "all logs to be reported")
+    at = ("--bootstrap-server", cluster.bootstrap)
+    # All brokers are alive, and nobody is told to start some.
+    status, _ = kafkalite("cluster", "status", *at)
+    assert "because broker 1 (was in sync, has not proven that its log is whole) has a log that ends at 500" in status
+    assert "what to do: kafkalite cluster elect --unclean t:0" in status
+    (leaderless,) = json.loads(kafkalite("cluster", "status", "--json", *at)[0])["leaderless"]
+    assert (leaderless["best"], leaderless["command"]) == (2, "kafkalite cluster elect --unclean t:0")
+    assert [each["endOffset"] for each in leaderless["logs"]] == [500, 1500, 1500]
+    told = cluster.broker(3).stderr_path.read_text(encoding="utf-8")
+    assert "kafkalite cluster elect --unclean has the best of their logs lead" in told
+    assert "start the brokers" not in told
+    shown, refused = kafkalite("cluster", "elect", "--unclean", *at, code=2)
+    assert "t-0: broker 2 would lead: loses nothing that a replica has" in shown
+    assert "there is no terminal here" in refused
+    wish = ("--replica", "t:0=1")
+    shown, _ = kafkalite("cluster", "elect", "--unclean", *wish, *at, code=2)
+    assert "t-0: broker 1 would lead: loses 1,000 records that brokers 2 and 3 have" in shown
+    _, refused = kafkalite("cluster", "elect", "--unclean", "--yes", "--replica", "t:0=7", *at, code=2)
+    assert "it has to be a live replica of 1, 2, 3" in refused
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        # A state that the operator has not seen is left alone.
+        assert isinstance(admin.elect_leaders(chosen={T0: (1, 0)})[T0], FencedLeaderEpoch)
+    kafkalite("cluster", "elect", "--unclean", "--yes", *wish, *at)
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
+    assert cluster.leader_of("t") == 1
+    wait_until(lambda: ends(cluster) == {1: 500, 2: 500, 3: 500}, "the others to follow")
+
+
+def test_reports_are_those_of_the_present_state_and_go_when_somebody_leads(cluster: KafkaliteCluster) -> None:
+    lose_power_with_500_1500_1500(cluster)
+    wait_until(lambda: len(reported(cluster)) == 3, "all logs to be reported")
+    cluster.kill(3)
+    cluster.restart(3)
+    # Another incarnation: what the last one has said does not count.
+    wait_until(lambda: reported(cluster) == {1: (0, 500), 2: (0, 1500), 3: (0, 1500)}, "broker 3 to report again")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.elect_leaders([T0], unclean=True) == {T0: None}
+    store = open_zookeeper(cluster.registry.connect)
+    try:
+        wait_until(lambda: store.children(LOG_REPORTS).result(PATIENCE_S) == [], "the reports to be removed")
+    finally:
+        store.close()
+
+
+def test_an_unclean_election_that_a_setting_allows_takes_the_best_log(cluster: KafkaliteCluster) -> None:
+    lose_power_with_500_1500_1500(cluster)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_configs({"unclean.leader.election.enable": "true"}, topic="t")
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
+    assert cluster.leader_of("t") == 2
+    wait_until(lambda: ends(cluster) == {1: 1500, 2: 1500, 3: 1500}, "all logs to be whole")

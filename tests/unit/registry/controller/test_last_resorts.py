@@ -1,0 +1,231 @@
+"""Unclean elections wait for what replicas report of their logs, and everything else goes on; over a real registry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.errors import EligibleLeadersNotAvailable, FencedLeaderEpoch, KafkaliteError, RequestTimedOut
+from spark_kafkalite.model import BrokerId, Incarnation, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.controller.controller import Chosen, TopicSpec
+from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport, encode_log, encode_node, report_path
+from spark_kafkalite.registry.store import NodeExists, answer
+from tests.unit.registry.controller.test_several_brokers import TIMEOUT_S, Broker, Cluster, a_cluster
+from tests.unit.registry.virtual_time import run
+
+T0 = TopicPartition("t", 0)
+
+
+async def lose_power(cluster: Cluster, *numbers: int) -> list[Broker]:
+    """Have all brokers end, and other runs of them come that can prove nothing; return these."""
+    first = cluster.brokers[0]
+    await first.controller.create_topics([TopicSpec("t", assignment={0: list(numbers)})])
+    await first.until_led(numbers[0])
+    before = list(cluster.brokers)
+    for broker in before:
+        broker.expire()
+        await broker.end()
+    cluster.brokers = []
+    after = await cluster.join(*numbers)
+    for broker in after:
+        await broker.until_led(-1)
+    return after
+
+
+async def report(
+    broker: Broker, end_offset: int, *, last_epoch: int = 3, older: int = 0, run_of: int = 0, gone: str = ""
+) -> None:
+    """Have a broker report its log of t-0; ``older``: for a state that many versions before."""
+    _, stat = await answer(broker.store.get(znodes.state_path("t", 0)))
+    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, ((last_epoch, 0),), gone=gone)
+    number = broker.registration.broker_id
+    incarnation = run_of or broker.registration.incarnation
+    data = encode_node(number, Incarnation(incarnation), [encode_log(T0, log)])
+    with contextlib.suppress(NodeExists):
+        await answer(broker.store.create(znodes.LOG_REPORTS))
+    await answer(broker.store.create(report_path(number, 0), data, ephemeral=True))
+
+
+def controller_of(brokers: list[Broker]) -> Broker:
+    return next(broker for broker in brokers if broker.controller.is_active)
+
+
+def test_it_waits_for_all_live_replicas_and_takes_the_best_while_others_are_elected(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            first, second, third = brokers
+            controller = controller_of(brokers).controller
+            await report(first, 500)
+            election = asyncio.ensure_future(controller.elect_leaders([T0], unclean=True))
+            # Topics are made, and leaders elected, meanwhile.
+            await controller.create_topics([TopicSpec("u", assignment={0: [3, 2]})])
+            await first.until_led(3, "u")
+            await report(third, 1500)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert not election.done()
+            await report(second, 1400, last_epoch=4)
+            assert await election == {T0: None}
+            # The later epoch, though its log is shorter than that of broker 3.
+            assert (await first.until_led(2)).isr == (2,)
+
+    run(work())
+
+
+def test_a_replica_that_does_not_report_is_not_waited_for_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            first, second, third = await lose_power(cluster, 1, 2, 3)
+            await report(first, 500)
+            await report(second, 1500)
+            # What it has said of an older state, it says no more.
+            await report(third, 9000, older=1)
+            assert await controller_of([first, second, third]).controller.elect_leaders([T0], unclean=True) == {
+                T0: None
+            }
+            await first.until_led(2)
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert "t-0: broker 2 is elected although its log is not known to be whole; it has a log that ends at 1500" in (
+        caplog.text
+    )
+    assert "broker 3 has not reported" in caplog.text
+
+
+def test_without_any_report_the_first_member_of_the_isr_leads_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 2, 1, 3)
+            # Another run of the broker has said so.
+            await report(brokers[2], 9000, run_of=12345)
+            await controller_of(brokers).controller.elect_leaders(None, unclean=True)
+            await brokers[0].until_led(2)
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert "no replica has reported what it has" in caplog.text
+
+
+def test_a_request_whose_time_is_over_before_the_reports_are_there_elects_nobody(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            await report(brokers[0], 500)
+            controller = controller_of(brokers).controller
+            with pytest.raises(RequestTimedOut, match=r"not all logs are known after 3 s.*t-0 by broker 2, 3"):
+                await controller.elect_leaders([T0], unclean=True, timeout_s=3)
+            await brokers[0].watcher.caught_up(TIMEOUT_S)
+            assert brokers[0].partition().leader == -1
+
+    run(work())
+
+
+def test_the_next_controller_goes_by_the_same_reports(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            controller = controller_of(brokers)
+            others = [each for each in brokers if each is not controller]
+            await report(others[0], 700)
+            election = asyncio.ensure_future(controller.controller.elect_leaders([T0], unclean=True))
+            await others[1].watcher.caught_up(TIMEOUT_S)
+            controller.expire()
+            with pytest.raises(KafkaliteError):
+                await election
+            await others[0].until(lambda state: any(each.controller.is_active for each in others))
+            # The one that is gone is not waited for.
+            await report(others[1], 800)
+            assert await controller_of(others).controller.elect_leaders([T0], unclean=True) == {T0: None}
+            await others[0].until_led(others[1].registration.broker_id)
+
+    run(work())
+
+
+def test_an_operators_choice_is_elected_if_it_is_still_what_the_operator_saw(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            first = brokers[0]
+            for broker, end in zip(brokers[:2], (500, 1500), strict=True):
+                await report(broker, end)
+            controller = controller_of(brokers).controller
+            epoch = first.partition().leader_epoch
+
+            async def elect(broker: int, leader_epoch: int) -> object:
+                chosen = {T0: Chosen(BrokerId(broker), LeaderEpoch(leader_epoch))}
+                return (await controller.elect_leaders([T0], unclean=True, chosen=chosen))[T0]
+
+            assert isinstance(await elect(1, epoch - 1), FencedLeaderEpoch)
+            # It has not reported, it is no replica.
+            for broker in (3, 4):
+                assert isinstance(await elect(broker, epoch), EligibleLeadersNotAvailable)
+            assert first.partition().leader == -1
+            assert await elect(1, epoch) is None
+            assert (await first.until_led(1)).isr == (1,)
+
+    run(work())
+
+
+def test_reports_that_come_go_and_cannot_be_read_are_taken_as_they_are(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            first, second, third = await lose_power(cluster, 1, 2, 3)
+            reads = first.controller.log_reports
+
+            async def counted() -> dict[int, int]:
+                await reads.read()
+                found = reads.counted(T0, first.partition(), first.state.brokers)
+                return {broker: log.end_offset for broker, log in found.items()}
+
+            assert await counted() == {}
+            await report(second, 7)
+            assert await counted() == {2: 7}
+            await report(third, 8)
+            assert await counted() == {2: 7, 3: 8}
+            await answer(third.store.set(report_path(3, 0), b"{"))
+            await answer(cluster.observer.create("/kafkalite/logs/x", b"{"))
+            assert await counted() == {2: 7}
+            await answer(second.store.delete(report_path(2, 0)))
+            assert await counted() == {}
+            await report(second, 9)
+            assert await counted() == {2: 9}
+
+    run(work())
+
+
+def test_where_a_setting_allows_it_the_best_log_leads_and_offline_ones_are_waited_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            brokers = await lose_power(cluster, 1, 2, 3)
+            first, second, third = brokers
+            for broker in brokers:
+                await report(broker, 0, gone=OFFLINE)
+            epoch = first.partition().leader_epoch
+            cluster.allows_unclean = True
+            for broker in brokers:
+                broker.controller.check_everything()
+            # Everybody has reported, and nobody can lead: no epoch is used up for that.
+            await first.controller.log_reports.read()
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert (first.partition().leader, first.partition().leader_epoch) == (-1, epoch)
+            # Both come back, one after the other.
+            await answer(second.store.delete(report_path(2, 0)))
+            await answer(third.store.delete(report_path(3, 0)))
+            await first.watcher.caught_up(TIMEOUT_S)
+            await report(second, 500)
+            await report(third, 1500)
+            after = await first.until_led(3)
+            assert (after.isr, after.leader_epoch) == ((3,), epoch + 1)
+
+    run(work())

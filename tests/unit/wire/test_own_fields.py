@@ -1,0 +1,34 @@
+"""Tagged fields of our own, which no schema of Kafka's has: read as they were written, and absent where unset."""
+
+from __future__ import annotations
+
+from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.codec import decode_request, decode_response_body, encode_body
+from spark_kafkalite.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from spark_kafkalite.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+
+def test_why_a_partition_has_no_leader_is_said_where_it_has_none() -> None:
+    partitions = [
+        DescribeTopicPartitionsResponsePartition(partition_index=0, leader_id=-1, why_leaderless='{"reason":"é"}'),
+        DescribeTopicPartitionsResponsePartition(partition_index=1, leader_id=2),
+    ]
+    topic = DescribeTopicPartitionsResponseTopic(name="t", partitions=partitions)
+    body = encode_body(DescribeTopicPartitionsResponse(topics=[topic]), 0)
+    found = decode_response_body(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, body).topics[0].partitions
+    assert [each.why_leaderless for each in found] == ['{"reason":"é"}', None]
+    partitions[0].why_leaderless = None
+    assert b"reason" not in encode_body(DescribeTopicPartitionsResponse(topics=[topic]), 0)
+
+
+def test_the_replicas_that_are_to_lead_exist_in_the_flexible_version_alone() -> None:
+    topic = TopicPartitions(topic="t", partitions=[0, 5], desired_leaders=[2, 3], seen_leader_epochs=[7, 8])
+    request = ElectLeadersRequest(election_type=100, topic_partitions=[topic])
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 2, encode_body(request, 2), 0).topic_partitions
+    assert (found.partitions, found.desired_leaders, found.seen_leader_epochs) == ([0, 5], [2, 3], [7, 8])
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 1, encode_body(request, 1), 0).topic_partitions
+    assert (found.partitions, found.desired_leaders, found.seen_leader_epochs) == ([0, 5], [], [])
