@@ -155,7 +155,7 @@ class Follower:
         log = self.log
         if self.has_ended:
             return None
-        if not log.local.is_ready or log.hole_start_offset is not None:
+        if not log.local.is_ready or log.is_damaged:
             if not log.local.is_usable:
                 return None
             if not self._rules.is_busy:
@@ -174,11 +174,12 @@ class Follower:
     def _prepare(self) -> None:
         """Have a thread read what a fast start has left unread, and cut off what the start has put in the place of lost
         records: the leader has them."""
-        log, hole = self.log, self.log.hole_start_offset
+        log = self.log
         self._rules.is_busy = True
-        if hole is None:
+        if not log.is_damaged:
             self._run(log.readying())
         else:
+            hole = log.damaged_ranges[0][0]
             logger.warning("%s: copying from offset %d on what this broker has lost", self.topic_partition, hole)
             self._run(truncation_to(log, hole))
 

@@ -17,8 +17,9 @@ There is no await in this file: between reading and changing state nothing else 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
@@ -37,6 +38,9 @@ from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 
 logger = logging.getLogger(__name__)
 
+# How long what cannot be read is not read again where no other broker has it.
+_READ_AGAIN_S = 10.0
+
 
 Role = Leader | Follower | NoLeader
 
@@ -54,6 +58,7 @@ class PartitionServices:
         "live_brokers",
         "max_decompressed_bytes",
         "on_offline",
+        "on_damaged",
         "on_follower_log_start",
         "on_full",
         "on_following",
@@ -88,6 +93,8 @@ class PartitionServices:
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.
         self.on_full: Callable[[Partition], None] = lambda partition: None
+        # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
+        self.on_damaged: Callable[[Partition], None] = lambda partition: None
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
         self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
@@ -102,6 +109,9 @@ class PartitionServices:
         self.on_follower_log_start: Callable[[], None] = lambda: None
         # replica.fetch.backoff.ms
         self.follower_backoff_s = 1.0
+
+
+def _done(_: object) -> None: ...
 
 
 class _NoIsrLooks:
@@ -152,6 +162,7 @@ class Partition:
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
         log.on_start_moved = self._log_start_moved
+        log.local.known_damage.on_change = self._damage_changed
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -188,6 +199,7 @@ class Partition:
         if state.version <= self.state_version:
             return
         leader, leader_epoch = self.leader, state.leader_epoch
+        self._is_one_of(state.replicas)
         if leader is not None and leader_epoch <= self.leader_epoch:
             self.state_version = state.version
             leader.take_state(state)
@@ -199,8 +211,6 @@ class Partition:
             me = BrokerId(self._services.broker_id)
             # Not where the epoch began: a process before this one may have led with it, and shown what is behind that.
             in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
-        # What is missing here is missing everywhere from now on.
-        self.log.hole_start_offset = None
         leader = Leader(
             self.topic_partition,
             leader_epoch,
@@ -236,6 +246,7 @@ class Partition:
         if state_version <= self.state_version:
             return
         self.state_version = state_version
+        self.log.local.known_damage.is_kept = True
         role = self.role
         if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
             return
@@ -352,7 +363,7 @@ class Partition:
         self._flusher.forget_partition()
         # The log may be another partition's by now.
         if self.log.on_start_moved == self._log_start_moved:
-            self.log.on_start_moved = None
+            self.log.on_start_moved = self.log.local.known_damage.on_change = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -423,6 +434,31 @@ class Partition:
     def _log_start_moved(self) -> None:
         if not isinstance(self.role, NoLeader):
             self.role.log_start_moved()
+
+    # Damage ---------------------------------------------------------------------------------------------------------
+
+    def _is_one_of(self, replicas: Sequence[BrokerId]) -> None:
+        """Lead as one of these replicas. What the only one lacks is accepted: nobody else has it."""
+        damage = self.log.local.known_damage
+        damage.is_kept = len(replicas) > 1
+        if not damage.is_kept and damage.ranges:
+            damage.accept()
+            damage.tell()
+
+    def _damage_changed(self) -> None:
+        damage = self.log.local.known_damage
+        if damage.is_kept:
+            self._services.on_damaged(self)
+        elif damage.ranges:
+            # No other broker has it, and perhaps it can be read again.
+            asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
+            return
+        self._services.io.submit(damage.try_to_write, _done, _done)
+
+    def _read_again(self) -> None:
+        damage = self.log.local.known_damage
+        if not damage.is_kept:
+            damage.accept()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
 

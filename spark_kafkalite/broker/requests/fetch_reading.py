@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
@@ -24,8 +25,11 @@ from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.errors import InconsistentTopicId, KafkaError, OffsetOutOfRange, UnknownTopicId
+from spark_kafkalite.broker.requests.page_cache import read_into_cache
+from spark_kafkalite.errors import InconsistentTopicId, KafkaError, KafkaStorageError, OffsetOutOfRange, UnknownTopicId
+from spark_kafkalite.log.directories.disk import text_of
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
+from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Work
@@ -35,6 +39,25 @@ from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchR
 _READ_AT_ONCE = 64
 # Partitions that are read, and whose answers are packed, in one go.
 _INLINE_PARTITIONS = 1000
+
+
+class OldSlice(NamedTuple):
+    """What may have to be read from the disk before it is sent: what of which log, and where it is in the answer."""
+
+    found: LogSlice
+    records: FileRange
+    log: PartitionLog
+
+    def read_into_cache(self) -> bool:
+        """Read it, in a thread; return whether all of it could be read. What cannot be is known to be damaged then."""
+        try:
+            read_into_cache(self.found)
+        except OSError as error:
+            local = self.log.local
+            # Where a truncation has cut it off meanwhile nothing is found either, and nothing more is sent.
+            local.known_damage.survey(self.found.start_offset, local.log_end_offset, text_of(error))
+            return False
+        return True
 
 
 class Fetching:
@@ -199,7 +222,7 @@ class Reading:
         self.is_enough = False
         # Whether the answer takes more than a millisecond or two to pack.
         self.is_long = False
-        self.old_slices: list[LogSlice] = []
+        self.old_slices: list[OldSlice] = []
         self.needs_thread: list[NeedsThread] = []
         # Of the partitions that were read without a session.
         self.leaders: list[Leader] = []
@@ -393,10 +416,23 @@ class Reading:
     def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
         self.size_bytes += found.length
         self._left_bytes -= found.length
+        damage = leader.log.local.known_damage
+        records = FileRange(found.file, found.position, found.length, found.sending, damage, found.start_offset)
         is_recent, reaches_end = leader.log.local.place_of(found)
         if not is_recent:
-            self.old_slices.append(found)
+            self.old_slices.append(OldSlice(found, records, leader.log))
         # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
         if not reaches_end:
             self.is_enough = True
-        return FileRange(found.file, found.position, found.length, found.sending)
+        return records
+
+    def leave_out(self, unread: Sequence[OldSlice]) -> None:
+        """Answer with KAFKA_STORAGE_ERROR in the place of slices that could not be read. Their sessions' partitions are
+        read again for the next answer, as after every one with records."""
+        left_out = {id(one.records) for one in unread}
+        for _, partitions in self.topics:
+            for number, fetched in enumerate(partitions):
+                if id(fetched.records) in left_out:
+                    partitions[number] = FetchedPartition(fetched.partition, KafkaStorageError.code)
+        for one in unread:
+            one.log.local.known_damage.tell()

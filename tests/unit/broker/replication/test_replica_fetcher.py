@@ -596,11 +596,11 @@ def test_what_a_start_has_lost_is_copied_again(make_world: Callable[..., World])
     log = world.partitions[0].log
     copy_at_once(log, contents(world.leader.logs[0])[: len(contents(world.leader.logs[0])) // 4])
     log._go_on_at_end(8, "the last segment has lost its end")
-    assert (log.log_end_offset, log.hole_start_offset) == (8, 2)
+    assert (log.log_end_offset, log.damaged_ranges[0][0]) == (8, 2)
     world.follow()
     world.run()
     assert world.is_same()
-    assert log.hole_start_offset is None
+    assert not log.is_damaged
 
 
 def test_nothing_is_asked_any_more_at_the_end(make_world: Callable[..., World]) -> None:
