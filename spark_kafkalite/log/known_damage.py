@@ -33,6 +33,7 @@ from spark_kafkalite.log.files.small_files import (
     write_damaged_ranges,
 )
 from spark_kafkalite.log.loading.survey import survey
+from spark_kafkalite.log.segments.segment import SegmentCut
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.layout import MAX_INT64
@@ -66,7 +67,9 @@ class KnownDamage:
         "_written",
         "is_kept",
         "on_change",
+        "on_report",
         "ranges",
+        "stage",
     )
 
     def __init__(
@@ -78,9 +81,12 @@ class KnownDamage:
         self._segments = segments
         self._clock = clock
         self.ranges: Ranges = NONE
+        # How often they have changed since the log was opened.
+        self.stage = 0
         # What the loop has been told of, by ``on_change``, and what the file says; None while nobody knows.
         self._told: Ranges = NONE
         self.on_change: Callable[[], None] | None = None
+        self.on_report: Callable[[], None] | None = None
         self._written: Ranges | None = NONE
         # Whether other brokers have the records, so that what is damaged here can be healed, and is kept.
         self.is_kept = False
@@ -115,9 +121,11 @@ class KnownDamage:
         try:
             self._written = merged(read_damaged_ranges(self._fs, self.path))
             self.ranges = clipped(self._written, 0, end_offset)
+            self.stage = int(bool(self.ranges))
         except CheckpointError as error:
             self._written = None
             self.ranges = clipped([(0, MAX_INT64)], start_offset, end_offset)
+            self.stage = 1
             logger.error(
                 "%s; all %d offsets of %s count as damaged, and are copied again from a broker that has them",
                 error,
@@ -152,6 +160,7 @@ class KnownDamage:
         with self._lock:
             before = self.ranges
             self.ranges = merged([*before, (start_offset, end_offset)])
+            self.stage += self.ranges != before
             return self.ranges != before
 
     def batch_is_damaged(self, base_offset: int, next_offset: int) -> None:
@@ -178,6 +187,7 @@ class KnownDamage:
     def _replace(self, ranges: Ranges) -> None:
         with self._lock:
             self._generation += 1
+            self.stage += self.ranges != ranges
             self.ranges = ranges
 
     def tell(self) -> None:
@@ -186,6 +196,29 @@ class KnownDamage:
             self._told = self.ranges
             if self.on_change is not None:
                 self.on_change()
+
+    def reported(self) -> None:
+        """Tell that a follower has said what it has, while something is damaged here."""
+        if self.on_report is not None and self.ranges:
+            self.on_report()
+
+    def pass_over(self, ranges: Ranges) -> None:
+        """Have readers pass over what is missing at the ends of segments, in a thread.
+
+        What is missing otherwise a batch without records spans already, or nothing can be done about it.
+        """
+        for start, end in ranges:
+            for segment in list(self._segments.from_offset(start)):
+                following = self._segments.after(segment)
+                if segment.base_offset >= end or following is None:
+                    break
+                try:
+                    segment.check_reaches(segment.size_bytes)
+                except SegmentCut:
+                    segment.size_bytes = segment.end_before(start)
+                except FileNotFoundError:
+                    segment.size_bytes = 0
+                    self._fs.open(segment.log_path, create=True)
 
     # Reads ----------------------------------------------------------------------------------------------------------
 

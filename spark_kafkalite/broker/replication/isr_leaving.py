@@ -28,7 +28,12 @@ from spark_kafkalite.broker.replication.isr_nodes import StateChange, read_state
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full, state_without_lost
+from spark_kafkalite.broker.replication.rules.leaving import (
+    state_without,
+    state_without_damaged,
+    state_without_full,
+    state_without_lost,
+)
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -55,6 +60,7 @@ class _Why(Enum):
     STOP = "stop"
     FAILED = "failed"
     FULL = "full"
+    DAMAGED = "damaged"
 
 
 class IsrLeaving:
@@ -80,6 +86,8 @@ class IsrLeaving:
         self._keeps_eligible = keeps_eligible
         self._given_back: set[TopicPartition] = set()
         self._failed: dict[Partition, None] = {}
+        # Whose log is damaged; kept while it is, and left as soon as a whole one is in sync.
+        self._damaged: dict[Partition, None] = {}
         # Whose disk has refused records, and until when those are led on that have been given back for that.
         self._full: dict[Partition, None] = {}
         self._led_on_until_s: dict[TopicPartition, float] = {}
@@ -123,29 +131,44 @@ class IsrLeaving:
         # Who is told of the refusal is answered first.
         self._loop.call_soon(self._begin_leaving)
 
+    def partition_damaged(self, partition: Partition) -> None:
+        """Leave a partition that this broker leads, and whose log is damaged, to others, now or when there are any."""
+        if partition.log.is_damaged and partition.is_leader:
+            self._damaged[partition] = None
+            # The read that has found it is answered first.
+            self._loop.call_soon(self._begin_leaving)
+
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
         self._loop.call_soon(self._begin_leaving)
 
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        if self._failed and (change.new_brokers or change.bounced_brokers or change.changed_partitions):
+        if (self._failed or self._damaged) and (
+            change.new_brokers or change.bounced_brokers or change.changed_partitions
+        ):
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        if (self._failed or self._full or self._lost) and self._leaving is None and not self._stopped:
+        if (self._failed or self._full or self._lost or self._damaged) and self._leaving is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
+            self._damaged = dict.fromkeys(each for each in self._damaged if each.log.is_damaged and each.is_leader)
             full, self._full = self._full, {}
             lost, self._lost = self._lost, {}
-            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost))
+            self._leaving = self._loop.create_task(self._leave_these(failed, full, lost, list(self._damaged)))
             self._leaving.add_done_callback(self._left)
 
     async def _leave_these(
-        self, failed: Iterable[Partition], full: Iterable[Partition], lost: Mapping[TopicPartition, bytes]
+        self,
+        failed: Iterable[Partition],
+        full: Iterable[Partition],
+        lost: Mapping[TopicPartition, bytes],
+        damaged: Iterable[Partition],
     ) -> None:
         await self._leave_all(failed, _Why.FAILED)
         await self._leave_all(full, _Why.FULL)
+        await self._leave_all(damaged, _Why.DAMAGED)
         await _do_all([partial(self._leave_lost, *each) for each in lost.items()], _LEFT_AT_ONCE)
 
     def _left(self, task: asyncio.Task[None]) -> None:
@@ -267,7 +290,7 @@ class IsrLeaving:
 
         in_this_session = why is not _Why.FAILED
         await self._write(partition.topic_partition, partition.topic_id, without_me, in_this_session=in_this_session)
-        if why is _Why.FULL:
+        if why in (_Why.FULL, _Why.DAMAGED):
             # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
             self._replicas.take_up(partition.topic_partition)
 
@@ -315,6 +338,11 @@ class IsrLeaving:
         live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
         if why is _Why.FULL:
             return state_without_full(state, self._me, live, required, eligible_below)
+        if why is _Why.DAMAGED:
+            leader = partition.leader
+            if leader is None or not partition.log.is_damaged:
+                return None
+            return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers())
         keeps_log = why is _Why.STOP and partition.storage_error is None
         return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 

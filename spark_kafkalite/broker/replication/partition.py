@@ -124,6 +124,7 @@ class Partition:
     """See the module's text."""
 
     __slots__ = (
+        "_accepted",
         "_flusher",
         "_in_sync",
         "_services",
@@ -163,6 +164,9 @@ class Partition:
         )
         log.on_start_moved = self._log_start_moved
         log.local.known_damage.on_change = self._damage_changed
+        log.local.known_damage.on_report = self._damage_reported
+        # What was accepted under this epoch, or is about to be.
+        self._accepted: set[tuple[int, int]] = set()
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -221,9 +225,12 @@ class Partition:
             self._log_refused,
             in_sync,
         )
+        self._accepted.clear()
         self._change_role(leader, leader_epoch)
         leader.take_state(state)
         self._services.on_role_change(self)
+        if self.log.is_damaged:
+            self._services.on_damaged(self)
 
     def _assign_epoch(self, leader_epoch: int) -> None:
         try:
@@ -363,7 +370,8 @@ class Partition:
         self._flusher.forget_partition()
         # The log may be another partition's by now.
         if self.log.on_start_moved == self._log_start_moved:
-            self.log.on_start_moved = self.log.local.known_damage.on_change = None
+            damage = self.log.local.known_damage
+            self.log.on_start_moved = damage.on_change = damage.on_report = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -448,12 +456,38 @@ class Partition:
     def _damage_changed(self) -> None:
         damage = self.log.local.known_damage
         if damage.is_kept:
+            if isinstance(self.role, Follower):
+                self.role.damage_changed()
             self._services.on_damaged(self)
         elif damage.ranges:
             # No other broker has it, and perhaps it can be read again.
             asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
             return
         self._services.io.submit(damage.try_to_write, _done, _done)
+
+    def _damage_reported(self) -> None:
+        """Accept what this leader lacks and every other replica, too: nobody can heal it."""
+        leader, damage = self.leader, self.log.local.known_damage
+        ranges = leader.accepted_damage() if leader is not None else ()
+        # What cannot be read after all, once accepted, is damage again, and stays.
+        ranges = tuple(each for each in ranges if each not in self._accepted)
+        if not ranges:
+            return
+        self._accepted.update(ranges)
+
+        def accept(_: object) -> None:
+            if leader is not self.leader:
+                return
+            logger.error(
+                "%s: offsets %s are lost: no replica has them; readers pass over them from now on",
+                self.topic_partition,
+                ", ".join(f"{start} to {end - 1}" for start, end in ranges),
+            )
+            for start, end in ranges:
+                damage.accept(start, end)
+            damage.tell()
+
+        self._services.io.submit(lambda: damage.pass_over(ranges), accept, accept)
 
     def _read_again(self) -> None:
         damage = self.log.local.known_damage

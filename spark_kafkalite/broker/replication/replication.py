@@ -70,6 +70,7 @@ class Replication:
         services.on_leader_log_start = on_leader_log_start
         services.isr_changes, services.on_offline = self._changes, self._leaving.partition_failed
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
+        services.on_damaged = self._leaving.partition_damaged
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()

@@ -72,6 +72,10 @@ def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[Ne
 
 def is_cached(piece: LogSlice) -> bool:
     """Return whether all of a slice is probably in the page cache."""
+    return _is_cached(piece)
+
+
+def _is_cached(piece: LogSlice) -> bool:
     global _works
     if not _works:
         return True

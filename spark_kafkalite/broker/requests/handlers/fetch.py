@@ -286,6 +286,7 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         0,
         fetching.session_id,
         result.hints.endpoints,
+        fetching.damage_answer(),
     )
 
 
@@ -299,6 +300,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         0,
         fetching.session_id,
         result.hints.endpoints,
+        fetching.damage_answer(),
     )
     exchange.answer(response)  # type: ignore[arg-type]
     yield from dismantle_topics(result.topics)
