@@ -36,6 +36,7 @@ from spark_kafkalite.errors import (
     CorruptMessage,
     InvalidReplicationFactor,
     KafkaError,
+    KafkaStorageError,
     TopicAlreadyExists,
 )
 from spark_kafkalite.log.loading.damage import DamageLines, without_place
@@ -162,7 +163,11 @@ class InternalTopicHost:
                     return
                 read = partial(_read_and_look, piece, offset, hosted.log.local.damage)
                 data, headers = await self._io.run(read, Lane.READ)
+            except OSError as error:
+                await self._survey(hosted, offset, str(error))
+                raise KafkaStorageError(f"cannot read {hosted.topic_partition}: {error.strerror or error}") from error
             except CorruptMessage as error:
+                await self._survey(hosted, offset, str(error))
                 # To pass over it would take back what it says, and nobody would know.
                 raise CorruptMessage(
                     f"{error}; restore the file from a backup, or stop the broker and cut the log there: "
@@ -174,6 +179,14 @@ class InternalTopicHost:
                 yield header, data[position : position + header.size_bytes]
                 position += header.size_bytes
                 offset = header.next_offset
+
+    async def _survey(self, hosted: Partition, offset: int, reason: str) -> None:
+        """Have it known what cannot be read, where other brokers have it."""
+        local = hosted.log.local
+        damage = local.known_damage
+        if damage.is_kept:
+            await self._io.run(partial(damage.survey, offset, local.log_end_offset, reason), Lane.READ)
+            damage.tell()
 
     def _hosted(self, partition: int) -> Partition:
         return self._replicas.get(TopicPartition(self.topic.name, partition))

@@ -24,12 +24,14 @@ from spark_kafkalite.log import producer_snapshot
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
+    DAMAGED_RANGES_FILE,
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     META_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
+    read_damaged_ranges,
     read_epochs,
     read_meta,
     read_offsets,
@@ -49,7 +51,7 @@ SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
 # Transactions of Kafka's; nothing here writes or reads them.
 UNKNOWN_SUFFIX: Final = ".txnindex"
 OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
-SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, META_FILE, *OFFSET_CHECKPOINTS)
+SMALL_FILES: Final = (LEADER_EPOCH_FILE, DAMAGED_RANGES_FILE, PARTITION_METADATA_FILE, META_FILE, *OFFSET_CHECKPOINTS)
 
 
 class BatchSpan(NamedTuple):
@@ -118,6 +120,10 @@ def check_file(
                 report.entries += 1
                 if printer.details:
                     printer.line("epoch", {"epoch": epoch, "startOffset": start_offset})
+        elif path.name == DAMAGED_RANGES_FILE:
+            for start_offset, end_offset in read_damaged_ranges(OsFs(), str(path)):
+                report.entries += 1
+                report.damage.append(f"offsets {start_offset} to {end_offset - 1} are missing, or cannot be read")
         elif path.name == PARTITION_METADATA_FILE:
             topic_id = read_topic_id(OsFs(), str(path))
             if printer.details:

@@ -20,10 +20,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from spark_kafkalite.errors import ClosedError, KafkaStorageError, RecordListTooLarge
+from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.flush import FlushJob, Unsynced
+from spark_kafkalite.log.known_damage import KnownDamage
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
@@ -71,8 +73,9 @@ class LocalLog:
         self.disk = host.disk
         self._files = host.files
         self._clock = host.clock
-        # What is said of damaged batches.
-        self.damage = DamageLines(topic_partition, host.clock)
+        # What is missing or cannot be read, and what is said of damaged batches.
+        self.known_damage = KnownDamage(host.files.fs, directory, topic_partition, loaded.segments, host.clock)
+        self.damage = DamageLines(topic_partition, host.clock, self.known_damage.batch_is_damaged)
         self.reader = LogReader(loaded.segments, self.damage)
         self._note_recovery_points = host.note_recovery_points
         # Whether a truncation is under way, whose pieces another thread may be running.
@@ -297,13 +300,17 @@ class LocalLog:
 
     def slice(self, start_offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> LogSlice | None:
         """Return whole batches from the one that holds ``start_offset``; see ``PartitionLog.read``, which has checked
-        the offsets. Raises CorruptMessage (2), KafkaStorageError (56)."""
+        the offsets. Raises KafkaStorageError (56)."""
+        damage, end_offset, ends_at_damage = self.known_damage, self.log_end_offset, False
+        if not damage.is_quiet:
+            readable_end = damage.check(start_offset, until_offset, end_offset)
+            until_offset, ends_at_damage = readable_end, readable_end < until_offset
         try:
-            return self.reader.slice(start_offset, max_bytes, until_offset, self.log_end_offset, at_least_one)
-        except OSError as error:
-            raise KafkaStorageError(
-                f"cannot read {self.topic_partition} in {self.directory}: {error.strerror or error}"
-            ) from error
+            return self.reader.slice(start_offset, max_bytes, until_offset, end_offset, at_least_one, ends_at_damage)
+        except NeedsThread as missing:
+            raise damage.guarded(missing, start_offset, end_offset) from None
+        except (CorruptMessage, OSError) as error:
+            raise damage.failed(error, start_offset, end_offset) from error
 
     def place_of(self, found: LogSlice) -> tuple[bool, bool]:
         """Return whether a slice was written so lately that it is in the page cache for certain, and whether it ends
@@ -463,10 +470,16 @@ class LocalLog:
         yield (before := Piece(write))
         before.result()
         now_ms = self._clock.wall_ms()
-        yield (cutting := Piece(lambda: self.segments.truncate(end_offset, now_ms)))
+        yield (cutting := Piece(lambda: self._cut(end_offset, now_ms)))
         cutting.result()
         self.log_end_offset = Offset(end_offset)
         self._set_jitter()
+
+    def _cut(self, end_offset: int, now_ms: int) -> None:
+        known = self.known_damage.ranges
+        if known and end_offset <= known[0][0]:
+            self.segments.floor(end_offset).cut_to_readable(end_offset)
+        self.segments.truncate(end_offset, now_ms)
 
     def truncate_fully(self, start_offset: int) -> Steps[None]:
         """Remove everything, and go on at ``start_offset``, in steps. OSError when the disk fails."""
@@ -487,6 +500,7 @@ class LocalLog:
         records at the same offsets.
         """
         self.segments.active.drop_ahead()
+        self.known_damage.files_change()
         self.generation += 1
         self.reader.forget_positions()
         self.unsynced.directories.append(self.directory)

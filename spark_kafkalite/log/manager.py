@@ -418,7 +418,8 @@ class LogManager:
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
                 truncate_fully(log, end_offset)
-                log.hole_start_offset = 0
+                log.local.known_damage.add(0, end_offset)
+                log.local.known_damage.write()
             return log
 
         try:

@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
     OutOfOrderSequenceNumber,
 )
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
+from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
@@ -37,20 +38,21 @@ from spark_kafkalite.log.files.small_files import (
     topic_id_text,
 )
 from spark_kafkalite.log.flush import FlushJob
+from spark_kafkalite.log.known_damage import ANYWHERE
 from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, load_log
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_producers import LogProducers
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
-from spark_kafkalite.log.segments.segment import LogSlice, Segment
+from spark_kafkalite.log.segments.segment import LogSlice, Segment, SegmentCut
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 
 class AppendResult(NamedTuple):
@@ -101,9 +103,6 @@ class PartitionLog:
         self.cut_bytes = loaded.cut_bytes
         # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
         self.was_whole = loaded.is_whole
-        # Where the first hole begins that the start has found (``loading.holes``); a follower can fill it. None when
-        # there is none, or when this log has been the leader's since, so that the hole is every replica's.
-        self.hole_start_offset = min((hole.start_offset for hole in loaded.holes), default=None)
         # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 
@@ -130,10 +129,15 @@ class PartitionLog:
             # An unsynced file that a power loss emptied: nothing was flushed to this log either.
             topic_id = None
         log = cls(host, directory, topic_partition, topic_id, config, loaded)
+        damage = log.local.known_damage
+        damage.load(log.log_start_offset, max(loaded.log_end_offset, loaded.given_until))
+        for hole in loaded.holes:
+            damage.add(hole.start_offset, hole.end_offset)
         # What fails is said by ``failure``, and met by the first append.
         with contextlib.suppress(KafkaStorageError):
             log._check_end(loaded)
         log.local.report_holes()
+        damage.write()
         return log
 
     def _check_end(self, loaded: LoadedLog) -> None:
@@ -144,8 +148,7 @@ class PartitionLog:
             self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
 
     def _go_on_at_end(self, end_offset: int, reason: str, *, flush: bool = False) -> None:
-        if self.hole_start_offset is None:
-            self.hole_start_offset = int(self.log_end_offset)
+        self.local.known_damage.add(int(self.log_end_offset), end_offset)
         try:
             self.local.go_on_at(end_offset, reason, self.epochs.epoch_at(self.log_end_offset))
             self._on_dirty(self)
@@ -223,6 +226,16 @@ class PartitionLog:
     def closed(self) -> bool:
         """Whether the log is in use no more."""
         return self.local.closed
+
+    @property
+    def damaged_ranges(self) -> Ranges:
+        """What the log has had and has no more, or cannot be read: (start, end exclusive) offsets, in order."""
+        return self.local.known_damage.ranges
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether records are missing, or cannot be read."""
+        return bool(self.local.known_damage.ranges)
 
     @property
     def size_bytes(self) -> int:
@@ -448,8 +461,8 @@ class PartitionLog:
 
         They lie in one segment and take up to ``max_bytes``; the first one may be larger, unless ``at_least_one`` is
         false. None when there is nothing to return. Raises OffsetOutOfRange (1) unless log_start_offset <= start_offset
-        <= log_end_offset; CorruptMessage (2) where the file has been damaged; KafkaStorageError (56) when it cannot be
-        read. Source: KIP-74.
+        <= log_end_offset; KafkaStorageError (56) where records are missing or cannot be read (``damaged_ranges``).
+        Source: KIP-74.
         """
         end_offset = self.local.log_end_offset
         if not self.log_start_offset <= start_offset <= end_offset:
@@ -466,19 +479,26 @@ class PartitionLog:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
         self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
-        try:
-            return self.local.reader.at_or_after(timestamp_ms, self.log_start_offset, until_offset)
-        except OSError as error:
-            raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+        reader, start_offset = self.local.reader, self.log_start_offset
+        return self._by_time(lambda: reader.at_or_after(timestamp_ms, start_offset, until_offset))
 
     def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
         self._ready_for_times()
         until_offset = min(until_offset, self.log_end_offset)
+        reader, start_offset = self.local.reader, self.log_start_offset
+        return self._by_time(lambda: reader.with_max_timestamp(start_offset, until_offset))
+
+    def _by_time(self, find: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+        damage = self.local.known_damage
         try:
-            return self.local.reader.with_max_timestamp(self.log_start_offset, until_offset)
-        except OSError as error:
-            raise KafkaStorageError(f"cannot read {self.topic_partition}: {error.strerror or error}") from error
+            return find()
+        except NeedsThread as missing:
+            raise damage.guarded(missing, ANYWHERE, self.log_end_offset) from None
+        except (OSError, SegmentCut) as error:
+            raise damage.failed(error, ANYWHERE, self.log_end_offset) from error
+        finally:
+            damage.tell()
 
     def _ready_for_times(self) -> None:
         """Read what a fast start has left unread, since the times there count too."""
@@ -510,11 +530,6 @@ class PartitionLog:
 
     # Ends -----------------------------------------------------------------------------------------------------------
 
-    def forget_hole(self) -> None:
-        """Have nothing to fill any more, if the hole is cut off."""
-        if self.hole_start_offset is not None and self.hole_start_offset >= self.log_end_offset:
-            self.hole_start_offset = None
-
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
 
@@ -527,6 +542,7 @@ class PartitionLog:
                 f"{self.topic_partition}: the log start cannot go to {offset}, beyond the log end {self.log_end_offset}"
             )
         self.log_start_offset = Offset(offset)
+        self.local.known_damage.keep(offset, MAX_INT64)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
         if self.on_start_moved is not None:

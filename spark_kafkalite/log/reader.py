@@ -128,9 +128,16 @@ class LogReader:
         self._decoded = {}
 
     def slice(
-        self, start_offset: int, max_bytes: int, until_offset: int, end_offset: int, at_least_one: bool
+        self,
+        start_offset: int,
+        max_bytes: int,
+        until_offset: int,
+        end_offset: int,
+        at_least_one: bool,
+        ends_at_damage: bool = False,
     ) -> LogSlice | None:
-        """See ``PartitionLog.read``; the offsets have been checked against the log."""
+        """See ``PartitionLog.read``; the offsets have been checked against the log. ``ends_at_damage``: what lies at
+        ``until_offset`` cannot be read. Raises CorruptMessage, SegmentCut, OSError."""
         segment = self._segments.floor(start_offset)
         position = self._positions.get(start_offset)
         if position is None:
@@ -140,7 +147,9 @@ class LogReader:
             segment, position = located
         following = self._segments.after(segment) if segment is not self._segments.active else None
         segment_end = end_offset if following is None else following.base_offset
-        if until_offset >= segment_end:
+        if ends_at_damage and until_offset <= segment_end:
+            until_position = segment.end_before(until_offset)
+        elif until_offset >= segment_end:
             until_position = segment.size_bytes
         else:
             until_position = self._until_position(segment, until_offset)
@@ -152,6 +161,8 @@ class LogReader:
             if end - position > max_bytes and not at_least_one:
                 return None
             self._remember_boundary(segment, end)
+        if following is not None:
+            segment.check_reaches(end)
         return LogSlice(segment.file, position, end - position, start_offset, segment.sending)
 
     def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:

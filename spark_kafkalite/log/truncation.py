@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps, run_steps
 from spark_kafkalite.model import Offset
@@ -30,14 +30,16 @@ def truncation_to(log: PartitionLog, offset: int) -> Steps[None]:
     """Do what :func:`truncate_to` does in steps."""
     yield from log.readying()
     if offset >= log.log_end_offset:
-        log.forget_hole()
         return
     if offset < log.segments.first.base_offset:
         yield from full_truncation(log, offset)
         return
     with _truncating(log):
-        yield (look := Piece(lambda: log.segments.floor(offset).find(offset)))
-        found = look.result()
+        found = None
+        known = log.damaged_ranges
+        if not (known and offset <= known[0][0]):
+            yield (look := Piece(lambda: log.segments.floor(offset).find(offset)))
+            found = look.result()
         end = offset if found is None else min(offset, found.header.base_offset)
         log.cleaned_until_offset = min(log.cleaned_until_offset, end)
         yield from log.local.truncate(found, end)
@@ -70,6 +72,8 @@ def _truncating(log: PartitionLog) -> Iterator[None]:
         yield
     except OSError as error:
         raise log.local.fatal_error("truncate", error) from error
+    except CorruptMessage as error:
+        raise KafkaStorageError(f"the log of {log.topic_partition} cannot be cut back: {error}") from error
     finally:
         log.local.truncating = False
 
@@ -85,6 +89,11 @@ def _forget_rest(log: PartitionLog, start_offset: int) -> None:
 
 
 def _end_truncation(log: PartitionLog) -> Steps[None]:
-    log.forget_hole()
     yield (start := Piece(log.host.note_truncated(log)))
     start.result()
+    damage = log.local.known_damage
+    damage.keep(0, log.log_end_offset)
+    # Last: what is cut off must be known to be missing until it is gone.
+    yield (known := Piece(damage.write))
+    known.result()
+    damage.tell()

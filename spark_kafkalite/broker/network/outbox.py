@@ -9,6 +9,7 @@ more, and after a turn's worth of bytes, so that one fast reader does not keep t
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -36,15 +37,32 @@ class FileLike(Protocol):
     def pread(self, length: int, position: int, /) -> bytes: ...
 
 
+class Suspects(Protocol):
+    """Is told what could not be sent."""
+
+    def suspect(self, offset: int, /) -> None: ...
+
+
 class FileRange:
     """Bytes of a file to be sent; holds the file open. Position and length move while it is sent.
 
     From when it is queued until it is sent or dropped it is counted with its segment (``log.segments.sending``).
     """
 
-    __slots__ = ("_cuts", "_sending", "file", "is_cut", "length", "position")
+    __slots__ = ("_cuts", "_offset", "_sending", "_suspects", "file", "is_cut", "length", "position")
 
-    def __init__(self, file: FileLike, position: int, length: int, sending: Sending) -> None:
+    def __init__(
+        self,
+        file: FileLike,
+        position: int,
+        length: int,
+        sending: Sending,
+        suspects: Suspects | None = None,
+        offset: int = 0,
+    ) -> None:
+        """``suspects`` is told of ``offset``, which was asked for, when the bytes cannot be read."""
+        self._suspects = suspects
+        self._offset = offset
         self.file = file
         self.position = position
         self.length = length
@@ -63,6 +81,11 @@ class FileRange:
             return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position, NOWAIT) == self.length
         except OSError:
             return False
+
+    def could_not_be_read(self) -> None:
+        """Have it known that bytes are missing, unless a truncation has cut them off."""
+        if self._suspects is not None and self._cuts == self._sending.cuts:
+            self._suspects.suspect(self._offset)
 
     def begin(self) -> None:
         """Have it counted."""
@@ -213,8 +236,15 @@ class Outbox:
     def _send_range(self, piece: FileRange) -> int | None:
         if piece.is_cut:
             raise FileEndedError("a log was truncated to before the range that was to be sent")
-        sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
+        try:
+            sent = self._channel.send_file(piece.file.fileno(), piece.position, piece.length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            piece.could_not_be_read()
+            raise FileEndedError("a log file could not be read in the range that was to be sent") from error
         if sent == 0:
+            piece.could_not_be_read()
             raise FileEndedError("a log file ended before the range that was to be sent")
         return sent
 

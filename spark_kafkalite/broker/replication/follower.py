@@ -36,8 +36,10 @@ from spark_kafkalite.broker.replication.rules.following import (
     Stopped,
     Truncate,
 )
+from spark_kafkalite.broker.replication.rules.healing import BeginAnew, CutBack, ForgetBelow, LeaderSays, healing
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, NotLeaderOrFollower
 from spark_kafkalite.log.copying import copy_in_turns
+from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.epoch_completion import epoch_completion
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
@@ -46,6 +48,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import FetchedPartition
+from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, ReplicaDamage
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ class Follower:
 
     __slots__ = (
         "_bounds",
+        "_damaged_ranges",
         "_flusher",
         "_on_log_start",
         "_on_refused",
@@ -106,6 +110,7 @@ class Follower:
         "_rules",
         "_services",
         "_told",
+        "damage_stage",
         "epoch",
         "has_ended",
         "leader_id",
@@ -145,6 +150,9 @@ class Follower:
         self._rules = Following(services.follower_backoff_s)
         # What was said last of why nothing is copied.
         self._told = ""
+        # What the leader is told of damage, as of when.
+        self.damage_stage = 0
+        self._damaged_ranges: Ranges = ()
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""
@@ -163,11 +171,15 @@ class Follower:
         log = self.log
         if self.has_ended:
             return None
-        if not log.local.is_ready or log.hole_start_offset is not None:
+        if not log.local.is_ready:
             if not log.local.is_usable:
                 return None
             if not self._rules.is_busy:
                 self._prepare()
+        damage = log.local.known_damage
+        if damage.stage != self.damage_stage:
+            self.damage_stage, self._damaged_ranges = damage.stage, damage.ranges
+            self._rules.say_anew()
         flushed_only = self._bounds.acknowledges_flushed
         asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
         if asked is None and flushed_only and log.recovery_point < log.log_end_offset:
@@ -180,15 +192,49 @@ class Follower:
         return self._rules.ready_at_s
 
     def _prepare(self) -> None:
-        """Have a thread read what a fast start has left unread, and cut off what the start has put in the place of lost
-        records: the leader has them."""
-        log, hole = self.log, self.log.hole_start_offset
+        """Have a thread read what a fast start has left unread."""
         self._rules.is_busy = True
-        if hole is None:
-            self._run(log.readying())
-        else:
-            logger.warning("%s: copying from offset %d on what this broker has lost", self.topic_partition, hole)
-            self._run(truncation_to(log, hole))
+        self._run(self.log.readying())
+
+    # Damage ---------------------------------------------------------------------------------------------------------
+
+    def damage_changed(self) -> None:
+        """Have the leader told that other ranges are damaged here than before."""
+        self.on_ready()
+
+    def damage_said(self, topic_id: bytes, partition: int) -> ReplicaDamage:
+        """Return what the next request says of damage: as of the last time that it was asked what to ask."""
+        return ReplicaDamage(topic_id, partition, self.epoch, self.damage_stage, self._damaged_ranges)
+
+    def leader_said(self, said: ReplicaDamage) -> None:
+        """Cut the log back to be copied again, if what the leader says of damage here and there allows it."""
+        log, damage, rules = self.log, self.log.local.known_damage, self._rules
+        if self.has_ended or said.leader_epoch != self.epoch or not damage.ranges:
+            return
+        if said.stage != damage.stage or rules.is_busy or not log.local.is_ready:
+            return
+        says = LeaderSays(bool(said.flags & UNCOUNTED), said.ranges, said.log_start_offset)
+        match healing(damage.ranges, says):
+            case CutBack(offset):
+                self._heal(truncation_to(log, offset), offset)
+            case BeginAnew(offset):
+                self._heal(full_truncation(log, offset), offset)
+            case ForgetBelow(offset):
+                damage.accept(0, offset)
+                damage.tell()
+            case None if says.is_uncounted:
+                missing = ", ".join(f"{start} to {end - 1}" for start, end in said.ranges)
+                self._tell(
+                    f"broker {self.leader_id} lacks offsets {missing} itself; waiting for a broker that has them"
+                )
+
+    def _heal(self, steps: Steps[None], offset: int) -> None:
+        logger.warning(
+            "%s: cut back from offset %d to %d, to copy from broker %d what this broker has lost",
+            self.topic_partition, self.log.log_end_offset, offset, self.leader_id,
+        )  # fmt: skip
+        self._rules.is_busy = True
+        self._run(steps)
 
     # Answers --------------------------------------------------------------------------------------------------------
 

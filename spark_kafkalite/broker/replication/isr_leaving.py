@@ -26,7 +26,12 @@ from spark_kafkalite.broker.replication.bounds import required_isr
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full, state_without_lost
+from spark_kafkalite.broker.replication.rules.leaving import (
+    state_without,
+    state_without_damaged,
+    state_without_full,
+    state_without_lost,
+)
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -53,12 +58,17 @@ class _Why(Enum):
     STOP = "stop"
     FAILED = "failed"
     FULL = "full"
+    DAMAGED = "damaged"
     LACKING = "lacking"
     LOST = "lost"
 
 
 # There is no time for another session; with this one the registration has gone, too.
 _IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING)
+# What stays so until it is done: it is tried again when the cluster changes.
+_STANDING: Final = (_Why.FAILED, _Why.DAMAGED)
+# Of these the partition may be led on, where the state has changed meanwhile and there is nobody to leave it to.
+_LED_ON: Final = (_Why.FULL, _Why.DAMAGED, _Why.LACKING)
 
 
 @dataclass(eq=False, slots=True)
@@ -105,12 +115,10 @@ class IsrLeaving:
         self._replicas = replicas
         self._nodes = GuardedNodes(store)
         self._leaves = IsrLeaves(loop, view, replicas, BrokerId(broker_id), keeps_eligible=keeps_eligible)
-        self._failed: dict[Partition, None] = {}
-        # Whose disk has refused records, and until when those are led on that have been given back for that.
-        self._full: dict[Partition, None] = {}
+        # What is to be left, and why.
+        self._to_leave: dict[_Why, dict[Partition, None]] = {why: {} for why in _Why}
+        # Until when those are led on that have been given back because their disk was full.
         self._led_on_until_s: dict[TopicPartition, float] = {}
-        # Whose log lacks committed records that other members have.
-        self._lacking: dict[Partition, None] = {}
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -132,14 +140,13 @@ class IsrLeaving:
 
     def partition_failed(self, partition: Partition) -> None:
         """Leave a partition whose log cannot be trusted any more to others, now or when there are any."""
-        self._failed[partition] = None
         # All of a directory fail in one pass of the loop.
-        self._loop.call_soon(self._begin_leaving)
+        self._note(partition, _Why.FAILED)
 
     def partition_full(self, partition: Partition) -> None:
         """Leave a partition to others, if they can go on without this broker, because its disk takes no records."""
         leave = self._leave(partition, _Why.FULL)
-        if partition in self._full or not self._leaves.is_possible(leave):
+        if partition in self._to_leave[_Why.FULL] or not self._leaves.is_possible(leave):
             return
         if leave.is_led:
             now_s, until_s = self._loop.time(), self._led_on_until_s
@@ -147,40 +154,54 @@ class IsrLeaving:
                 return
             self._led_on_until_s = {key: each for key, each in until_s.items() if each > now_s}
             self._led_on_until_s[partition.topic_partition] = now_s + _GIVEN_BACK_AGAIN_S
-        self._full[partition] = None
         # Who is told of the refusal is answered first.
-        self._loop.call_soon(self._begin_leaving)
+        self._note(partition, _Why.FULL)
+
+    def partition_damaged(self, partition: Partition) -> None:
+        """Leave a partition that this broker leads, and whose log is damaged, to others, now or when there are any."""
+        if partition.log.is_damaged and partition.is_leader:
+            # The read that has found it is answered first.
+            self._note(partition, _Why.DAMAGED)
 
     def partition_lacking(self, topic_partition: TopicPartition) -> None:
         """Leave a partition, whose log lacks committed records, to the members of its ISR that have them."""
         partition = self._replicas.find(topic_partition)
         if partition is not None:
-            self._lacking[partition] = None
-            self._loop.call_soon(self._begin_leaving)
+            self._note(partition, _Why.LACKING)
 
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
         self._loop.call_soon(self._begin_leaving)
 
+    def _note(self, partition: Partition, why: _Why) -> None:
+        self._to_leave[why][partition] = None
+        self._loop.call_soon(self._begin_leaving)
+
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        if self._failed and (change.new_brokers or change.bounced_brokers or change.changed_partitions):
+        has_news = change.new_brokers or change.bounced_brokers or change.changed_partitions
+        if has_news and any(self._to_leave[why] for why in _STANDING):
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        if (self._failed or self._full or self._lost or self._lacking) and self._leaving is None and not self._stopped:
-            failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
-            self._failed = dict.fromkeys(failed)
-            full, self._full = self._full, {}
-            lacking, self._lacking = self._lacking, {}
-            lost, self._lost = self._lost, {}
-            leaves = [self._leave(each, _Why.FAILED) for each in failed]
-            leaves += [self._leave(each, _Why.FULL) for each in full]
-            leaves += [self._leave(each, _Why.LACKING) for each in lacking]
-            self._leaving = self._loop.create_task(
-                self._leave_all(leaves, [_Leave(*each, _Why.LOST) for each in lost.items()])
-            )
-            self._leaving.add_done_callback(self._left)
+        if self._leaving is not None or self._stopped or not (self._lost or any(self._to_leave.values())):
+            return
+        leaves = []
+        for why, partitions in self._to_leave.items():
+            wanted = [each for each in partitions if self._is_wanted(each, why)]
+            self._to_leave[why] = dict.fromkeys(wanted if why in _STANDING else ())
+            leaves += [self._leave(each, why) for each in wanted]
+        lost, self._lost = self._lost, {}
+        self._leaving = self._loop.create_task(
+            self._leave_all(leaves, [_Leave(*each, _Why.LOST) for each in lost.items()])
+        )
+        self._leaving.add_done_callback(self._left)
+
+    def _is_wanted(self, partition: Partition, why: _Why) -> bool:
+        """Return whether the reason to leave a partition still holds."""
+        if why is _Why.DAMAGED:
+            return partition.log.is_damaged and partition.is_leader
+        return why is not _Why.FAILED or self._replicas.find(partition.topic_partition) is partition
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving = None
@@ -188,7 +209,7 @@ class IsrLeaving:
             logger.critical(
                 "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
             )
-        if self._lost or self._full or self._lacking:
+        if self._lost or any(self._to_leave[why] for why in _Why if why not in _STANDING):
             self._begin_leaving()
 
     # A stop ---------------------------------------------------------------------------------------------------------
@@ -303,7 +324,7 @@ class IsrLeaves(StateWrites[_Leave]):
         return not gives_up
 
     def ended(self, write: _Leave) -> None:
-        if write.why in (_Why.FULL, _Why.LACKING) and write.is_begun and not write.is_done:
+        if write.why in _LED_ON and write.is_begun and not write.is_done:
             # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
             self._replicas.take_up(write.topic_partition)
 
@@ -324,6 +345,11 @@ class IsrLeaves(StateWrites[_Leave]):
         live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
         if leave.why is _Why.FULL:
             return state_without_full(state, self._me, live, required, eligible_below)
+        if leave.why is _Why.DAMAGED:
+            leader = leave.partition.leader
+            if leader is None or not leave.partition.log.is_damaged:
+                return None
+            return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers())
         keeps_log = leave.why is _Why.STOP and leave.partition.storage_error is None
         return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 

@@ -32,6 +32,7 @@ from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
+from spark_kafkalite.broker.replication.rules.healing import Report, had_by_nobody
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
 from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
@@ -45,6 +46,7 @@ from spark_kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
+from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
@@ -89,6 +91,7 @@ class Leader(Appender):
         "_flusher",
         "_commits_at_append",
         "_contest",
+        "_follower_damage",
         "_follower_starts",
         "_flushes_each",
         "_has_followers",
@@ -144,6 +147,8 @@ class Leader(Appender):
         self._contest = Contest(log, services.io, services.on_lacking)
         # Where followers' logs start, as far as they have said so under this epoch.
         self._follower_starts: dict[int, int] = {}
+        # What followers' logs lack, as far as they have said so.
+        self._follower_damage: dict[int, Ranges] = {}
         # What follows from ``in_sync``, and is asked at every append.
         self._has_followers = False
         self._isr_is_enough = False
@@ -243,6 +248,7 @@ class Leader(Appender):
         fetch_offset: int,
         session: FetchClock | None = None,
         log_start_offset: int = -1,
+        damage_stage: int = 0,
     ) -> None:
         """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
 
@@ -266,6 +272,7 @@ class Leader(Appender):
             self._bounds.high_watermark,
             self._services.purgatory.now_s(),
             session,
+            damage_stage,
         )
         self._commit_counted()
         if self._follower_starts.get(replica_id, -1) < log_start_offset:
@@ -273,6 +280,31 @@ class Leader(Appender):
             self._services.on_follower_log_start()
         if look_in_s is not None:
             self._services.isr_changes.look(self, look_in_s)
+        if not self.log.local.known_damage.is_quiet:
+            self.log.local.known_damage.reported()
+
+    def follower_damage(self, replica_id: int, incarnation: Incarnation, stage: int, ranges: Ranges) -> None:
+        """Take up which ranges a follower's log lacks, as of a stage."""
+        in_sync = self.in_sync
+        if replica_id not in in_sync.state.replicas or replica_id == self._services.broker_id:
+            return
+        self._follower_damage[replica_id] = ranges
+        if in_sync.damaged(replica_id, incarnation, stage, is_damaged=bool(ranges)):
+            self._counted_anew()
+            self._services.isr_changes.look(self)
+            self.log.local.known_damage.reported()
+
+    def accepted_damage(self) -> Ranges:
+        """Return the ranges that this log lacks, and all other replicas as well: all have said so under this epoch."""
+        me, in_sync = self._services.broker_id, self.in_sync
+        others = [each for each in in_sync.state.replicas if each != me]
+        reports: dict[int, Report] = {}
+        for broker in others:
+            end_offset = in_sync.end_offset_of(broker)
+            if end_offset is not None:
+                start = self._follower_starts.get(broker, 0)
+                reports[broker] = Report(end_offset, start, self._follower_damage.get(broker, ()))
+        return tuple(each for each in self.log.damaged_ranges if had_by_nobody(each, others, reports))
 
     @property
     def low_watermark(self) -> int:

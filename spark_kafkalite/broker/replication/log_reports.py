@@ -36,7 +36,6 @@ from spark_kafkalite.registry.report_nodes import (
     MISSING,
     OFFLINE,
     LogReport,
-    Ranges,
     broker_of_report,
     encode_log,
     encode_node,
@@ -242,11 +241,7 @@ class LogReports:
             return None
         elif partition.storage_error is not None:
             gone = OFFLINE
-        elif (
-            partition.is_truncating
-            or not isinstance(partition.role, NoLeader)
-            or partition.state_order < state.order
-        ):
+        elif partition.is_truncating or not isinstance(partition.role, NoLeader) or partition.state_order < state.order:
             return None
         if gone or partition is None:
             return LogReport(state.created_zxid, state.version, gone=gone)
@@ -348,15 +343,9 @@ class _Pages:
             node.exists, node.is_written = False, not node.logs
 
 
-def damaged_ranges(log: PartitionLog) -> Ranges:
-    """Return the ranges of offsets that a log had and has no more; the end of each is exclusive."""
-    found: Ranges = getattr(log, "damaged_ranges", ())
-    return found
-
-
 def _report_of(log: PartitionLog, state: PartitionState, *, is_named: bool) -> LogReport:
     """Return what a log has that stands still. ``is_named``: the state says that it has all that is committed."""
-    end, damaged = int(log.log_end_offset), damaged_ranges(log)
+    end, damaged = int(log.log_end_offset), log.damaged_ranges
     if damaged and damaged[-1][1] >= end:
         end = damaged[-1][0]
     if not end and is_named:
@@ -364,4 +353,4 @@ def _report_of(log: PartitionLog, state: PartitionState, *, is_named: bool) -> L
     # Retention may have left no record: the epoch that goes on there says what was.
     last_epoch = log.epochs.epoch_at(end - 1 if end > log.log_start_offset else end) if end else NO_LEADER_EPOCH
     entries = [each for each in log.epochs.entries if each[1] < end or each[0] == last_epoch]
-    return LogReport(state.created_zxid, state.version, last_epoch, end, tuple(entries[-MAX_EPOCHS:]), tuple(damaged))
+    return LogReport(state.created_zxid, state.version, last_epoch, end, tuple(entries[-MAX_EPOCHS:]), damaged)

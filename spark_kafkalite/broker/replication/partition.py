@@ -17,8 +17,9 @@ There is no await in this file: between reading and changing state nothing else 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.bounds import Bounds
@@ -36,6 +37,9 @@ from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, PartitionState
 
 logger = logging.getLogger(__name__)
+
+# How long what cannot be read is not read again where no other broker has it.
+_READ_AGAIN_S = 10.0
 
 
 Role = Leader | Follower | NoLeader
@@ -55,6 +59,7 @@ class PartitionServices:
         "live_brokers",
         "max_decompressed_bytes",
         "on_offline",
+        "on_damaged",
         "on_follower_log_start",
         "on_full",
         "on_lacking",
@@ -94,6 +99,8 @@ class PartitionServices:
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.
         self.on_full: Callable[[Partition], None] = lambda partition: None
+        # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
+        self.on_damaged: Callable[[Partition], None] = lambda partition: None
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
         self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
@@ -110,6 +117,9 @@ class PartitionServices:
         self.follower_backoff_s = 1.0
 
 
+def _done(_: object) -> None: ...
+
+
 class _NoIsrLooks:
     """Before replication has begun, ISRs do not change."""
 
@@ -120,6 +130,7 @@ class Partition:
     """See the module's text."""
 
     __slots__ = (
+        "_accepted",
         "_flusher",
         "_in_sync",
         "_services",
@@ -158,6 +169,10 @@ class Partition:
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
         log.on_start_moved = self._log_start_moved
+        log.local.known_damage.on_change = self._damage_changed
+        log.local.known_damage.on_report = self._damage_reported
+        # What was accepted under this epoch, or is about to be.
+        self._accepted: set[tuple[int, int]] = set()
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -194,6 +209,7 @@ class Partition:
         is_newer, leader, leader_epoch = state.order > self.state_order, self.leader, state.leader_epoch
         if not is_newer and (leader is None or state.replicas_zxid <= leader.in_sync.state.replicas_zxid):
             return
+        self._is_one_of(state.replicas)
         if leader is not None and (leader_epoch <= self.leader_epoch or not is_newer):
             self.state_order = max(self.state_order, state.order)
             leader.take_state(state)
@@ -205,8 +221,6 @@ class Partition:
             me = BrokerId(self._services.broker_id)
             # Not where the epoch began: a process before this one may have led with it, and shown what is behind that.
             in_sync = self._in_sync = InSyncReplicas(me, self.log.log_end_offset, self._services.live_brokers)
-        # What is missing here is missing everywhere from now on.
-        self.log.hole_start_offset = None
         leader = Leader(
             self.topic_partition,
             leader_epoch,
@@ -217,9 +231,12 @@ class Partition:
             self._log_refused,
             in_sync,
         )
+        self._accepted.clear()
         self._change_role(leader, leader_epoch)
         leader.take_state(state)
         self._services.on_role_change(self)
+        if self.log.is_damaged:
+            self._services.on_damaged(self)
 
     def _assign_epoch(self, leader_epoch: int) -> None:
         try:
@@ -243,6 +260,7 @@ class Partition:
         if (created_zxid, version) <= self.state_order:
             return
         self.state_order = created_zxid, version
+        self.log.local.known_damage.is_kept = True
         role = self.role
         if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
             return
@@ -365,7 +383,8 @@ class Partition:
         self._flusher.forget_partition()
         # The log may be another partition's by now.
         if self.log.on_start_moved == self._log_start_moved:
-            self.log.on_start_moved = None
+            damage = self.log.local.known_damage
+            self.log.on_start_moved = damage.on_change = damage.on_report = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -436,6 +455,57 @@ class Partition:
     def _log_start_moved(self) -> None:
         if not isinstance(self.role, NoLeader):
             self.role.log_start_moved()
+
+    # Damage ---------------------------------------------------------------------------------------------------------
+
+    def _is_one_of(self, replicas: Sequence[BrokerId]) -> None:
+        """Lead as one of these replicas. What the only one lacks is accepted: nobody else has it."""
+        damage = self.log.local.known_damage
+        damage.is_kept = len(replicas) > 1
+        if not damage.is_kept and damage.ranges:
+            damage.accept()
+            damage.tell()
+
+    def _damage_changed(self) -> None:
+        damage = self.log.local.known_damage
+        if damage.is_kept:
+            if isinstance(self.role, Follower):
+                self.role.damage_changed()
+            self._services.on_damaged(self)
+        elif damage.ranges:
+            # No other broker has it, and perhaps it can be read again.
+            asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
+            return
+        self._services.io.submit(damage.try_to_write, _done, _done)
+
+    def _damage_reported(self) -> None:
+        """Accept what this leader lacks and every other replica, too: nobody can heal it."""
+        leader, damage = self.leader, self.log.local.known_damage
+        ranges = leader.accepted_damage() if leader is not None else ()
+        # What cannot be read after all, once accepted, is damage again, and stays.
+        ranges = tuple(each for each in ranges if each not in self._accepted)
+        if not ranges:
+            return
+        self._accepted.update(ranges)
+
+        def accept(_: object) -> None:
+            if leader is not self.leader:
+                return
+            logger.error(
+                "%s: offsets %s are lost: no replica has them; readers pass over them from now on",
+                self.topic_partition,
+                ", ".join(f"{start} to {end - 1}" for start, end in ranges),
+            )
+            for start, end in ranges:
+                damage.accept(start, end)
+            damage.tell()
+
+        self._services.io.submit(lambda: damage.pass_over(ranges), accept, accept)
+
+    def _read_again(self) -> None:
+        damage = self.log.local.known_damage
+        if not damage.is_kept:
+            damage.accept()
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from spark_kafkalite.broker.replication.follower import Follower
@@ -38,6 +38,7 @@ from spark_kafkalite.wire.packed import (
     pack_fetch_body,
     parse_fetch_answer,
 )
+from spark_kafkalite.wire.packed.replica_damage import ReplicaDamage, pack_damage, parse_damage
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ class LeaderFetcher:
         self._changed: dict[Key, None] = {}
         # What the session says of partitions that are not followed any more.
         self._gone: set[Key] = set()
+        # Those that are or were damaged here, of which each request says so.
+        self._damaged: dict[Key, Follower] = {}
         self._connection: LeaderConnection | None = None
         self._known: BrokerInfo | None = None
         self._unanswered: deque[_SentFetch] = deque()
@@ -164,6 +167,7 @@ class LeaderFetcher:
         if followed is None:
             return
         followed.follower.on_ready = _nothing
+        self._damaged.pop(key, None)
         if followed.timer is not None:
             followed.timer.cancel()
         if followed.asked is not None:
@@ -295,6 +299,8 @@ class LeaderFetcher:
             del self._changed[key]
             followed = self._followed[key]
             asked = followed.follower.ask(now_s)
+            if followed.follower.damage_stage:
+                self._damaged[key] = followed.follower
             if asked is None:
                 self._wait_for(key, followed, now_s)
                 if followed.asked is not None:
@@ -319,6 +325,7 @@ class LeaderFetcher:
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             forgotten_topics=_by_topic(sorted(forgotten)) if forgotten else (),
+            damage=pack_damage(each.damage_said(*key) for key, each in self._damaged.items()) if self._damaged else b"",
         )
         # After the largest it goes on with 1: 0 begins a session.
         self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1
@@ -367,6 +374,7 @@ class LeaderFetcher:
             return
         try:
             answer = parse_fetch_answer(body, FETCH_VERSION)
+            said = parse_damage(answer.damage)
         except KafkaliteError as error:
             self._lost(error)
             return
@@ -378,7 +386,7 @@ class LeaderFetcher:
             self._session_id = answer.session_id
         connection = self._connection
         assert connection is not None
-        work = self._take(connection, request, answer)
+        work = self._take(connection, request, answer, said)
         self._is_working = True
         try:
             # The connection's turn counts the time.
@@ -415,7 +423,9 @@ class LeaderFetcher:
         else:
             self._lost(KafkaliteError(f"it answers with {name_of(code)}"))
 
-    def _take(self, connection: LeaderConnection, request: _SentFetch, answer: FetchResponse) -> Work[None]:
+    def _take(
+        self, connection: LeaderConnection, request: _SentFetch, answer: FetchResponse, said: Sequence[ReplicaDamage]
+    ) -> Work[None]:
         """Give each partition its part of the answer."""
         silent = dict.fromkeys(request.named)
         since = 0
@@ -442,6 +452,10 @@ class LeaderFetcher:
             asked = followed.asked_by(request.number) if followed is not None else None
             if followed is not None and asked is not None:
                 followed.follower.has_no_news(asked)
+        for each in said:
+            followed = self._followed.get((each.topic_id, each.partition))
+            if followed is not None:
+                followed.follower.leader_said(each)
         if request.is_first and not answer.session_id:
             # The leader has no session to give: everything is asked with each request.
             for key, followed in self._followed.items():

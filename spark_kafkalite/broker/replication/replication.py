@@ -77,6 +77,7 @@ class Replication:
         services.on_settled = _both(services.on_settled, self._reports.log_changed)
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         services.on_lacking = self._leaving.partition_lacking
+        services.on_damaged = self._leaving.partition_damaged
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
@@ -22,10 +23,14 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.broker.requests.fetch_damage import damage_answer, take_damage
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.errors import InconsistentTopicId, KafkaError, OffsetOutOfRange, UnknownTopicId
+from spark_kafkalite.broker.requests.page_cache import read_into_cache
+from spark_kafkalite.errors import InconsistentTopicId, KafkaError, KafkaStorageError, OffsetOutOfRange, UnknownTopicId
+from spark_kafkalite.log.directories.disk import text_of
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
+from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Work
@@ -37,10 +42,29 @@ _READ_AT_ONCE = 64
 _INLINE_PARTITIONS = 1000
 
 
+class OldSlice(NamedTuple):
+    """What may have to be read from the disk before it is sent: what of which log, and where it is in the answer."""
+
+    found: LogSlice
+    records: FileRange
+    log: PartitionLog
+
+    def read_into_cache(self) -> bool:
+        """Read it, in a thread; return whether all of it could be read. What cannot be is known to be damaged then."""
+        try:
+            read_into_cache(self.found)
+        except OSError as error:
+            local = self.log.local
+            # Where a truncation has cut it off meanwhile nothing is found either, and nothing more is sent.
+            local.known_damage.survey(self.found.start_offset, local.log_end_offset, text_of(error))
+            return False
+        return True
+
+
 class Fetching:
     """One request on its way to its answer. ``session`` is its fetch session, None for a request without one."""
 
-    __slots__ = ("context", "exchange", "is_acknowledged", "max_bytes", "replica_id", "request", "session")
+    __slots__ = ("context", "damage", "exchange", "is_acknowledged", "max_bytes", "replica_id", "request", "session")
 
     def __init__(
         self, context: BrokerContext, exchange: Exchange, request: FetchRequest, session: FetchSession | None = None
@@ -50,6 +74,8 @@ class Fetching:
         self.request = request
         self.session = session
         self.replica_id = request.replica_id
+        # What a follower has said of its damaged logs; leaders know.
+        self.damage = take_damage(context, request) if request.damage and request.replica_id >= 0 else None
         self.max_bytes = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
         # Without a session: whether a follower's leaders know the offsets that are asked for.
         self.is_acknowledged = False
@@ -80,12 +106,26 @@ class Fetching:
         topics = self.request.topics
         return len(topics) > _INLINE_PARTITIONS or sum(1 + len(asked) for _, asked in topics) > _INLINE_PARTITIONS
 
-    def acknowledge(self, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None) -> None:
+    def damage_answer(self) -> bytes:
+        """Return what leaders say to what a follower has said of its damaged logs."""
+        return damage_answer(self.context, self.request, self.damage) if self.damage else b""
+
+    def acknowledge(
+        self, leader: Leader, topic: Topic, asked: FetchPartition, in_session: SessionPartition | None
+    ) -> None:
         """Tell a leader what its follower has, unless it knows."""
         if in_session.is_acknowledged if in_session is not None else self.is_acknowledged:
             return
         incarnation = Incarnation(self.request.replica_epoch)
-        leader.follower_fetched(self.replica_id, incarnation, asked.fetch_offset, self.session, asked.log_start_offset)
+        said = self.damage.get((topic, asked.partition)) if self.damage and isinstance(topic, bytes) else None
+        leader.follower_fetched(
+            self.replica_id,
+            incarnation,
+            asked.fetch_offset,
+            self.session,
+            asked.log_start_offset,
+            said.stage if said is not None else 0,
+        )
         if in_session is not None:
             in_session.is_acknowledged = True
 
@@ -111,7 +151,7 @@ def tell_leaders(fetching: Fetching) -> bool:
                 _, leader = _led_in(in_session, in_session.topic_partition, replicas, fetching.replica_id)
                 starts_inside = asked.fetch_offset >= leader.log.log_start_offset
                 if starts_inside and leader.divergence(asked.last_fetched_epoch, asked.fetch_offset) is None:
-                    fetching.acknowledge(leader, asked, in_session)
+                    fetching.acknowledge(leader, in_session.topic, asked, in_session)
             except KafkaError:
                 all_know = False
                 continue
@@ -199,7 +239,7 @@ class Reading:
         self.is_enough = False
         # Whether the answer takes more than a millisecond or two to pack.
         self.is_long = False
-        self.old_slices: list[LogSlice] = []
+        self.old_slices: list[OldSlice] = []
         self.needs_thread: list[NeedsThread] = []
         # Of the partitions that were read without a session.
         self.leaders: list[Leader] = []
@@ -330,7 +370,7 @@ class Reading:
             else:
                 partition, leader = _led(self._replicas, topic_partition, topic, asked)
                 self.leaders.append(leader)
-            return self._read(partition, leader, asked, in_session)
+            return self._read(partition, leader, topic, asked, in_session)
         except KafkaError as error:
             self.is_enough = True
             context = self._fetching.context
@@ -351,7 +391,12 @@ class Reading:
             return None
 
     def _read(
-        self, partition: Partition, leader: Leader, asked: FetchPartition, in_session: SessionPartition | None
+        self,
+        partition: Partition,
+        leader: Leader,
+        topic: Topic,
+        asked: FetchPartition,
+        in_session: SessionPartition | None,
     ) -> FetchedPartition:
         replica_id = self._fetching.replica_id
         diverging = None
@@ -371,7 +416,7 @@ class Reading:
             at_least_one = self.size_bytes == 0
             found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
             if replica_id >= 0 and not is_compared:
-                self._fetching.acknowledge(leader, asked, in_session)
+                self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
             else:
@@ -396,10 +441,23 @@ class Reading:
     def _taken(self, leader: Leader, found: LogSlice) -> FileRange:
         self.size_bytes += found.length
         self._left_bytes -= found.length
+        damage = leader.log.local.known_damage
+        records = FileRange(found.file, found.position, found.length, found.sending, damage, found.start_offset)
         is_recent, reaches_end = leader.log.local.place_of(found)
         if not is_recent:
-            self.old_slices.append(found)
+            self.old_slices.append(OldSlice(found, records, leader.log))
         # What a limit or the end of a segment has cut off is there already: waiting would not make it come.
         if not reaches_end:
             self.is_enough = True
-        return FileRange(found.file, found.position, found.length, found.sending)
+        return records
+
+    def leave_out(self, unread: Sequence[OldSlice]) -> None:
+        """Answer with KAFKA_STORAGE_ERROR in the place of slices that could not be read. Their sessions' partitions are
+        read again for the next answer, as after every one with records."""
+        left_out = {id(one.records) for one in unread}
+        for _, partitions in self.topics:
+            for number, fetched in enumerate(partitions):
+                if id(fetched.records) in left_out:
+                    partitions[number] = FetchedPartition(fetched.partition, KafkaStorageError.code)
+        for one in unread:
+            one.log.local.known_damage.tell()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
@@ -62,7 +62,7 @@ def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[Ne
 
     def work() -> None:
         for one in works:
-            one.work()
+            one.run()
 
     done: asyncio.Future[None] = loop.create_future()
     io.submit(work, done.set_result, done.set_exception, Lane.READ)
@@ -70,9 +70,9 @@ def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[Ne
     done.result()
 
 
-def uncached(slices: Iterable[LogSlice]) -> list[LogSlice]:
-    """Return those of the slices of which some part is probably not in the page cache."""
-    return [one for one in slices if not _is_cached(one)]
+def is_cached(piece: LogSlice) -> bool:
+    """Return whether all of a slice is probably in the page cache."""
+    return _is_cached(piece)
 
 
 def _is_cached(piece: LogSlice) -> bool:
@@ -84,28 +84,32 @@ def _is_cached(piece: LogSlice) -> bool:
     try:
         for position in range(piece.position, end, _SAMPLE_EVERY_BYTES):
             os.preadv(descriptor, (_probe,), position, NOWAIT)
-        os.preadv(descriptor, (_probe,), end - 1, NOWAIT)
+        if not os.preadv(descriptor, (_probe,), end - 1, NOWAIT):
+            # The file ends before.
+            return False
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             # This file system (or system) cannot tell: files in memory have nothing to wait for anyway.
             _works = False
-        return True
+            return True
+        # A thread finds out what is wrong.
+        return False
     return True
 
 
-def read_into_cache(slices: Iterable[LogSlice]) -> None:
-    """Read the slices from the disk, to have them in the page cache; for a thread."""
-    buffer = memoryview(bytearray(_PIECE_BYTES))
-    for piece in slices:
-        position, end = piece.position, piece.position + piece.length
-        descriptor = piece.file.fileno()
-        # All at once, so that the disk gets large requests; the loop below waits for them.
-        ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
-        os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
-        while position < end:
-            count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
-            if count == 0:
-                break
-            position += count
+def read_into_cache(piece: LogSlice) -> None:
+    """Read a slice from the disk, to have it in the page cache; for a thread. OSError where it cannot be read, also
+    because the file ends before it."""
+    buffer = memoryview(bytearray(min(piece.length, _PIECE_BYTES)))
+    position, end = piece.position, piece.position + piece.length
+    descriptor = piece.file.fileno()
+    # All at once, so that the disk gets large requests; the loop below waits for them.
+    ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
+    os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
+    while position < end:
+        count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
+        if count == 0:
+            raise OSError(errno.EIO, f"the file ends at {position} bytes, {end} were written to it", piece.file.path)
+        position += count

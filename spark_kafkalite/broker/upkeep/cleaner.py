@@ -231,6 +231,8 @@ class Cleaner:
             logger.info("the cleaning of %s is called off: %s", log.topic_partition, reason)
         except (UncleanableLog, CorruptMessage) as error:
             self._defer(log, _UNCLEANABLE_S, str(error))
+            if isinstance(error, CorruptMessage):
+                await self._survey(log, plan, str(error))
         except CleanerDied as error:
             self._deaths[log] = deaths = self._deaths.get(log, 0) + 1
             self._defer(log, min(_DEATH_S * 2**deaths, _UNCLEANABLE_S), str(error))
@@ -238,13 +240,24 @@ class Cleaner:
             self._replicas.storage_failed(partition, error)
         except OSError as error:
             if self._reason_against(partition, generation) is None:
-                self._defer(log, _UNCLEANABLE_S if kind_of(error) is FailureKind.BROKEN else _NO_ROOM_S, str(error))
+                is_broken = kind_of(error) is FailureKind.BROKEN
+                self._defer(log, _UNCLEANABLE_S if is_broken else _NO_ROOM_S, str(error))
+                if is_broken:
+                    await self._survey(log, plan, str(error))
         else:
             self._deaths.pop(log, None)
             self._next_horizon_ms[log] = result.next_horizon_ms
             self._report(log, plan, result, self._clock.monotonic_s() - began_s)
         finally:
             log.cleaning = False
+
+    async def _survey(self, log: PartitionLog, plan: CompactionPlan, reason: str) -> None:
+        """Have it known what of the sources cannot be read, where other brokers have it."""
+        damage = log.local.known_damage
+        if damage.is_kept:
+            bases = [source.base_offset for source in plan.sources]
+            await self._io.run(lambda: damage.survey_segments(bases, reason), Lane.READ)
+            damage.tell()
 
     async def _copy(self, child: CleanerChild, partition: Partition, job: CleanJob, generation: int) -> CleanResult:
         """Have the child copy, and kill it when there is a reason to. Raises what it says, and _CalledOff."""

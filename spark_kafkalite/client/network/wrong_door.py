@@ -35,8 +35,9 @@ def closed_at_first_request(name: str, protocol: SecurityProtocol) -> HandshakeF
     sasl = "SASL_SSL" if protocol.encrypts else "SASL_PLAINTEXT"
     return HandshakeFailed(
         f"{name}: it is a broker, and closed the connection at the first request: a listener that authenticates by "
-        f"SASL does so (then set security.protocol={sasl}, sasl.mechanism and credentials); this client has "
-        f"security.protocol={protocol.value}"
+        f"SASL does so (then set security.protocol={sasl}, sasl.mechanism and credentials), and so does a broker that "
+        "cannot read from its disk what it has begun to send (its log names the partition and the file; it answers "
+        f"with KAFKA_STORAGE_ERROR when it is asked again); this client has security.protocol={protocol.value}"
     )
 
 

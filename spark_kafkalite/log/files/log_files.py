@@ -5,6 +5,7 @@ Names that are ours begin with a base offset in 20 digits::
     00000000000000000000.log .index .timeindex   a segment and its indexes; see ``segment``
     00000000000000000042.snapshot                the producers as of offset 42; see ``producer_state``
     cleaner-swap                                 cleaned segments that count already; see ``swap``
+    damaged-ranges                               offsets that are missing or unreadable; see ``known_damage``
     *.cleaned *.tmp                              not finished when the broker stopped: removed
     *.deleted                                    retired, waiting for file.delete.delay.ms: removed
     an index without its segment                 removed
@@ -23,7 +24,12 @@ from typing import Final, NamedTuple
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Entry, Fs
-from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE
+from spark_kafkalite.log.files.small_files import (
+    DAMAGED_RANGES_FILE,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    SWAP_FILE,
+)
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,
     LARGE_SNAPSHOTS_KEPT,
@@ -43,7 +49,7 @@ from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.records.layout import MAX_INT64
 
 BASE_OFFSET_DIGITS: Final = 20
-_SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE)
+_SMALL_FILES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, SWAP_FILE, DAMAGED_RANGES_FILE)
 _LEFTOVER_SUFFIXES: Final = (CLEANED_SUFFIX, DELETED_SUFFIX, ".tmp")
 _SUFFIXES: Final = (
     LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, KAFKA_SWAP_SUFFIX, *_LEFTOVER_SUFFIXES

@@ -7,8 +7,10 @@ without long work, raises :class:`NeedsThread`: another thread calls its ``work`
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
+from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import File
 
 # What a miss reads besides: one window of the kernel's own reading ahead, and small files (indexes) to their end, since
@@ -25,10 +27,21 @@ class NeedsThread(Exception):
     """
 
     goes_on = False
+    # Takes up an error of the work, for the same to meet it when it is asked again.
+    on_error: Callable[[OSError | CorruptMessage], None] | None = None
 
     def work(self) -> None:
         """Do it, in a thread that may wait."""
         raise NotImplementedError
+
+    def run(self) -> None:
+        """Do it, and have an error taken up where that is wanted."""
+        try:
+            self.work()
+        except (OSError, CorruptMessage) as error:
+            if self.on_error is None:
+                raise
+            self.on_error(error)
 
 
 class NotInMemory(NeedsThread):

@@ -6,6 +6,9 @@ All are text, in Kafka's formats:
   ``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``) of a log directory: line 1 the version ``0``, line 2
   the number of entries, then one line ``topic partition offset`` each;
 * ``leader-epoch-checkpoint`` of a partition: the same head, then lines ``epoch start_offset``;
+* ``damaged-ranges`` of a partition, only while some of its offsets are missing or cannot be read
+  (``known_damage``): the same head, then lines ``start_offset end_offset``, and behind them ``crc32c`` and eight
+  hexadecimal digits, of all that comes before;
 * ``cleaner-swap`` of a partition, only while cleaned segments take the place of others (``swap``): the same head, then
   lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
 * ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
@@ -23,8 +26,10 @@ import base64
 import binascii
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.fs import Fs, replace_file
@@ -45,10 +50,12 @@ RUN_FILE = "kafkalite-run"
 META_FILE = "meta.properties"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
+DAMAGED_RANGES_FILE = "damaged-ranges"
 
 NO_TOPIC_ID = bytes(16)
 # What a million partitions with long names need.
 _MAX_BYTES: Final = 256 * 1024 * 1024
+_CRC_MARK: Final = "crc32c "
 
 
 class CheckpointError(KafkaliteError):
@@ -155,6 +162,38 @@ def read_epochs(fs: Fs, path: str) -> list[tuple[int, int]]:
 def write_epochs(fs: Fs, path: str, entries: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
     """Replace a partition's leader epochs."""
     _write_lines(fs, path, (f"{epoch} {start}" for epoch, start in entries), sync=sync)
+
+
+def read_damaged_ranges(fs: Fs, path: str) -> list[tuple[int, int]]:
+    """Return the (start, end) pairs of offsets that a log lacks, end exclusive; empty when the file is missing."""
+    try:
+        text = read_small(fs, path).decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: it is not text") from None
+    head, separator, crc = text.rpartition(_CRC_MARK)
+    if not separator or crc != f"{crc32c(head.encode()):08x}\n":
+        raise CheckpointError(f"{path}: its checksum is missing or wrong")
+    try:
+        version, count, *lines = head.splitlines()
+        pairs = [(int(start), int(end)) for start, end in (line.split(" ") for line in lines)]
+    except ValueError:
+        raise CheckpointError(f"{path}: an entry is not two numbers") from None
+    if version != "0" or count != str(len(pairs)):
+        raise CheckpointError(f"{path}: it is not version 0 with {len(pairs)} entries")
+    return pairs
+
+
+def write_damaged_ranges(fs: Fs, path: str, ranges: Sequence[tuple[int, int]]) -> None:
+    """Replace a partition's ``damaged-ranges``; without any range remove it."""
+    if not ranges:
+        if fs.exists(path):
+            fs.unlink(path)
+            fs.sync_directory(path.rpartition("/")[0])
+        return
+    head = "\n".join(["0", str(len(ranges)), *(f"{start} {end}" for start, end in ranges)]) + "\n"
+    replace_file(fs, path, f"{head}{_CRC_MARK}{crc32c(head.encode()):08x}\n".encode())
 
 
 class SwapGroup(NamedTuple):

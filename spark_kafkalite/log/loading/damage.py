@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.clock import Clock
@@ -32,11 +33,18 @@ def without_place(error: CorruptMessage | InvalidRecord) -> str:
 class DamageLines:
     """Says of one log which batches are damaged, at most once a minute. Any thread may call it."""
 
-    __slots__ = ("_clock", "_left_out", "_next_s", "_topic_partition")
+    __slots__ = ("_clock", "_left_out", "_next_s", "_on_damaged", "_topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition, clock: Clock) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        clock: Clock,
+        on_damaged: Callable[[int, int], object] = lambda base_offset, next_offset: None,
+    ) -> None:
+        """``on_damaged`` is told of the offsets of each damaged batch, in the thread that looks."""
         self._topic_partition = topic_partition
         self._clock = clock
+        self._on_damaged = on_damaged
         self._next_s = 0.0
         self._left_out = 0
 
@@ -47,6 +55,7 @@ class DamageLines:
             kernel.check_crc(data, 0, header.size_bytes)
             return True
         except CorruptMessage as error:
+            self._on_damaged(header.base_offset, header.next_offset)
             self._tell(header.base_offset, path, position, without_place(error))
             return False
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.time_index import TimeIndex
@@ -85,6 +86,8 @@ class IndexWalk:
                 self.since_index_entry += header.size_bytes
                 self.position = self.sound_bytes = position + header.size_bytes
                 self.last = header
-        except CorruptMessage as error:
+        except (CorruptMessage, OSError) as error:
+            if isinstance(error, OSError) and kind_of(error) is FailureKind.NO_RESOURCES:
+                raise
             logger.error("%s; what follows cannot be read", error)
             self.position = end

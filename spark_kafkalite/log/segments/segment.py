@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of, text_of
 from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.files.needs_thread import NeedsThread, may_wait
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.segments.index_walk import INTERVAL_BYTES, IndexWalk
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.log.segments.sparse_index import IndexUnreadable
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, BatchHeader
@@ -41,9 +43,16 @@ FILE_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 # One index interval and a header more: what a look-up inside an index gap has to read when batches are small.
 LOOK_UP_BYTES: Final = 4096 + HEADER_BYTES
+# What a walk over a whole segment reads at once.
+_WALK_BYTES: Final = 1 << 20
 _rebuilding = threading.Lock()
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+
+class SegmentCut(CorruptMessage):
+    """A segment's file is shorter than what was written to it."""
 
 
 class LogSlice(NamedTuple):
@@ -130,7 +139,7 @@ class Segment:
     def max_timestamp(self) -> tuple[int, int]:
         """The largest timestamp and the last offset of the first batch that reached it; (-1, base offset) when none."""
         if self._max_timestamp is None:
-            last = self.time_index.last_entry()
+            last = self._looked_up(lambda: self.time_index.last_entry())
             if self.size_bytes and not (last is not None and self._is_newest(*last)):
                 self.rebuild_indexes("its time index does not end with its newest batch")
                 last = self.time_index.last_entry()
@@ -140,9 +149,17 @@ class Segment:
     # Indexes carry no checksum. What they say is believed when the log agrees: an entry that names a batch which is
     # there, with that offset and that time, is a right answer, however the search came to it.
 
+    def _looked_up(self, find: Callable[[], T]) -> T:
+        """Return what is found in an index, which is made anew where its file cannot be read."""
+        try:
+            return find()
+        except IndexUnreadable as error:
+            self.rebuild_indexes(str(error))
+            return find()
+
     def position_before(self, offset: int) -> int:
         """Return a batch start at or before the batch that holds ``offset``; 0 when the index says nothing."""
-        entry = self.offset_index.entry_before(offset)
+        entry = self._looked_up(lambda: self.offset_index.entry_before(offset))
         if entry is not None and not (entry[0] <= offset and self._is_batch(*entry)):
             self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
             entry = self.offset_index.entry_before(offset)
@@ -150,7 +167,7 @@ class Segment:
 
     def boundary_before(self, position: int) -> int:
         """Return the greatest known batch start at or below ``position``; 0 when the index says nothing."""
-        entry = self.offset_index.entry_within(position)
+        entry = self._looked_up(lambda: self.offset_index.entry_within(position))
         if entry is not None and not (entry[1] <= position and self._is_batch(*entry)):
             self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
             entry = self.offset_index.entry_within(position)
@@ -158,7 +175,7 @@ class Segment:
 
     def offset_before(self, timestamp_ms: int) -> int:
         """Return an offset such that no record before it is at or after ``timestamp_ms``."""
-        entry = self.time_index.entry_before(timestamp_ms)
+        entry = self._looked_up(lambda: self.time_index.entry_before(timestamp_ms))
         if entry is not None and not (entry[0] < timestamp_ms and self._has_timestamp(*entry)):
             self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
             entry = self.time_index.entry_before(timestamp_ms)
@@ -167,7 +184,7 @@ class Segment:
     def largest_before(self, offset: int) -> tuple[int, int] | None:
         """Return the largest timestamp that the time index knows of below ``offset``, and the last offset of the first
         batch that reached it; None when it says nothing. Later batches may be younger."""
-        entry = self.time_index.entry_below(offset)
+        entry = self._looked_up(lambda: self.time_index.entry_below(offset))
         if entry is not None and not (entry[1] < offset and self._has_timestamp(*entry)):
             self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
             entry = self.time_index.entry_below(offset)
@@ -176,13 +193,26 @@ class Segment:
     def _is_batch(self, last_offset: int, position: int) -> bool:
         if not 0 <= position <= self.size_bytes - HEADER_BYTES:
             return False
+        data = self.file.pread(HEADER_BYTES, position)
+        if len(data) < HEADER_BYTES:
+            # Not the index is wrong.
+            raise self._cut_at(position + len(data))
         try:
-            return bool(kernel.read_header(self.file.pread(HEADER_BYTES, position), 0).last_offset == last_offset)
+            return bool(kernel.read_header(data, 0).last_offset == last_offset)
         except CorruptMessage:
             return False
 
+    def _cut_at(self, end: int) -> SegmentCut:
+        return SegmentCut(f"{self.log_path} ends at {end} bytes, {self.size_bytes} were written to it")
+
+    def check_reaches(self, end: int) -> None:
+        """Raise SegmentCut unless the file is as long as this. OSError when it cannot be opened."""
+        size_bytes = self.file.size()
+        if size_bytes < end:
+            raise self._cut_at(size_bytes)
+
     def _has_timestamp(self, timestamp_ms: int, offset: int) -> bool:
-        entry = self.offset_index.entry_before(offset)
+        entry = self._looked_up(lambda: self.offset_index.entry_before(offset))
         position = entry[1] if entry is not None and entry[0] <= offset and self._is_batch(*entry) else 0
         try:
             for found in self.headers(position):
@@ -210,8 +240,15 @@ class Segment:
         walk = IndexWalk(self, INTERVAL_BYTES)
         walk.go_on()
         walk.time_index.maybe_append(*walk.max_timestamp)
-        walk.offset_index.write()
-        walk.time_index.write()
+        for index in (walk.offset_index, walk.time_index):
+            self.files.forget(index.path)
+            try:
+                index.write()
+            except OSError as error:
+                if kind_of(error) is FailureKind.NO_RESOURCES:
+                    raise
+                # It stays in memory.
+                logger.warning("%s cannot be written: %s", index.path, text_of(error))
         self.offset_index, self.time_index = walk.offset_index, walk.time_index
         self._max_timestamp = walk.max_timestamp
         return walk.last
@@ -239,7 +276,8 @@ class Segment:
     ) -> Iterator[Found]:
         """Yield the batches from the one that starts at ``position`` on, by reading ``read_bytes`` at a time.
 
-        Raises CorruptMessage where no batch starts or where one runs past the end.
+        Raises CorruptMessage where no batch starts or where one runs past the end, SegmentCut where the file ends
+        before the segment does.
         """
         end = self.size_bytes if until_position is None else until_position
         file = self.file
@@ -257,6 +295,8 @@ class Segment:
                 yield Found(position + at, header)
                 at = next_at
             if not at:
+                if len(chunk) < min(read_bytes, self.size_bytes - position):
+                    raise self._cut_at(position + len(chunk))
                 raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are not a batch")
             position += at
 
@@ -266,6 +306,37 @@ class Segment:
             if found.header.last_offset >= offset:
                 return found
         return None
+
+    def end_before(self, offset: int) -> int:
+        """Return where the batches end that lie wholly below ``offset``, as far as they can be read up to there."""
+        position = self.position_before(offset)
+        try:
+            for found in self.headers(position):
+                if found.header.last_offset >= offset:
+                    break
+                position = found.position + found.header.size_bytes
+        except CorruptMessage:
+            pass
+        except OSError as error:
+            if kind_of(error) is FailureKind.NO_RESOURCES:
+                raise
+        return position
+
+    def cut_to_readable(self, offset: int) -> None:
+        """Cut the file, in a thread, where the batch of ``offset`` begins, or before it where nothing can be read any
+        more. The indexes are not asked: they are made anew."""
+        position = 0
+        file = self.files.open(self.log_path, create=True)
+        try:
+            for found in self.headers(0, read_bytes=_WALK_BYTES):
+                if found.header.last_offset >= offset:
+                    break
+                position = found.position + found.header.size_bytes
+        except (CorruptMessage, OSError) as error:
+            logger.debug("%s is cut at %d: %s", self.log_path, position, error)
+        file.truncate(position)
+        self.size_bytes = position
+        self.rebuild_indexes("it is cut where it could not be read")
 
     def boundary_within(self, position: int, max_bytes: int, until_position: int) -> int:
         """Return the end of some whole batches from ``position`` on that take at most ``max_bytes``.

@@ -5,6 +5,7 @@ needs them, so that an index costs memory only for what is new. ``write`` brings
 a segment rolls, at a clean stop, and when more than ``SPILL_ENTRIES`` are held. Nothing is preallocated or mapped:
 a full disk is then an error of a call and not a signal.
 
+An index that cannot be read, or is shorter than it was, is IndexUnreadable: its segment makes it anew from the log.
 The files carry no checksum. After an unclean stop the index of every segment that may have changed is rebuilt from the
 log, so a torn index is never read.
 """
@@ -16,8 +17,10 @@ from array import array
 from bisect import bisect_right
 from typing import ClassVar
 
-from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of, text_of
 from spark_kafkalite.log.files.fs import File, write_whole
+from spark_kafkalite.log.files.needs_thread import NeedsThread, NotInMemory
 from spark_kafkalite.log.files.open_files import OpenFiles
 
 # 32 KiB of offset index, which is 16 MiB of log or more.
@@ -26,19 +29,42 @@ SPILL_ENTRIES = 4096
 _BLOCK_ENTRIES = 16
 
 
+class IndexUnreadable(CorruptMessage):
+    """The file of an index is gone, shorter than it was, or not readable. What it held is in the log, too."""
+
+
+class _IndexNotInMemory(NeedsThread):
+    """Entries of an index are to be read from the disk."""
+
+    def __init__(self, index: SparseIndex, missing: NotInMemory) -> None:
+        super().__init__(str(missing))
+        self._index = index
+        self._missing = missing
+
+    def work(self) -> None:
+        try:
+            self._missing.work()
+        except OSError as error:
+            if kind_of(error) is FailureKind.NO_RESOURCES:
+                raise
+            self._index.cannot_be_read()
+
+
 class SparseIndex:
     """Pairs (key, value) in ascending order of key; keys and values in the file's own units (relative offsets)."""
 
     ENTRY: ClassVar[struct.Struct]
     KEY_TYPECODE: ClassVar[str]
 
-    __slots__ = ("_changed", "_files", "_keys", "_stored", "_values", "path", "spills")
+    __slots__ = ("_changed", "_files", "_is_unreadable", "_keys", "_stored", "_values", "path", "spills")
 
     def __init__(self, files: OpenFiles, path: str, stored_entries: int) -> None:
         self.path = path
         # Whether what is held in memory goes to the file when it is much.
         self.spills = True
         self._files = files
+        # Whether a thread has found that the file cannot be read.
+        self._is_unreadable = False
         self._stored = stored_entries
         # Whether the file lacks something, or may be missing.
         self._changed = not stored_entries
@@ -54,8 +80,7 @@ class SparseIndex:
         """Return the entry at ``number``, counted from 0."""
         if number >= self._stored:
             return self._keys[number - self._stored], self._values[number - self._stored]
-        size = self.ENTRY.size
-        key, value = self.ENTRY.unpack(self._file().pread(size, number * size))
+        key, value = self.ENTRY.unpack(self._read(number, 1))
         return key, value
 
     def last(self) -> tuple[int, int] | None:
@@ -101,8 +126,7 @@ class SparseIndex:
                 high = middle
         if low == high:
             return -1
-        size = self.ENTRY.size
-        block = self._file().pread((high - low) * size, low * size)
+        block = self._read(low, high - low)
         column_values = [pair[column] for pair in self.ENTRY.iter_unpack(block)]
         return low + bisect_right(column_values, wanted) - 1
 
@@ -143,3 +167,26 @@ class SparseIndex:
 
     def _file(self) -> File:
         return self._files.open(self.path)
+
+    def cannot_be_read(self) -> None:
+        """Have each look-up say that the file cannot be read, which a thread has found."""
+        self._is_unreadable = True
+
+    def _read(self, number: int, count: int) -> bytes:
+        """Return the bytes of entries. Raises IndexUnreadable; OSError for want of descriptors or memory."""
+        size = self.ENTRY.size
+        if self._is_unreadable:
+            raise IndexUnreadable(f"{self.path} cannot be read")
+        try:
+            data = self._file().pread(count * size, number * size)
+        except NotInMemory as missing:
+            raise _IndexNotInMemory(self, missing) from None
+        except OSError as error:
+            if kind_of(error) is FailureKind.NO_RESOURCES:
+                raise
+            raise IndexUnreadable(f"{self.path} cannot be read: {text_of(error)}") from error
+        if len(data) < count * size:
+            raise IndexUnreadable(
+                f"{self.path} ends at {number * size + len(data)} bytes, it had {self._stored * size}"
+            )
+        return data

@@ -9,7 +9,8 @@ own that the connection sends with ``sendfile``.
 Pieces and frames here have headers but not the length in front: that is the connection's, who alone knows how it sends.
 
 Versions: Produce 3 to 11, Fetch 4 to 17, which names topics by their ids from 13 on. Tagged fields that are kept: the
-replica that fetches, diverging epochs, current leaders and where they are reached. All others are skipped, and none is
+replica that fetches, diverging epochs, current leaders and where they are reached, and what brokers tell each other of
+damaged logs (``replica_damage``). All others are skipped, and none is
 needed to be a correct answer. Malformed bytes raise ``FrameError``, another version ``UnsupportedVersion``.
 """
 

@@ -35,10 +35,12 @@ from spark_kafkalite.wire.packed.layout import (
     check_version,
     parsed,
     parsed_in_slices,
+    put_tag,
     skip_tags,
     skip_tags_of_request,
     tag_count,
 )
+from spark_kafkalite.wire.packed.replica_damage import DAMAGE_TAG
 from spark_kafkalite.wire.primitives import append_uvarint, bad_tag_size, read_tagged_field, too_many_elements
 
 _REPLICA_STATE: Final = 15
@@ -105,6 +107,8 @@ class FetchRequest(NamedTuple):
     rack_id: str = ""
     cluster_id: str | None = None
     replica_epoch: int = -1
+    # What a follower says of its damaged logs; see ``replica_damage``.
+    damage: bytes = b""
 
 
 def parse_fetch(view: Buffer, position: int, version: int) -> FetchRequest:
@@ -230,11 +234,12 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
     if version >= 11:
         rack_id, position = layout.string(view, position, "rack_id")
     cluster_id = None
+    damage = b""
     if flexible:
         if version >= _REPLICA_STATE:
-            cluster_id, replica_id, replica_epoch = _parse_request_tags(view, position, version)
+            cluster_id, replica_id, replica_epoch, damage = _parse_request_tags(view, position, version)
         elif view[position]:
-            cluster_id, _, _ = _parse_request_tags(view, position, version)
+            cluster_id, *_ = _parse_request_tags(view, position, version)
     return FetchRequest(
         topics,
         max_wait_ms,
@@ -248,6 +253,7 @@ def _parse_fetch(view: memoryview, position: int, version: int) -> Work[FetchReq
         rack_id,
         cluster_id,
         replica_epoch,
+        damage,
     )
 
 
@@ -291,9 +297,9 @@ def _parse_forgotten(
     return tuple(forgotten), position
 
 
-def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[str | None, int, int]:
-    """Return the cluster id, the replica id and the replica epoch."""
-    cluster_id, replica_id, replica_epoch = None, -1, -1
+def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[str | None, int, int, bytes]:
+    """Return the cluster id, the replica id and the replica epoch, and what is said of damage."""
+    cluster_id, replica_id, replica_epoch, damage = None, -1, -1, b""
     count, position = tag_count(view, position)
     for _ in range(count):
         tag, position, stop = read_tagged_field(view, position, len(view))
@@ -303,10 +309,12 @@ def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[
         elif tag == 1 and version >= _REPLICA_STATE:
             replica_id, replica_epoch = _REPLICA.unpack_from(view, position)
             used = skip_tags(view, position + _REPLICA.size)
+        elif tag == DAMAGE_TAG and version >= _REPLICA_STATE:
+            damage = bytes(view[position:stop])
         if used != stop:
             bad_tag_size("replica_state" if tag else "cluster_id", stop - position, used - position)
         position = stop
-    return cluster_id, replica_id, replica_epoch
+    return cluster_id, replica_id, replica_epoch, damage
 
 
 def pack_fetch_request(correlation_id: int, client_id: str | None, version: int, request: FetchRequest) -> bytes:
@@ -372,7 +380,7 @@ def _pack_one(request: FetchRequest) -> bytes | None:
     if request.forgotten_topics or request.rack_id or request.cluster_id is not None or not is_topic_id(topic):
         return None
     partition, offset, limit, epoch, last_epoch, log_start, high_watermark = asked
-    if high_watermark >= 0:
+    if high_watermark >= 0 or request.damage:
         return None
     values = (
         request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level,
@@ -388,7 +396,8 @@ def _put_request_tags(out: bytearray, request: FetchRequest, version: int) -> No
     has_cluster_id = request.cluster_id is not None
     replica = request.replica_id, request.replica_epoch
     has_replica = version >= _REPLICA_STATE and replica != (-1, -1)
-    out.append(has_cluster_id + has_replica)
+    has_damage = version >= _REPLICA_STATE and bool(request.damage)
+    out.append(has_cluster_id + has_replica + has_damage)
     if has_cluster_id:
         tag = bytearray()
         COMPACT.put_string(tag, request.cluster_id)
@@ -397,3 +406,5 @@ def _put_request_tags(out: bytearray, request: FetchRequest, version: int) -> No
         out += tag
     if has_replica:
         out += b"\x01\x0d" + _REPLICA.pack(*replica) + b"\x00"  # tag 1, 13 bytes, no tagged fields inside
+    if has_damage:
+        put_tag(out, DAMAGE_TAG, request.damage)

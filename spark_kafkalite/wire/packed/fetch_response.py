@@ -35,10 +35,13 @@ from spark_kafkalite.wire.packed.layout import (
     few_records,
     parsed,
     put_node_endpoints,
+    put_tag,
     read_node_endpoints,
+    read_tag,
     skip_tags,
     tag_count,
 )
+from spark_kafkalite.wire.packed.replica_damage import DAMAGE_TAG
 from spark_kafkalite.wire.primitives import bad_tag_size, read_tagged_field
 
 _ENDPOINTS: Final = 16
@@ -91,6 +94,8 @@ class FetchResponse(NamedTuple):
     error_code: int
     session_id: int
     node_endpoints: Sequence[NodeEndpoint] = ()
+    # What a leader says to a follower of damaged logs; see ``replica_damage``.
+    damage: bytes = b""
 
 
 def pack_fetch_response(
@@ -101,9 +106,10 @@ def pack_fetch_response(
     error_code: int = 0,
     session_id: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    damage: bytes = b"",
 ) -> tuple[list[Piece], int]:
     """Return the pieces of a Fetch response, record buffers and slices among them, and their length together."""
-    if version >= FETCH_BY_ID and len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
+    if version >= FETCH_BY_ID and len(topics) == 1 and len(topics[0][1]) == 1 and not (node_endpoints or damage):
         check_version("Fetch", version, FETCH_VERSIONS)
         topic, (partition,) = topics[0]
         packed = _pack_one(correlation_id, topic, partition, throttle_time_ms, error_code, session_id)
@@ -111,7 +117,7 @@ def pack_fetch_response(
             return [packed], len(packed)
     return run_whole(
         pack_fetch_response_in_slices(
-            correlation_id, version, topics, throttle_time_ms, error_code, session_id, node_endpoints
+            correlation_id, version, topics, throttle_time_ms, error_code, session_id, node_endpoints, damage
         )
     )
 
@@ -147,6 +153,7 @@ def pack_fetch_response_in_slices(
     error_code: int = 0,
     session_id: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    damage: bytes = b"",
 ) -> Work[tuple[list[Piece], int]]:
     """As :func:`pack_fetch_response`, in slices."""
     check_version("Fetch", version, FETCH_VERSIONS)
@@ -182,7 +189,15 @@ def pack_fetch_response_in_slices(
         if flexible:
             out.append(0)
     if flexible:
-        if version >= _ENDPOINTS and node_endpoints:
+        if damage:
+            tags = bytearray(1)
+            if version >= _ENDPOINTS and node_endpoints:
+                tags.clear()
+                put_node_endpoints(tags, node_endpoints)
+            tags[0] += 1
+            put_tag(tags, DAMAGE_TAG, damage)
+            out += tags
+        elif version >= _ENDPOINTS and node_endpoints:
             put_node_endpoints(out, node_endpoints)
         else:
             out.append(0)
@@ -311,11 +326,14 @@ def _parse_answer(view: memoryview, position: int, version: int) -> FetchRespons
             position = skip_tags(view, position)
         topics.append((topic, partitions))
     node_endpoints: Sequence[NodeEndpoint] = ()
+    damage = b""
     if version >= _ENDPOINTS:
         node_endpoints = read_node_endpoints(view, position)
+        if view[position]:
+            damage = read_tag(view, position, DAMAGE_TAG)
     elif flexible:
         skip_tags(view, position)
-    return FetchResponse(-1, topics, throttle_time_ms, error_code, session_id, node_endpoints)
+    return FetchResponse(-1, topics, throttle_time_ms, error_code, session_id, node_endpoints, damage)
 
 
 def _parse_fetched_tags(view: memoryview, position: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:

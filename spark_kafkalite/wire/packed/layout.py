@@ -261,6 +261,24 @@ def put_node_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> Non
     out += tag
 
 
+def put_tag(out: bytearray, tag: int, content: bytes) -> None:
+    """Append one tagged field."""
+    append_uvarint(out, tag)
+    append_uvarint(out, len(content))
+    out += content
+
+
+def read_tag(view: memoryview, position: int, wanted: int) -> bytes:
+    """Return the content of one of a struct's tagged fields, empty where there is none of this number."""
+    count, position = tag_count(view, position)
+    for _ in range(count):
+        tag, position, stop = read_tagged_field(view, position, len(view))
+        if tag == wanted:
+            return bytes(view[position:stop])
+        position = stop
+    return b""
+
+
 def read_node_endpoints(view: memoryview, position: int) -> Sequence[NodeEndpoint]:
     """Read an answer's tagged fields, the last bytes of it, and return the endpoints in them."""
     if view[position] == 0:

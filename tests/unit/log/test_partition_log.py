@@ -342,16 +342,17 @@ def test_slice_outlives_its_log_and_its_segment(open_log: LogOpener) -> None:
 
 def test_damaged_header_is_an_error_of_the_read(long_log: PartitionLog, fs: MemoryFs) -> None:
     fs.open("/data/t-0/00000000000000000000.log").pwrite(b"\xff" * 40, 0)
-    with pytest.raises(CorruptMessage):
+    with pytest.raises(KafkaStorageError):
         long_log.read(1, 1, 900)
+    assert long_log.damaged_ranges[0][0] == 0
 
 
 def test_failed_read_is_a_storage_error_and_the_log_goes_on(long_log: PartitionLog, fs: MemoryFs) -> None:
     long_log.local.reader.forget_positions()
-    fs.fail("pread")
+    fs.fail("pread", path_part=".log")
     with pytest.raises(KafkaStorageError):
         long_log.read(2, 1, 900)
-    assert long_log.failure is None
+    assert long_log.failure is None and not long_log.is_damaged, "it can be read again"
     assert long_log.read(2, 1, 900) is not None
 
 

@@ -194,11 +194,10 @@ def test_reading_timestamps_meets_what_happens_meanwhile(open_log: LogOpener, fs
     sources = [TimestampSource.of(each) for each in log.segments][:-1]
     sealed = list(log.segments)[:-1]
     fs.unlink(sealed[1].time_index.path)
-    written_ms = fs.modified_ms(sealed[1].log_path)
-    assert read_largest_timestamps(fs, sources, 2**62) == [5000, written_ms, 8000]
+    assert read_largest_timestamps(fs, sources, 2**62) == [5000, 7000, 8000], "its index is made anew from the log"
     log.retire(log.segments.drop_oldest(2))
     assert read_largest_timestamps(fs, sources, 2**62) == []
-    fs.fail("pread", errno.EIO, path_part=sealed[2].time_index.path)
+    fs.fail("pread", errno.EIO, path_part=sealed[2].log_path)
     with pytest.raises(OSError, match="Input/output"):
         read_largest_timestamps(fs, sources[2:], 2**62)
 

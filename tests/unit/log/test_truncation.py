@@ -142,7 +142,7 @@ def test_producers_go_back_with_the_log(open_log: LogOpener) -> None:
 def test_the_hole_of_a_start_is_forgotten_when_it_is_cut_off(open_log: LogOpener) -> None:
     log = filled(open_log)
     log._go_on_at_end(20, "the last segment has lost its end")
-    assert log.hole_start_offset == 12
+    assert log.damaged_ranges == ((12, 20),)
     run_steps(truncation_to(log, 15))
     # The batch that spans it begins before.
-    assert (log.log_end_offset, log.hole_start_offset) == (12, None)
+    assert (log.log_end_offset, log.damaged_ranges) == (12, ())

@@ -329,6 +329,10 @@ class Following:
         self.is_busy = False
         self._cut_count += 1
 
+    def say_anew(self) -> None:
+        """Have the leader told again what the log has: what it was told before does not count."""
+        self._cut_count += 1
+
     def failed(self, now_s: float) -> None:
         """Wait a while: the leader, the own disk or the way between them has a problem."""
         self.is_busy = False

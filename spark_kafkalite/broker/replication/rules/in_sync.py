@@ -16,6 +16,7 @@ is due (:meth:`InSyncReplicas.due`). The rules, as docs/replication.md numbers t
 - **R11** A member is an incarnation of a broker: what another incarnation says counts for nothing, unless its
   registration proves that it has the log of the former one (R12). A member that has died or is another incarnation
   leaves at once; the other one comes in like any replica that has caught up.
+  A member whose log is damaged leaves in the same way, and is not eligible (``healing``).
 - **R16** While the confirmed ISR is smaller than ``required`` nothing more is committed. Who leaves while that is so,
   or makes it so, stays eligible. So nothing is committed while anybody is eligible, either: he would not have it.
 
@@ -64,10 +65,12 @@ class _Progress:
 
     __slots__ = (
         "caught_up_s",
+        "damage_stage",
         "end_offset",
         "fetched_s",
         "held_until_s",
         "incarnation",
+        "is_damaged",
         "is_level",
         "log_end_then",
         "must_catch_up",
@@ -78,6 +81,9 @@ class _Progress:
         self.incarnation = incarnation
         # Its log's end. Who has not been heard of under this epoch counts as empty.
         self.end_offset = 0
+        # Whether its log lacks something that it had, and how often that has changed in its process.
+        self.is_damaged = False
+        self.damage_stage = 0
         self.caught_up_s = _NEVER_S
         # Its last fetch, and where the leader's log ended then.
         self.fetched_s = _NEVER_S
@@ -158,6 +164,11 @@ class InSyncReplicas:
                 if follower is not None and follower.incarnation == before.incarnations.get(broker):
                     # It has taken itself out, and says by its next fetch that it wants to come back.
                     del self._followers[broker]
+                    if follower.damage_stage:
+                        # What it said before its log was damaged, or healed, stays without weight.
+                        self._followers[broker] = left = _Progress(follower.incarnation)
+                        left.is_damaged, left.damage_stage = follower.is_damaged, follower.damage_stage
+                        left.must_catch_up = True
         self._adopt(state, now_s)
 
     def _forget_all_but(self, replicas: Collection[BrokerId], now_s: float) -> None:
@@ -212,16 +223,21 @@ class InSyncReplicas:
         high_watermark: int,
         now_s: float,
         session: FetchClock | None = None,
+        damage_stage: int = 0,
     ) -> float | None:
         """Note that a follower has everything below ``offset``, which is not beyond the log's end.
 
-        Returns in how many seconds :meth:`due` should be asked; None when this makes nothing due.
+        ``damage_stage``: how often its damage had changed when it said so. What it said before the last change, and
+        what comes late, counts no more: it may have cut its log back since. Returns in how many seconds :meth:`due`
+        should be asked; None when this makes nothing due.
         """
         if incarnation == UNKNOWN_INCARNATION:
             return None
         follower = self._followers.get(broker)
         if follower is None or follower.incarnation != incarnation:
             follower = self._first_heard_of(broker, incarnation)
+        if damage_stage != follower.damage_stage:
+            return None
         follower.end_offset = offset
         follower.session = session
         follower.is_level = offset >= log_end_offset
@@ -238,6 +254,54 @@ class InSyncReplicas:
         if follower in self._counted and follower.held_until_s == _NEVER_S:
             return None
         return self._joining(broker, follower, high_watermark, now_s)
+
+    def damaged(self, broker: int, incarnation: Incarnation, stage: int, *, is_damaged: bool) -> bool:
+        """Take up what a follower says of damage to its log; return whether that is news.
+
+        While it is damaged it joins nothing, and it leaves the ISR and the eligible replicas (R11). What it has said
+        that it has is forgotten until it says so again: it may have been cut off since.
+        """
+        if incarnation == UNKNOWN_INCARNATION or self.is_superseded:
+            return False
+        follower = self._followers.get(broker)
+        if follower is None or follower.incarnation != incarnation:
+            follower = self._first_heard_of(broker, incarnation)
+        if stage <= follower.damage_stage:
+            return False
+        follower.damage_stage, follower.is_damaged = stage, is_damaged
+        follower.end_offset, follower.is_level = 0, False
+        follower.held_until_s = _NEVER_S
+        if follower in self._level:
+            self._level.remove(follower)
+        self._recount()
+        return True
+
+    def is_uncounted(self, broker: int, incarnation: Incarnation, stage: int) -> bool:
+        """Whether a follower is known to be damaged, as of this stage, and nothing is committed, or can be elected, for
+        which its log counts: neither the ISR that the registry has nor one that is being written names it."""
+        follower = self._followers.get(broker)
+        if follower is None or follower.incarnation != incarnation or self.is_superseded:
+            return False
+        if not follower.is_damaged or follower.damage_stage != stage:
+            return False
+        states = (self.state,) if self.change is None else (self.state, self.change.after)
+        return not any(broker in each.isr or broker in each.eligible for each in states)
+
+    def damaged_followers(self) -> frozenset[int]:
+        """Return the followers that have said that their logs are damaged."""
+        return frozenset(broker for broker, each in self._followers.items() if each.is_damaged)
+
+    def end_offset_of(self, broker: int) -> int | None:
+        """Return the end of a registered follower's log, None when it has not said it under this epoch."""
+        follower, info = self._followers.get(broker), self._live().get(broker)
+        if (
+            follower is None
+            or info is None
+            or follower.incarnation != info.incarnation
+            or follower.fetched_s == _NEVER_S
+        ):
+            return None
+        return follower.end_offset
 
     def _first_heard_of(self, broker: int, incarnation: Incarnation) -> _Progress:
         """Return what is known of a process that is not the one that was heard of last."""
@@ -299,6 +363,7 @@ class InSyncReplicas:
             and info.incarnation == follower.incarnation != UNKNOWN_INCARNATION
             and broker in self.state.replicas
             and not follower.must_catch_up
+            and not follower.is_damaged
             and follower.end_offset >= self.epoch_start_offset
         )
 
@@ -401,9 +466,10 @@ class InSyncReplicas:
         eligible: dict[BrokerId, Incarnation] = {}
         if self.keeps_eligible and len(isr) < self.required:
             left = {broker: state.incarnations[broker] for broker in state.isr if broker in state.incarnations}
+            gone = {*members, *self.damaged_followers()}
             before = {**state.eligible, **left}
             eligible = {
-                broker: which for broker, which in before.items() if broker not in members and broker in state.replicas
+                broker: which for broker, which in before.items() if broker not in gone and broker in state.replicas
             }
         incarnations = {broker: which for broker, which in members.items() if which != UNKNOWN_INCARNATION}
         if (isr, incarnations, eligible) == (state.isr, state.incarnations, state.eligible):
@@ -428,6 +494,8 @@ class InSyncReplicas:
 
     def _is_slow(self, broker: int, now_s: float, lag_max_s: float) -> bool:
         follower = self._followers[broker]
+        if follower.is_damaged:
+            return True
         if follower.is_level or now_s - follower.caught_up_s <= lag_max_s:
             return False
         follower.must_catch_up = True

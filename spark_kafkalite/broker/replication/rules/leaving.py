@@ -3,12 +3,13 @@
 Whoever leads gives the partition back with the same write: nobody leads then, under the same epoch, and the controller
 elects. Nobody leaves who would leave nobody behind: the last live member has what is committed, and must lead next. But
 whose log is gone has nothing, and leaves it to the others whether they live or not. Who has no room for more records
-has all the others have: he leaves only where those that are left are enough to go on without him.
+has all the others have: he leaves only where those that are left are enough to go on without him. A leader whose log is
+damaged leaves it to a member whose log is not; a follower's leader does that for it (``in_sync``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId
@@ -53,6 +54,18 @@ def state_without_full(
     if me not in state.isr or _live_others(state, me, live) < required:
         return None
     return state_without(state, me, live, eligible_below, keeps_log=True)
+
+
+def state_without_damaged(
+    state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], damaged: Collection[int]
+) -> PartitionState | None:
+    """Return the state after this broker, whose log is damaged, has left it to members whose logs are not.
+
+    None where no such one lives: the last one leads on, and serves what can be read. ``damaged``: others that have said
+    that theirs are.
+    """
+    whole = {broker: info for broker, info in live.items() if broker not in damaged}
+    return state_without(state, me, whole, 0, keeps_log=False)
 
 
 def _live_others(state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo]) -> int:

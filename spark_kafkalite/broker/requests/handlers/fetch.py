@@ -28,6 +28,7 @@ the recently written part are probed).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
@@ -38,9 +39,9 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading, has_unread, tell_leaders
+from spark_kafkalite.broker.requests.fetch_reading import Fetching, OldSlice, Reading, has_unread, tell_leaders
 from spark_kafkalite.broker.requests.fetch_sessions import NO_SESSION_EPOCH, OPENING_EPOCH, FetchSession, WaitingFetch
-from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, read_into_cache, uncached
+from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, is_cached
 from spark_kafkalite.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
@@ -259,22 +260,23 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
     """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
     context, exchange = fetching.context, fetching.exchange
     result.answered()
-    cold = uncached(result.old_slices) if result.old_slices else None
+    cold = [one for one in result.old_slices if not is_cached(one.found)] if result.old_slices else None
     if cold or result.is_long:
         exchange.defer()
 
-        def pack(_: None = None) -> None:
+        def pack(unread: Sequence[OldSlice]) -> None:
+            result.leave_out(unread)
             context.slices.start(_pack(fetching, result), partial(_report, exchange))
 
         if cold:
             context.io.submit(
-                lambda: read_into_cache(cold),
+                lambda: [one for one in cold if not one.read_into_cache()],
                 pack,
                 lambda error: exchange.close(f"reading a log failed: {error}"),
                 Lane.READ,
             )
         else:
-            pack()
+            pack(())
         return None
     return pack_fetch_response(  # type: ignore[return-value]
         exchange.correlation_id,
@@ -284,6 +286,7 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         0,
         fetching.session_id,
         result.hints.endpoints,
+        fetching.damage_answer(),
     )
 
 
@@ -297,6 +300,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         0,
         fetching.session_id,
         result.hints.endpoints,
+        fetching.damage_answer(),
     )
     exchange.answer(response)  # type: ignore[arg-type]
     yield from dismantle_topics(result.topics)

@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
 from spark_kafkalite.slices import Slices
@@ -42,6 +42,7 @@ def leading() -> Iterator[Leading]:
         )
         led.harness.services.on_offline = leaving.partition_failed
         led.harness.services.on_full = leaving.partition_full
+        led.harness.services.on_damaged = leaving.partition_damaged
         leaving.start()
         made.append((led, leaving))
         return led, leaving
@@ -299,6 +300,52 @@ def test_a_follower_whose_disk_is_full_leaves_at_once(leading: Leading) -> None:
     leaving.partition_full(led.partition())
     led.run()
     assert (led.node().leader, led.node().isr) == (2, (2, 3))
+
+
+def damage(led: LedPartitions) -> None:
+    known = led.partition().log.local.known_damage
+    known.add(0, 1)
+    known.tell()
+
+
+def test_a_damaged_leader_hands_over_to_a_whole_member_and_not_before_there_is_one(leading: Leading) -> None:
+    led, _ = leading(1, 2)
+    led.harness.append(led.partition(), 2)
+    leader = led.partition().check_leader()
+    leader.follower_damage(2, Incarnation(20), 1, ((1, 2),))
+    damage(led)
+    led.run(5.0)
+    assert led.registry.writes == 0 and led.partition().leader is leader, "the other one is damaged, too"
+    with pytest.raises(KafkaStorageError):
+        led.partition().log.read(0, 1000, 2)
+    # It has been healed.
+    leader.follower_damage(2, Incarnation(20), 2, ())
+    led.set_node(partition_state(1, 2, 3))
+    led.publish()
+    led.run(5.0)
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (-1, (2, 3), {})
+    assert not led.partition().is_leader
+
+
+def test_the_last_member_leads_on_with_its_damage_and_accepts_what_nobody_has(
+    leading: Leading, caplog: pytest.LogCaptureFixture
+) -> None:
+    led, _ = leading(1)
+    led.harness.append(led.partition(), 2)
+    leader, log = led.partition().check_leader(), led.partition().log
+    damage(led)
+    led.run(5.0)
+    assert led.partition().leader is leader and log.damaged_ranges == ((0, 1),)
+    leader.follower_fetched(2, Incarnation(20), 0)
+    led.run()
+    assert log.is_damaged, "broker 3 may have it"
+    leader.follower_damage(3, Incarnation(30), 1, ((0, 1),))
+    leader.follower_fetched(3, Incarnation(30), 2, None, 0, 1)
+    led.run()
+    led.harness.io.run_all()
+    led.run()
+    assert not log.is_damaged
+    assert "offsets 0 to 0 are lost: no replica has them" in caplog.text
 
 
 def test_a_failed_partition_is_left_as_soon_as_somebody_is_there(leading: Leading) -> None:

@@ -39,6 +39,7 @@ from spark_kafkalite.wire.packed import (
     pack_fetch_response,
     parse_fetch,
 )
+from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, pack_damage, parse_damage
 from tests.seeds import SOAK
 from tests.unit.slice_clock import SliceClock
 
@@ -57,6 +58,9 @@ class LeaderSide:
         self.high_watermarks = [0] * len(logs)
         self.session: dict[tuple[bytes, int], FetchPartition] = {}
         self.told: dict[int, tuple[int, int]] = {}
+        # What it says of damage: what it lacks itself, and whether it counts on nothing of the follower's.
+        self.damaged: tuple[tuple[int, int], ...] = ()
+        self.is_counting_nobody = True
         self.session_id = 0
         self.next_epoch = 0
         self.gives_sessions = True
@@ -134,7 +138,12 @@ class LeaderSide:
         for one in fetched:
             if not one.error_code:
                 self.told[one.partition] = one.high_watermark, one.log_start_offset
-        pieces = pack_fetch_response(0, 17, [(ID, fetched)] if fetched else [], 0, error_code, self.session_id)
+        damage = pack_damage(
+            each._replace(ranges=self.damaged, flags=UNCOUNTED * self.is_counting_nobody, log_start_offset=0)
+            for each in parse_damage(request.damage)
+        )
+        topics = [(ID, fetched)] if fetched else []
+        pieces = pack_fetch_response(0, 17, topics, 0, error_code, self.session_id, (), damage)  # type: ignore[arg-type]
         frame = pieces if isinstance(pieces, bytes) else b"".join(bytes(piece) for piece in pieces[0])  # type: ignore
         self.connections[-1].answers.append((on_answer, frame[5:]))
         self.connections[-1].give_soon()
@@ -596,11 +605,46 @@ def test_what_a_start_has_lost_is_copied_again(make_world: Callable[..., World])
     log = world.partitions[0].log
     copy_at_once(log, contents(world.leader.logs[0])[: len(contents(world.leader.logs[0])) // 4])
     log._go_on_at_end(8, "the last segment has lost its end")
-    assert (log.log_end_offset, log.hole_start_offset) == (8, 2)
+    assert (log.log_end_offset, log.damaged_ranges[0][0]) == (8, 2)
     world.follow()
     world.run()
     assert world.is_same()
-    assert log.hole_start_offset is None
+    assert not log.is_damaged
+
+
+def test_a_damaged_log_is_cut_only_when_the_leader_counts_on_nothing_of_it_and_has_it_all(
+    make_world: Callable[..., World],
+) -> None:
+    def answered(world: World) -> None:
+        for _ in range(3):
+            world.run(5.0)
+            world.leader.end_waits()
+        world.run(5.0)
+
+    world = make_world()
+    world.leader.append(0, 4)
+    world.follow()
+    world.run()
+    assert world.is_same()
+    log = world.partitions[0].log
+    world.leader.is_counting_nobody = False
+    log.local.known_damage.add(2, 4)
+    log.local.known_damage.tell()
+    answered(world)
+    assert (log.log_end_offset, log.damaged_ranges) == (8, ((2, 4),)), "the leader counts on it still"
+    # It goes on meanwhile with what comes.
+    world.leader.append(0)
+    answered(world)
+    assert log.log_end_offset == 10
+    world.leader.is_counting_nobody = True
+    world.leader.damaged = ((6, 8),)
+    answered(world)
+    assert (log.log_end_offset, log.damaged_ranges) == (10, ((2, 4),)), "what the leader lacks would be gone everywhere"
+    world.leader.damaged = ((0, 2),)
+    answered(world)
+    assert world.is_same() and not log.is_damaged
+    # Each request says that it is healed, in case that one before it is late.
+    assert parse_damage(world.leader.requests[-1].damage)[0].ranges == ()
 
 
 def test_nothing_is_asked_any_more_at_the_end(make_world: Callable[..., World]) -> None:

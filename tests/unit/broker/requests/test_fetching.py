@@ -207,8 +207,9 @@ class Acknowledged:
             fetch_offset: int,
             session: Any = None,
             log_start_offset: int = -1,
+            damage_stage: int = 0,
         ) -> None:
-            heard(leader, replica_id, incarnation, fetch_offset, session, log_start_offset)
+            heard(leader, replica_id, incarnation, fetch_offset, session, log_start_offset, damage_stage)
             told.calls.append((replica_id, incarnation, fetch_offset))
             told.epochs.append(leader.epoch)
             told.sessions.append(session)

@@ -30,6 +30,8 @@ def append(log: PartitionLog, count: int = 1, *, epoch: int = 0, **batch: object
 def offsets(log: PartitionLog, until: int | None = None) -> list[int]:
     found: list[int] = []
     offset = int(log.log_start_offset)
+    # As the leader of the only replica does.
+    log.local.known_damage.accept()
     while (piece := log.read(offset, 1 << 20, log.log_end_offset if until is None else until)) is not None:
         found += [each for each, _ in values_of(piece.read())]
         offset = end_of(piece.read())

@@ -26,6 +26,8 @@ def offsets(log: PartitionLog) -> list[int]:
     """Read as a consumer does: its position moves by the ends of batches. Fails where it does not come to the end."""
     found: list[int] = []
     position = int(log.log_start_offset)
+    # As the leader of the only replica does.
+    log.local.known_damage.accept()
     while (piece := log.read(position, 1 << 20, log.log_end_offset)) is not None:
         headers = kernel.scan_headers(piece.read())
         found += [header.base_offset for header in headers if header.record_count]

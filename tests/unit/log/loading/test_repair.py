@@ -58,6 +58,8 @@ def opened(fs: MemoryFs) -> PartitionLog:
 def offsets(log: PartitionLog) -> list[int]:
     found: list[int] = []
     position = 0
+    # As the leader of the only replica does.
+    log.local.known_damage.accept()
     while (piece := log.read(position, 1 << 20, log.log_end_offset)) is not None:
         found += [offset for offset, _ in values_of(piece.read())]
         position = end_of(piece.read())

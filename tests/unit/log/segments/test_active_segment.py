@@ -174,6 +174,8 @@ def test_log_that_ends_elsewhere_is_the_appends_to_tell_of(stopped: MemoryFs, ca
         load(missing)
     append(log)
     assert "cut at position" in caplog.text and "2999 to 2999 (" in caplog.text
+    assert log.damaged_ranges == ((2999, 3000),)
+    log.local.known_damage.accept()
     piece = log.read(2999, 1 << 20, log.log_end_offset)
     assert piece is not None
     assert [header.base_offset for header in scan_headers(piece.read()) if header.record_count] == [3000]

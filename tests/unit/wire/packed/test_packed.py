@@ -55,6 +55,7 @@ FETCH_REQUESTS = st.builds(
     names,
     st.none() | names,
     int64,
+    st.just(b""),
 )
 # Of who keeps up with one partition: parsed and packed apart, but for the last.
 KEEPING_UP_REQUESTS = st.builds(
@@ -71,6 +72,7 @@ KEEPING_UP_REQUESTS = st.builds(
     st.sampled_from(["", "", "rack"]),
     st.none(),
     st.just(-1) | int64,
+    st.just(b""),
 )
 FETCHED = by_topic(
     st.builds(

@@ -531,3 +531,60 @@ def test_a_leader_that_is_no_replica_any_more_proposes_nothing() -> None:
     del leading.live[2]
     leading.replicas.take_state(partition_state(1, 2, version=5, replicas=(2, 3), replicas_zxid=8), leading.now_s)
     assert leading.due() is None
+
+
+# Damaged logs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_member_leaves_is_not_eligible_and_counts_until_that_is_written() -> None:
+    leading = Leading(1, 2, 3, required=3)
+    leading.append(10)
+    leading.fetch(2, 10)
+    leading.fetch(3, 10)
+    replicas, which = leading.replicas, Incarnation(20)
+    assert replicas.damaged(2, which, 1, is_damaged=True)
+    assert not replicas.is_uncounted(2, which, 1)
+    after = leading.proposed()
+    assert (after.isr, after.eligible) == ((1, 3), {}), "what it lacks may have been committed"
+    assert not replicas.is_uncounted(2, which, 1), "the registry may have it as a member still"
+    leading.write()
+    assert replicas.is_uncounted(2, which, 1)
+    assert not replicas.is_uncounted(2, which, 2) and not replicas.is_uncounted(3, Incarnation(30), 1)
+    # It does not join while it is damaged, though it is at the end.
+    leading.replicas.required = 1
+    assert leading.fetch(2, 10) is None
+    replicas.fetched(2, which, 10, 10, leading.high_watermark, leading.now_s, None, 1)
+    assert leading.due() is None
+
+
+def test_a_damaged_replica_that_is_eligible_is_so_no_more() -> None:
+    leading = Leading(first=partition_state(1, 3, eligible=incarnations_of(2)), required=3)
+    leading.fetch(3, 0)
+    leading.replicas.damaged(2, Incarnation(20), 1, is_damaged=True)
+    assert not leading.replicas.is_uncounted(2, Incarnation(20), 1)
+    assert leading.proposed().eligible == {}
+    leading.write()
+    assert leading.replicas.is_uncounted(2, Incarnation(20), 1)
+
+
+def test_what_a_healed_log_had_before_it_was_cut_does_not_count() -> None:
+    leading = Leading(1, 3, required=1)
+    leading.append(10)
+    leading.fetch(3, 10)
+    replicas, which = leading.replicas, Incarnation(20)
+
+    def fetch(offset: int, stage: int) -> None:
+        replicas.fetched(2, which, offset, leading.log_end, leading.high_watermark, leading.now_s, None, stage)
+
+    replicas.damaged(2, which, 1, is_damaged=True)
+    fetch(10, 1)
+    assert leading.due() is None
+    # It has been cut back to 4; requests of before come late, by another connection.
+    assert replicas.damaged(2, which, 2, is_damaged=False)
+    fetch(4, 2)
+    fetch(10, 1)
+    fetch(10, 0)
+    assert not replicas.damaged(2, which, 1, is_damaged=True)
+    assert leading.due() is None, "it has 4 of 10 records"
+    fetch(10, 2)
+    assert leading.proposed().isr == (1, 3, 2)

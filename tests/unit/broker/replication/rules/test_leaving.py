@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_full
+from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_damaged, state_without_full
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
@@ -65,3 +65,13 @@ def test_who_is_full_leaves_only_where_others_are_enough_to_commit() -> None:
     # Broker 4 is dead; broker 1 is no member.
     assert state_without_full(partition_state(1, 2, 4, replicas=(1, 2, 4)), ME, LIVE, 2, 2) is None
     assert state_without_full(partition_state(2, 3, leader=2), ME, LIVE, 1, 1) is None
+
+
+def test_a_damaged_leader_leaves_it_to_a_whole_member_alone() -> None:
+    state = partition_state(1, 2, 3)
+    live = {each: live_broker(each) for each in (1, 2, 3)}
+    after = state_without_damaged(state, BrokerId(1), live, {2})
+    assert after is not None and (after.leader, after.isr, after.eligible) == (-1, (2, 3), {})
+    assert state_without_damaged(state, BrokerId(1), live, {2, 3}) is None, "the last one leads on"
+    assert state_without_damaged(state, BrokerId(1), {1: live[1]}, ()) is None
+    assert state_without_damaged(partition_state(1), BrokerId(1), live, ()) is None

@@ -1,0 +1,162 @@
+"""Segments that are cut or gone under a broker of three: its partition alone is affected, and heals by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.interop.support.raw_client import RawClient
+from tests.patience import PATIENCE_S, wait_until
+
+COUNT = 600
+# Some forty records in each.
+SEGMENT_BYTES = 4096
+FILLER = b"x" * 80
+
+
+def produce(cluster: KafkaliteCluster, topic: str, first: int = 0, count: int = COUNT) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for at in range(first, first + count, 10):
+            values = [b"%d:%b" % (number, FILLER) for number in range(at, at + 10)]
+            producer.send_batch(topic, values).result(PATIENCE_S)
+
+
+def read(cluster: KafkaliteCluster, topics: list[str], count: int = COUNT) -> None:
+    """Read all of the topics with one consumer, and see that each has all its records."""
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    found: dict[str, list[int]] = {topic: [] for topic in topics}
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+
+        def have_all() -> bool:
+            for record in consumer.poll(100):
+                assert record.value is not None
+                found[record.topic].append(int(record.value.partition(b":")[0]))
+            return all(len(each) >= count for each in found.values())
+
+        wait_until(have_all, lambda: f"all of {topics}, there are { {k: len(v) for k, v in found.items()} }", poll_s=0)
+    assert all(each == list(range(count)) for each in found.values())
+
+
+def segments(cluster: KafkaliteCluster, number: int, topic: str) -> list[Path]:
+    return sorted((cluster.broker(number).data_dir / f"{topic}-0").glob("*.log"))
+
+
+def damaged(cluster: KafkaliteCluster, number: int, topic: str) -> bool:
+    return (cluster.broker(number).data_dir / f"{topic}-0" / "damaged-ranges").exists()
+
+
+def contents(cluster: KafkaliteCluster, number: int, topic: str) -> bytes:
+    return b"".join(path.read_bytes() for path in segments(cluster, number, topic))
+
+
+def wait_until_same(cluster: KafkaliteCluster, topic: str) -> None:
+    cluster.wait_in_sync(topic)
+    wait_until(
+        lambda: len({contents(cluster, number, topic) for number in cluster.brokers}) == 1,
+        "the replicas to be the same",
+    )
+    assert not any(damaged(cluster, number, topic) for number in cluster.brokers)
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def latest_by_time(cluster: KafkaliteCluster, number: int, topic: str) -> int:
+    """Return the error code of a look-up by time that goes through the whole log."""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=0)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    with RawClient(cluster.broker(number).bootstrap) as client:
+        return int(client.call(request, 5).topics[0].partitions[0].error_code)
+
+
+def test_a_segment_that_is_cut_under_its_leader_concerns_its_partition_alone(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
+) -> None:
+    topics = [new_topic(segment_bytes=SEGMENT_BYTES) for _ in range(6)]
+    by_leader: dict[int, list[str]] = {}
+    for topic in topics:
+        by_leader.setdefault(cluster.wait_for_leader(topic), []).append(topic)
+    leader, led = max(by_leader.items(), key=lambda item: len(item[1]))
+    bad, *good = led
+    assert good
+    for topic in led:
+        produce(cluster, topic)
+        cluster.wait_in_sync(topic)
+    path = segments(cluster, leader, bad)[2]
+    said_before = cluster.broker(leader).stderr_path.read_text().count("cannot be read from")
+    cut(path)
+    # One consumer of all: it gets all of the good ones, whatever becomes of the bad one, and that in the end, too.
+    read(cluster, led)
+    assert cluster.leader_of(bad) != leader
+    assert {cluster.leader_of(topic) for topic in good} == {leader}
+    wait_until_same(cluster, bad)
+    read(cluster, [bad])
+    lines = [
+        line for line in cluster.broker(leader).stderr_path.read_text().splitlines() if "cannot be read from" in line
+    ]
+    assert len(lines) == said_before + 1
+    assert re.search(rf"ERROR {bad}-0: offsets \d+ to \d+ cannot be read from {path}: it ends at", lines[-1])
+
+
+def test_damage_while_a_broker_is_down_heals_from_the_others(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topics = [new_topic(segment_bytes=SEGMENT_BYTES) for _ in range(4)]
+    for topic in topics:
+        produce(cluster, topic)
+        cluster.wait_in_sync(topic)
+    number = cluster.wait_for_leader(topics[0])
+    cluster.stop(number)
+    cut(segments(cluster, number, topics[0])[1])
+    segments(cluster, number, topics[1])[3].unlink()
+    for path in segments(cluster, number, topics[2])[-2:]:
+        path.unlink()
+    segments(cluster, number, topics[3])[0].unlink()
+    cluster.restart(number)
+    for topic in topics:
+        wait_until_same(cluster, topic)
+        produce(cluster, topic, COUNT, 20)
+        wait_until_same(cluster, topic)
+    read(cluster, topics, COUNT + 20)
+
+
+def test_the_last_member_leads_on_and_the_next_whole_one_takes_over(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(segment_bytes=SEGMENT_BYTES, min_insync_replicas=1)
+    produce(cluster, topic)
+    cluster.wait_in_sync(topic)
+    leader = cluster.wait_for_leader(topic)
+    others = [number for number in cluster.brokers if number != leader]
+    for number in others:
+        cluster.stop(number)
+    wait_until(lambda: cluster.in_sync(topic) == {leader}, "the leader to be the last member")
+    cut(segments(cluster, leader, topic)[2])
+    partition = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=cluster.broker(leader).bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        wait_until(
+            lambda: not consumer.poll(100) and consumer.position(partition) > 0, "what is before the hole", poll_s=0
+        )
+        hole = consumer.position(partition)
+        assert 0 < hole < COUNT
+        consumer.seek(partition, COUNT - 1)
+        wait_until(lambda: bool(consumer.poll(100)), "what is behind the hole", poll_s=0)
+    assert latest_by_time(cluster, leader, topic) in (0, KafkaStorageError.code)
+    assert cluster.leader_of(topic) == leader and damaged(cluster, leader, topic)
+    produce(cluster, topic, COUNT, 20)
+    for number in others:
+        cluster.restart(number)
+    wait_until(lambda: cluster.leader_of(topic) in others, "a whole replica to lead")
+    wait_until_same(cluster, topic)
+    read(cluster, [topic], COUNT + 20)
