@@ -312,11 +312,19 @@ class LogManager:
             self._unopened.add(found, str(error))
         except OSError as error:
             reason = f"cannot open the log {found.path}: {text_of(error)}"
-            if kind_of(error) is FailureKind.BROKEN:
+            if kind_of(error) is not FailureKind.BROKEN:
+                self._unopened.add(found, f"{reason}; it is tried again from time to time")
+            elif _is_writable(disk):
+                # A bad sector concerns the log that has it, not the others on the disk.
+                advice = (
+                    "the rest of the disk can be written, and the log is tried again from time to time; if that does "
+                    "not help, stop the broker, check the disk, and remove the log's directory: it is copied again "
+                    "where other replicas have it"
+                )
+                self._unopened.add(found, f"{reason}; {advice}")
+            else:
                 disk.take_offline(reason)
                 forget_runs(self.fs, self.log_dirs)
-            else:
-                self._unopened.add(found, f"{reason}; it is tried again from time to time")
 
     def _host_of(self, disk: LogDirectory) -> LogHost:
         return LogHost(
@@ -561,3 +569,11 @@ class LogManager:
         """Let go of everything as a crash would: nothing is synced or written."""
         self._closed = True
         self._close_rest()
+
+
+def _is_writable(disk: LogDirectory) -> bool:
+    try:
+        disk.probe()
+    except OSError:
+        return False
+    return True

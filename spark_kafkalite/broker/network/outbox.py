@@ -72,8 +72,15 @@ class FileRange:
         self._cuts = sending.cuts
 
     def read(self) -> bytes | None:
-        """Return the bytes; None where the file has been cut since the range was found."""
-        return self.file.pread(self.length, self.position) if self._cuts == self._sending.cuts else None
+        """Return the bytes; None where they are not there, or the file has been cut since the range was found: sending
+        it says what is wrong."""
+        if self._cuts != self._sending.cuts:
+            return None
+        try:
+            data = self.file.pread(self.length, self.position)
+        except OSError:
+            return None
+        return data if len(data) == self.length else None
 
     def copy_into(self, room: memoryview) -> bool:
         """Copy what is to be sent; return whether it is in memory. Sending it says what is wrong if it is not there."""

@@ -428,8 +428,26 @@ def test_disk_errors_name_the_directory(start: Starter, fs: MemoryFs) -> None:
     append(manager.create(T0, ID))
     manager.abandon()
     fs.fail("entries", path_part="t-0")
+    fs.fail("create", path_part="probe")
     with pytest.raises(KafkaStorageError, match="/data/t-0"):
         start()
+
+
+def test_a_log_that_cannot_be_read_on_a_disk_that_can_be_written_is_refused_alone(
+    start: Starter, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bad sector."""
+    manager = start()
+    other = TopicPartition("u", 0)
+    for key in (T0, other):
+        append(manager.create(key, ID))
+    manager.abandon()
+    fs.fail("entries", path_part="t-0")
+    manager = start()
+    assert set(manager.logs) == {other}
+    assert "t-0 is not served: cannot open the log /data/t-0: Input/output error" in caplog.text
+    with pytest.raises(KafkaStorageError, match="/data/t-0"):
+        manager.create(T0, ID)
 
 
 def test_changed_settings_reach_every_log(fs: MemoryFs, clock: ManualClock) -> None:
