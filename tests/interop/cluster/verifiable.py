@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from spark_kafkalite.testing.child_process import ChildProcess
 from tests.interop.cluster.programs import follow, java_tool
+from tests.interop.cluster.streams import CLOSED_IN_SEND
 from tests.patience import PATIENCE_S
 
 _KEYS = "30"
@@ -79,7 +80,7 @@ class VerifiableProducer(_Program):
     def hear(self, said: dict[str, Any]) -> None:
         if said["name"] == "producer_send_success":
             self.acknowledged.append(Told(said["partition"], said["offset"], int(said["value"])))
-        elif said["name"] == "producer_send_error":
+        elif said["name"] == "producer_send_error" and said.get("message") != CLOSED_IN_SEND:
             self.refused.append(f"{said['value']}: {said.get('message')}")
 
 
