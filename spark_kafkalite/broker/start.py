@@ -33,6 +33,7 @@ from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.registry_notes import RegistryNotes
+from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.replication import Replication
@@ -519,6 +520,11 @@ class BrokerStart:
         disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
         disks.start()
         self._undo.callback(disks.stop)
+        if own is None:
+            services, view, peers = storage.services, ground.view, ground.peers
+            comparison = Comparison(loop, config, io, self._clock, logs, replicas, services, view, peers)
+            comparison.start()
+            self._undo.push_async_callback(comparison.stop)
         await notes.replace_old(io)
         # Before anybody is served: with thousands of logs its first look takes half a second.
         collector = Collector(loop)

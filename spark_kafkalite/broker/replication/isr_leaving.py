@@ -6,6 +6,9 @@ answered sends it again, and a log knows the repeats of few batches. What produc
 leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what makes a
 stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
 
+A follower whose log has other records than its leader's (``comparison``) copies nothing more before the state is
+written, and sets its log aside afterwards (``Replicas.hold``, ``Replicas.release``).
+
 A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
 who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
 go round; so it is given back once in a while only.
@@ -17,12 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -54,11 +58,12 @@ class _Why(Enum):
     FAILED = "failed"
     FULL = "full"
     LACKING = "lacking"
+    DIFFERING = "differing"
     LOST = "lost"
 
 
 # There is no time for another session; with this one the registration has gone, too.
-_IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING)
+_IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING, _Why.DIFFERING)
 
 
 @dataclass(eq=False, slots=True)
@@ -111,6 +116,8 @@ class IsrLeaving:
         self._led_on_until_s: dict[TopicPartition, float] = {}
         # Whose log lacks committed records that other members have.
         self._lacking: dict[Partition, None] = {}
+        # Whose log has other records than that of the leader, which this broker follows.
+        self._differing: dict[Partition, None] = {}
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -158,6 +165,12 @@ class IsrLeaving:
             self._lacking[partition] = None
             self._loop.call_soon(self._begin_leaving)
 
+    def partition_differs(self, partition: Partition) -> None:
+        """Leave a partition that this broker follows, whose log has other records than its leader's, and then have the
+        log set aside and copied again."""
+        self._differing[partition] = None
+        self._loop.call_soon(self._begin_leaving)
+
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
@@ -168,7 +181,7 @@ class IsrLeaving:
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        if (self._failed or self._full or self._lost or self._lacking) and self._leaving is None and not self._stopped:
+        if self._has_work and self._leaving is None and not self._stopped:
             failed = [each for each in self._failed if self._replicas.find(each.topic_partition) is each]
             self._failed = dict.fromkeys(failed)
             full, self._full = self._full, {}
@@ -177,6 +190,7 @@ class IsrLeaving:
             leaves = [self._leave(each, _Why.FAILED) for each in failed]
             leaves += [self._leave(each, _Why.FULL) for each in full]
             leaves += [self._leave(each, _Why.LACKING) for each in lacking]
+            leaves += self._leaves_of_differing({*failed, *full, *lacking})
             self._leaving = self._loop.create_task(
                 self._leave_all(leaves, [_Leave(*each, _Why.LOST) for each in lost.items()])
             )
@@ -188,8 +202,22 @@ class IsrLeaving:
             logger.critical(
                 "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
             )
-        if self._lost or self._full or self._lacking:
+        if self._lost or self._full or self._lacking or self._differing:
             self._begin_leaving()
+
+    def _leaves_of_differing(self, but: Collection[Partition]) -> list[_Leave]:
+        """Begin with those whose log differs from their leader's. What is left for another reason is compared again
+        when it is in sync again."""
+        differing, self._differing = self._differing, {}
+        held = [each for each in differing if each not in but and isinstance(each.role, Follower)]
+        for each in held:
+            # What it fetched later would bring it back.
+            self._replicas.hold(each)
+        return [self._leave(each, _Why.DIFFERING) for each in held]
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._failed or self._full or self._lost or self._lacking or self._differing)
 
     # A stop ---------------------------------------------------------------------------------------------------------
 
@@ -303,6 +331,8 @@ class IsrLeaves(StateWrites[_Leave]):
         return not gives_up
 
     def ended(self, write: _Leave) -> None:
+        if write.why is _Why.DIFFERING and write.partition is not None:
+            self._replicas.release(write.partition, is_left=write.is_done)
         if write.why in (_Why.FULL, _Why.LACKING) and write.is_begun and not write.is_done:
             # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
             self._replicas.take_up(write.topic_partition)

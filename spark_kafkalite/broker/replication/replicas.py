@@ -76,6 +76,8 @@ class Replicas:
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: dict[asyncio.Future[None], None] = {}
+        # Those that neither lead nor follow until they are released.
+        self._held: set[TopicPartition] = set()
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -372,7 +374,7 @@ class Replicas:
             checkpointed = self._logs.high_watermark(topic_partition)
             partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
             self._partitions[topic_partition] = partition
-        if partition.is_truncating:
+        if partition.is_truncating or topic_partition in self._held:
             # It comes here again when that has ended.
             return None
         if tell_of_setback(partition, state):
@@ -401,6 +403,37 @@ class Replicas:
             yield from self._untruncated(partition)
         if self._logs.get(topic_partition) is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+
+    def hold(self, partition: Partition) -> None:
+        """Have a partition, which this broker follows, do nothing until :meth:`release`, because its log has other
+        records than its leader's."""
+        self._held.add(partition.topic_partition)
+        partition.stop_following("its log differs from its leader's, and is copied again")
+
+    def release(self, partition: Partition, *, is_left: bool) -> None:
+        """Set the log of a held partition aside and copy it again, if the ISR has been left; else follow as before."""
+        self._work.append(partial(self._copy_again if is_left else self._unhold, partition))
+        self._start_work()
+
+    def _unhold(self, partition: Partition) -> None:
+        self._held.discard(partition.topic_partition)
+        self._queue_partition(partition.topic_partition)
+
+    def _copy_again(self, partition: Partition) -> Work[None]:
+        topic_partition = partition.topic_partition
+        if self._partitions.get(topic_partition) is partition:
+            del self._partitions[topic_partition]
+            # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
+            self._hosted_logs.left(topic_partition, partition.topic_id)
+            partition.close()
+            yield from self._untruncated(partition)
+            if self._logs.get(topic_partition) is partition.log:
+                yield from self._set_aside([topic_partition], "it differs from its leader's")
+            if self._logs.get(topic_partition) is partition.log:
+                text = f"{topic_partition}: its log, which differs from its leader's, could not be set aside"
+                self._failed[topic_partition] = KafkaStorageError(f"{text}; restart the broker when its disk is well")
+                return
+        self._unhold(partition)
 
     def _set_aside(
         self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()

@@ -72,7 +72,7 @@ class Replication:
         services.on_leader_log_start = on_leader_log_start
         services.isr_changes, services.on_offline = self._changes, self._leaving.partition_failed
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
-        services.on_lacking = self._leaving.partition_lacking
+        services.on_lacking, services.on_differing = self._leaving.partition_lacking, self._leaving.partition_differs
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()
