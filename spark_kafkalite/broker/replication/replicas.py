@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
     KafkaliteError,
@@ -37,7 +38,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
@@ -78,6 +79,8 @@ class Replicas:
         self._waiters: dict[asyncio.Future[None], None] = {}
         # Those that neither lead nor follow until they are released.
         self._held: set[TopicPartition] = set()
+        # Of logs that were set aside to be copied again: the topic's id, the leader epoch then, and what was committed.
+        self._copied_again: dict[TopicPartition, tuple[bytes, int, int]] = {}
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -222,6 +225,9 @@ class Replicas:
             self._work.append(partial(self._apply_config, name))
         for topic_partition in change.changed_partitions:
             self._queue_partition(topic_partition)
+        if self._copied_again and (change.new_brokers or change.bounced_brokers):
+            for topic_partition in self._copied_again:
+                self._queue_partition(topic_partition)
         self._start_work()
         self._changed()
 
@@ -377,7 +383,7 @@ class Replicas:
         if partition.is_truncating or topic_partition in self._held:
             # It comes here again when that has ended.
             return None
-        if tell_of_setback(partition, state):
+        if tell_of_setback(partition, state) or self._is_named_too_early(partition, state):
             return None
         if state.is_led_by(self._me):
             try:
@@ -425,6 +431,8 @@ class Replicas:
             del self._partitions[topic_partition]
             # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
             self._hosted_logs.left(topic_partition, partition.topic_id)
+            noted = partition.topic_id, partition.leader_epoch, partition.high_watermark
+            self._copied_again[topic_partition] = noted
             partition.close()
             yield from self._untruncated(partition)
             if self._logs.get(topic_partition) is partition.log:
@@ -434,6 +442,23 @@ class Replicas:
                 self._failed[topic_partition] = KafkaStorageError(f"{text}; restart the broker when its disk is well")
                 return
         self._unhold(partition)
+
+    def _is_named_too_early(self, partition: Partition, state: PartitionState) -> bool:
+        """Leave the ISR again if the leader has added this broker for what the log had that was set aside: a fetch that
+        came late may say so. Return whether the partition is not led although the state says so."""
+        topic_partition = partition.topic_partition
+        if topic_partition not in self._copied_again or self._me is None:
+            return False
+        topic_id, epoch, committed = self._copied_again[topic_partition]
+        is_led = state.is_led_by(self._me)
+        is_over = topic_id != partition.topic_id or state.leader_epoch > epoch + is_led
+        if is_over or partition.log.log_end_offset >= committed:
+            del self._copied_again[topic_partition]
+            return False
+        if not others_with_log(state, self._me.broker_id):
+            return False
+        self._services.on_lacking(topic_partition)
+        return is_led
 
     def _set_aside(
         self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()
