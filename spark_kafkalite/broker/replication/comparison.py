@@ -106,6 +106,7 @@ class Comparison:
         """Begin."""
         if self._rounds.are_wanted:
             self._working = self._loop.create_task(self._work())
+            self._working.add_done_callback(_ended)
 
     async def stop(self) -> None:
         """End; what is being compared is found again by the next round."""
@@ -145,7 +146,11 @@ class Comparison:
                 return
 
     def _read_note(self) -> int:
-        return max((read_compared_ms(self._logs.fs, path) for path in self._note_paths), default=0)
+        try:
+            return max((read_compared_ms(self._logs.fs, path) for path in self._note_paths), default=0)
+        except OSError as error:
+            logger.debug("cannot read when the last comparison ended: %s", error)
+            return 0
 
     def _note(self, ended_ms: int) -> None:
         for path in self._note_paths:
@@ -317,6 +322,11 @@ class PartitionComparison:
             _side_text(me, found.mine, found.my_epochs), _side_text(leader, found.leaders, found.leaders_epochs),
             "; ".join(follows),
         )  # fmt: skip
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("no logs are compared with their leaders' any more", exc_info=task.exception())
 
 
 def _side_text(broker_id: int, side: Side, epochs: tuple[int, int]) -> str:

@@ -7,6 +7,7 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,9 @@ from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.small_files import COMPARED_FILE, read_compared_ms, write_compared_ms
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
-from spark_kafkalite.registry.cluster.cluster_state import ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import ClusterState, diff
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION
 from spark_kafkalite.testing.batches import make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop
@@ -282,17 +285,18 @@ def test_only_proved_brokers_are_answered(pair: Callable[..., Pair]) -> None:
     assert answer(ME, start_offset=40) == 0
 
 
-def test_rounds_come_an_interval_apart_and_cost_nothing_in_between(pair: Callable[..., Pair]) -> None:
-    both = pair()
-    both.fill()
+HOUR_MS = 3_600_000
+NOTE = f"/logs/{COMPARED_FILE}"
+
+
+def comparison_of(both: Pair, *, was_clean: bool = True, inner_wire_version: int = INNER_WIRE_VERSION) -> Comparison:
+    """Return what has the follower compared each hour, the last time half an hour ago."""
     fs = both.follower.log.host.files.fs
-    hour_ms = 3_600_000
     config = BrokerConfig.from_properties(
-        {"broker.id": ME, "replica.compare.interval.ms": hour_ms, "log.initial.task.delay.ms": 1000}
+        {"broker.id": ME, "replica.compare.interval.ms": HOUR_MS, "log.initial.task.delay.ms": 1000}
     )
-    logs: Any = SimpleNamespace(
-        fs=fs, was_clean=True, directories=SimpleNamespace(online=[SimpleNamespace(path="/logs")])
-    )
+    directories = SimpleNamespace(online=[SimpleNamespace(path="/logs")])
+    logs: Any = SimpleNamespace(fs=fs, was_clean=was_clean, directories=directories)
 
     class Peers:
         async def ask(self, broker: Any, request: Any, version: int, *, timeout_s: float) -> Any:
@@ -305,8 +309,11 @@ def test_rounds_come_an_interval_apart_and_cost_nothing_in_between(pair: Callabl
         def find(self, key: TopicPartition) -> Partition | None:
             return both.follower if key == TP else None
 
-    view: Any = SimpleNamespace(state=ClusterState(brokers={LEADER: live_broker(LEADER)}))
-    comparison = Comparison(
+    leader = replace(live_broker(LEADER), inner_wire_version=inner_wire_version)
+    view = ClusterView()
+    view.publish(ClusterState(brokers={LEADER: leader}), diff(view.state, ClusterState(brokers={LEADER: leader})))
+    write_compared_ms(fs, NOTE, both.clock.wall_ms() - HOUR_MS // 2)
+    return Comparison(
         both.loop,
         config,
         both.io,  # type: ignore[arg-type]
@@ -317,17 +324,70 @@ def test_rounds_come_an_interval_apart_and_cost_nothing_in_between(pair: Callabl
         view,
         Peers(),  # type: ignore[arg-type]
     )
-    note = f"/logs/{COMPARED_FILE}"
-    write_compared_ms(fs, note, both.clock.wall_ms() - hour_ms // 2)
+
+
+def test_rounds_come_an_interval_apart_and_cost_nothing_in_between(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.fill()
+    comparison, fs = comparison_of(both), both.follower.log.host.files.fs
     comparison.start()
-    both.loop.run_for(hour_ms / 2000 - 60)
-    ran = both.io.ran
-    assert not both.asked and ran == 1
+    both.loop.run_for(HOUR_MS / 2000 - 60)
+    assert not both.asked and both.io.ran == 1
     both.loop.run_for(120)
-    assert both.asked and read_compared_ms(fs, note) > both.clock.wall_ms() - 120_000
+    assert both.asked and read_compared_ms(fs, NOTE) > both.clock.wall_ms() - 120_000
     asked, ran = len(both.asked), both.io.ran
-    both.loop.run_for(hour_ms / 1000 - 300)
+    both.loop.run_for(HOUR_MS / 1000 - 300)
     assert (len(both.asked), both.io.ran) == (asked, ran)
     both.loop.run_for(400)
     assert len(both.asked) == 2 * asked
+    both.loop.run_until_complete(comparison.stop())
+
+
+def test_after_a_stop_that_was_not_in_order_a_round_begins_at_once(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.fill()
+    comparison = comparison_of(both, was_clean=False)
+    comparison.start()
+    both.loop.run_for(10)
+    asked = len(both.asked)
+    assert asked
+    # The next one comes when its time has come.
+    both.loop.run_for(HOUR_MS / 2000)
+    assert len(both.asked) == asked
+    both.loop.run_until_complete(comparison.stop())
+
+
+def test_a_round_that_has_not_ended_begins_anew_with_the_next_run(pair: Callable[..., Pair]) -> None:
+    both = pair(rate=1)
+    both.fill()
+    comparison = comparison_of(both, was_clean=False)
+    both.error = BrokerUnreachable("it is away")
+    comparison.start()
+    both.loop.run_for(2)
+    both.loop.run_until_complete(comparison.stop())
+    assert read_compared_ms(both.follower.log.host.files.fs, NOTE) == 0
+
+
+def test_who_is_not_in_sync_is_compared_when_it_is(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.fill()
+    members: list[TopicPartition] = []
+    both.follower._services.is_member = lambda key: key in members
+    comparison = comparison_of(both, was_clean=False)
+    comparison.start()
+    both.loop.run_for(30)
+    assert not both.asked
+    members.append(TP)
+    both.loop.run_for(100)
+    assert both.asked
+    both.loop.run_until_complete(comparison.stop())
+
+
+def test_a_leader_that_does_not_know_the_request_is_not_asked(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.fill()
+    comparison = comparison_of(both, was_clean=False, inner_wire_version=INNER_WIRE_VERSION - 1)
+    comparison.start()
+    both.loop.run_for(100)
+    assert not both.asked
     both.loop.run_until_complete(comparison.stop())
