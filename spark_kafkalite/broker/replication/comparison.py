@@ -44,9 +44,10 @@ from spark_kafkalite.wire.inner.compare_replicas import CompareReplicasRequest, 
 
 logger = logging.getLogger(__name__)
 
-# How often a round comes back to partitions that were not in sync, or whose leader changed, and how long it waits.
-_TRIES: Final = 10
-_IN_SYNC_WITHIN_S: Final = 60.0
+# How often a round comes back to partitions that were not in sync, or whose leader changed, and how long it waits at
+# most before that: more than an hour in all.
+_TRIES: Final = 100
+_LONGEST_WAIT_S: Final = 60.0
 _NAMED: Final = 5
 # After so many errors in a row the next partition comes first.
 _FAILURES: Final = 5
@@ -135,11 +136,11 @@ class Comparison:
         left = sorted(followed)
         for number in range(_TRIES):
             if number:
-                # One that is asked for each change of the cluster, and seldom has much to look at.
+                # Asked at each change of the cluster, too; a broker acts on one a little later.
                 with contextlib.suppress(TimeoutError):
                     await self._view.wait_for(
                         lambda _, left=left: any(map(self._is_comparable, left)),  # type: ignore[misc]
-                        _IN_SYNC_WITHIN_S,
+                        min(2.0 ** (number - 1), _LONGEST_WAIT_S),
                     )
             left = [each for each in left if await self._compare(each) is _Ended.AGAIN]
             if not left:
@@ -166,11 +167,12 @@ class Comparison:
     # A partition ----------------------------------------------------------------------------------------------------
 
     def _is_comparable(self, topic_partition: TopicPartition) -> bool:
-        """Whether this broker follows the partition, in sync, and its log can be read."""
+        """Whether this broker follows the partition, in sync, and its log can be read; and its leader lives."""
         partition = self._replicas.find(topic_partition)
         return (
             partition is not None
             and isinstance(partition.role, Follower)
+            and partition.role.leader_id in self._view.state.brokers
             and partition.log.local.is_ready
             and self._services.is_member(topic_partition)
         )
@@ -183,9 +185,7 @@ class Comparison:
         role = partition.role
         if not isinstance(role, Follower) or not self._is_comparable(topic_partition):
             return _Ended.AGAIN
-        broker = self._view.state.brokers.get(role.leader_id)
-        if broker is None:
-            return _Ended.AGAIN
+        broker = self._view.state.brokers[role.leader_id]
         if broker.inner_wire_version < COMPARES_FROM_INNER_WIRE_VERSION:
             return _Ended.DONE
 
