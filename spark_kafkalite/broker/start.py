@@ -197,6 +197,8 @@ class BrokerStart:
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
+        if registry.own is None:
+            self._start_comparison(ground, storage)
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
@@ -497,6 +499,22 @@ class BrokerStart:
             if found:
                 logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 
+    def _start_comparison(self, ground: _Ground, storage: _Storage) -> None:
+        """Compare logs with those of their leaders, from time to time."""
+        comparison = Comparison(
+            ground.loop,
+            self.config,
+            storage.io,
+            self._clock,
+            storage.logs,
+            storage.replicas,
+            storage.services,
+            ground.view,
+            ground.peers,
+        )
+        comparison.start()
+        self._undo.push_async_callback(comparison.stop)
+
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext
     ) -> None:
@@ -520,11 +538,6 @@ class BrokerStart:
         disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
         disks.start()
         self._undo.callback(disks.stop)
-        if own is None:
-            services, view, peers = storage.services, ground.view, ground.peers
-            comparison = Comparison(loop, config, io, self._clock, logs, replicas, services, view, peers)
-            comparison.start()
-            self._undo.push_async_callback(comparison.stop)
         await notes.replace_old(io)
         # Before anybody is served: with thousands of logs its first look takes half a second.
         collector = Collector(loop)
