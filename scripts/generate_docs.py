@@ -46,6 +46,7 @@ Produce is advertised from version 0 although versions 0 to 2 are not served: li
 its batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is
 not in the table does; only ApiVersions itself answers a version that it does not know. SaslHandshake and
 SaslAuthenticate are not advertised: only the brokers of a cluster prove themselves ([security.md](security.md)).
+CompareReplicas is none of Kafka's APIs: the brokers of a cluster have it among themselves.
 
 ## What is not served
 

@@ -33,6 +33,7 @@ from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.registry_notes import RegistryNotes
+from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.replication import Replication
@@ -196,6 +197,8 @@ class BrokerStart:
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
+        if registry.own is None:
+            self._start_comparison(ground, storage)
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
@@ -495,6 +498,22 @@ class BrokerStart:
             found = weaknesses(ground.settings.current.values, known_brokers(ground.view.state))
             if found:
                 logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
+
+    def _start_comparison(self, ground: _Ground, storage: _Storage) -> None:
+        """Compare logs with those of their leaders, from time to time."""
+        comparison = Comparison(
+            ground.loop,
+            self.config,
+            storage.io,
+            self._clock,
+            storage.logs,
+            storage.replicas,
+            storage.services,
+            ground.view,
+            ground.peers,
+        )
+        comparison.start()
+        self._undo.push_async_callback(comparison.stop)
 
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext

@@ -11,6 +11,7 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
     replication-offset-checkpoint      high watermarks; the broker gives and takes them
     registry-zxid-checkpoint           how far the registry has come; the broker gives and takes it
     kafkalite-run                      which run of the broker has written here; see ``runs``
+    kafkalite-compared                 when logs were last compared with their leaders'; see ``small_files``
     TOPIC-PARTITION/                   one log
     TOPIC-PARTITION.HEX-delete/        a removed log, until file.delete.delay.ms has passed
 

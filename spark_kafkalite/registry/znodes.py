@@ -98,8 +98,9 @@ DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 # What brokers speak with each other: the requests, and how the follower's fetch and its proof are read. A broker speaks
-# its own version and the one before.
-INNER_WIRE_VERSION: Final = 1
+# its own version and the one before. 2 has CompareReplicas.
+INNER_WIRE_VERSION: Final = 2
+COMPARES_FROM_INNER_WIRE_VERSION: Final = 2
 # Of a broker that does not say.
 FIRST_INNER_WIRE_VERSION: Final = 1
 # One below the type's last number: the next election, and the next controller, need one more.

@@ -4,12 +4,17 @@ They are those that this system serves, asks for, or will serve: produce, fetch,
 transactions, ACLs, quotas, SASL and reassignments; not those of the controller quorum, share groups, streams groups and
 telemetry. Versions stand elsewhere: those that can be encoded in ``messages``, those that a broker serves beside its
 handlers (``broker.requests.dispatch``), those that the client asks in (``client.network.connection``).
+Those from :data:`FIRST_OWN_KEY` on are not Kafka's: only brokers send them, to each other (``wire.inner``).
 Source: org.apache.kafka.common.protocol.ApiKeys.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+# Far above Kafka's, which are below 100.
+FIRST_OWN_KEY: Final = 10_001
 
 
 class ApiKey(IntEnum):
@@ -65,6 +70,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    COMPARE_REPLICAS = FIRST_OWN_KEY
 
     @property
     def api_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Message bodies to bytes and back, for every API and version that ``messages/`` knows.
+"""Message bodies to bytes and back, for every API and version that ``messages/`` and ``inner/`` know.
 
 The functions that do it are compiled from the ``SCHEMA`` of the message classes at the first use of an (API, version,
 direction), see ``codec_compiler``; a body that nobody sends costs nothing. What they promise:
@@ -30,10 +30,13 @@ from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec_compiler
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.header import pack_request_header, pack_response_header, read_response_header
+from spark_kafkalite.wire.inner import SCHEMAS as INNER_SCHEMAS
 from spark_kafkalite.wire.message import ApiMessage, ApiSchema
-from spark_kafkalite.wire.messages import SCHEMAS
+from spark_kafkalite.wire.messages import SCHEMAS as KAFKAS_SCHEMAS
 
 Buffer = bytes | bytearray | memoryview
+
+_SCHEMAS: Final = {**KAFKAS_SCHEMAS, **INNER_SCHEMAS}
 
 # A quarter of a million topics, partitions or members in one request; decoding them takes about 0.2 s.
 MAX_REQUEST_ELEMENTS: Final = 262_144
@@ -153,7 +156,7 @@ class _frame_errors:  # noqa: N801
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is None:
             return
-        where = f"{SCHEMAS[self._api_key].name} (API {self._api_key}) version {self._version}"
+        where = f"{_SCHEMAS[self._api_key].name} (API {self._api_key}) version {self._version}"
         if isinstance(error, UnicodeDecodeError):
             raise FrameError(f"{where}: a string is not UTF-8: {error}") from None
         if isinstance(error, struct.error | IndexError):
@@ -194,7 +197,7 @@ def _encode_in_slices(message: ApiMessage, version: int, out: bytearray) -> Work
 
 
 def _schema(api_key: int, version: int, is_request: bool) -> tuple[ApiSchema, type[ApiMessage]]:
-    api = SCHEMAS.get(api_key)
+    api = _SCHEMAS.get(api_key)
     if api is None:
         raise UnsupportedVersion(f"API key {api_key} is not known")
     if not api.first_version <= version <= api.last_version:

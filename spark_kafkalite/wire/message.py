@@ -79,6 +79,8 @@ class ApiSchema(NamedTuple):
     first_version: int
     last_version: int
     flexible_from: int
+    # The package of ``wire`` in which its module lies.
+    package: str = "messages"
 
     @property
     def name(self) -> str:
@@ -96,5 +98,5 @@ class ApiSchema(NamedTuple):
         return self._load("Response")
 
     def _load(self, suffix: str) -> type[ApiMessage]:
-        module = import_module(f"spark_kafkalite.wire.messages.{self.key.name.lower()}")
+        module = import_module(f"spark_kafkalite.wire.{self.package}.{self.key.name.lower()}")
         return cast(type[ApiMessage], getattr(module, self.name + suffix))

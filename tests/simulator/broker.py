@@ -71,6 +71,7 @@ class SimulatedBroker:
                 "zookeeper.connect": "registry:2181",
                 "log.dir.reserve.bytes": "0",
                 "log.dir.min.free.bytes": "0",
+                "replica.compare.max.bytes.per.second": "0",
                 **settings,
             }
         )

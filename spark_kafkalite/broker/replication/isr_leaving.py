@@ -6,6 +6,9 @@ answered sends it again, and a log knows the repeats of few batches. What produc
 leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what makes a
 stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
 
+A follower whose log has other records than its leader's (``comparison``) copies nothing more before the state is
+written, and sets its log aside afterwards (``Replicas.hold``, ``Replicas.release``).
+
 A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
 who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
 go round; so it is given back once in a while only.
@@ -23,6 +26,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -60,11 +64,12 @@ class _Why(Enum):
     FULL = "full"
     DAMAGED = "damaged"
     LACKING = "lacking"
+    DIFFERING = "differing"
     LOST = "lost"
 
 
 # There is no time for another session; with this one the registration has gone, too.
-_IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING)
+_IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING, _Why.DIFFERING)
 # What stays so until it is done: it is tried again when the cluster changes.
 _STANDING: Final = (_Why.FAILED, _Why.DAMAGED)
 # Of these the partition may be led on, where the state has changed meanwhile and there is nobody to leave it to.
@@ -169,6 +174,11 @@ class IsrLeaving:
         if partition is not None:
             self._note(partition, _Why.LACKING)
 
+    def partition_differs(self, partition: Partition) -> None:
+        """Leave a partition that this broker follows, whose log has other records than its leader's, and then have the
+        log set aside and copied again."""
+        self._note(partition, _Why.DIFFERING)
+
     def log_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Leave a partition of which this broker has no log any more to those that had it."""
         self._lost[topic_partition] = topic_id
@@ -186,14 +196,19 @@ class IsrLeaving:
     def _begin_leaving(self) -> None:
         if self._leaving is not None or self._stopped or not (self._lost or any(self._to_leave.values())):
             return
-        leaves = []
+        leaves: dict[Partition, _Leave] = {}
         for why, partitions in self._to_leave.items():
-            wanted = [each for each in partitions if self._is_wanted(each, why)]
+            # One is left for one reason at a time.
+            wanted = [each for each in partitions if each not in leaves and self._is_wanted(each, why)]
             self._to_leave[why] = dict.fromkeys(wanted if why in _STANDING else ())
-            leaves += [self._leave(each, why) for each in wanted]
+            leaves.update((each, self._leave(each, why)) for each in wanted)
+            if why is _Why.DIFFERING:
+                for each in wanted:
+                    # What it fetched later would bring it back.
+                    self._replicas.hold(each)
         lost, self._lost = self._lost, {}
         self._leaving = self._loop.create_task(
-            self._leave_all(leaves, [_Leave(*each, _Why.LOST) for each in lost.items()])
+            self._leave_all(list(leaves.values()), [_Leave(*each, _Why.LOST) for each in lost.items()])
         )
         self._leaving.add_done_callback(self._left)
 
@@ -201,6 +216,8 @@ class IsrLeaving:
         """Return whether the reason to leave a partition still holds."""
         if why is _Why.DAMAGED:
             return partition.log.is_damaged and partition.is_leader
+        if why is _Why.DIFFERING:
+            return isinstance(partition.role, Follower)
         return why is not _Why.FAILED or self._replicas.find(partition.topic_partition) is partition
 
     def _left(self, task: asyncio.Task[None]) -> None:
@@ -324,6 +341,8 @@ class IsrLeaves(StateWrites[_Leave]):
         return not gives_up
 
     def ended(self, write: _Leave) -> None:
+        if write.why is _Why.DIFFERING and write.partition is not None:
+            self._replicas.release(write.partition, is_left=write.is_done)
         if write.why in _LED_ON and write.is_begun and not write.is_done:
             # Where the state has changed meanwhile there may be nobody to leave it to: it is led on.
             self._replicas.take_up(write.topic_partition)

@@ -58,6 +58,8 @@ class PartitionServices:
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
+        "on_damage_found",
+        "on_differing",
         "on_offline",
         "on_damaged",
         "on_follower_log_start",
@@ -95,6 +97,12 @@ class PartitionServices:
         self.is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
         # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
         self.on_lacking: Callable[[TopicPartition], None] = lambda topic_partition: None
+        # Told which offsets of a log that other brokers have, too, are found to be damaged, and why.
+        self.on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = (
+            lambda partition, ranges, reason: None
+        )
+        # Told when a follower's log has other sound batches than its leader's.
+        self.on_differing: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has failed, so that nobody waits for it.
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.
@@ -327,6 +335,13 @@ class Partition:
             gone = NoLeader(self.topic_partition, f"{self.topic_partition} has no leader: {why}", next_leader)
             self._stop_leading(gone, self.leader_epoch)
 
+    def stop_following(self, why: str) -> None:
+        """Copy nothing more from the leader, until the same state is told again."""
+        if isinstance(self.role, Follower):
+            created_zxid, version = self.state_order
+            self.state_order = created_zxid, version - 1
+            self._stop_leading(NoLeader(self.topic_partition, f"{self.topic_partition}: {why}"), self.leader_epoch)
+
     def close_to_appends(self, why: str) -> None:
         """Append nothing more, because the partition is about to be given back: what produces bring waits for the next
         leader. What is in the log, or in the queue, can still be acknowledged."""
@@ -506,6 +521,10 @@ class Partition:
         damage = self.log.local.known_damage
         if not damage.is_kept:
             damage.accept()
+
+    def damage_found(self, ranges: Sequence[tuple[int, int]], reason: str) -> None:
+        """Take note of offsets, from one to another exclusive, that are damaged here."""
+        self._services.on_damage_found(self, ranges, reason)
 
     # For the brokers' own topics ------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
     KafkaliteError,
@@ -37,7 +38,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
@@ -76,6 +77,10 @@ class Replicas:
         self._work: deque[Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: dict[asyncio.Future[None], None] = {}
+        # Those that neither lead nor follow until they are released.
+        self._held: set[TopicPartition] = set()
+        # Of logs that were set aside to be copied again: the topic's id, the leader epoch then, and what was committed.
+        self._copied_again: dict[TopicPartition, tuple[bytes, int, int]] = {}
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -220,6 +225,9 @@ class Replicas:
             self._work.append(partial(self._apply_config, name))
         for topic_partition in change.changed_partitions:
             self._queue_partition(topic_partition)
+        if self._copied_again and (change.new_brokers or change.bounced_brokers):
+            for topic_partition in self._copied_again:
+                self._queue_partition(topic_partition)
         self._start_work()
         self._changed()
 
@@ -372,10 +380,10 @@ class Replicas:
             checkpointed = self._logs.high_watermark(topic_partition)
             partition = Partition(topic_partition, topic.topic_id, log, self._services, checkpointed)
             self._partitions[topic_partition] = partition
-        if partition.is_truncating:
+        if partition.is_truncating or topic_partition in self._held:
             # It comes here again when that has ended.
             return None
-        if tell_of_setback(partition, state):
+        if tell_of_setback(partition, state) or self._is_named_too_early(partition, state):
             return None
         if state.is_led_by(self._me):
             try:
@@ -401,6 +409,56 @@ class Replicas:
             yield from self._untruncated(partition)
         if self._logs.get(topic_partition) is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+
+    def hold(self, partition: Partition) -> None:
+        """Have a partition, which this broker follows, do nothing until :meth:`release`, because its log has other
+        records than its leader's."""
+        self._held.add(partition.topic_partition)
+        partition.stop_following("its log differs from its leader's, and is copied again")
+
+    def release(self, partition: Partition, *, is_left: bool) -> None:
+        """Set the log of a held partition aside and copy it again, if the ISR has been left; else follow as before."""
+        self._work.append(partial(self._copy_again if is_left else self._unhold, partition))
+        self._start_work()
+
+    def _unhold(self, partition: Partition) -> None:
+        self._held.discard(partition.topic_partition)
+        self._queue_partition(partition.topic_partition)
+
+    def _copy_again(self, partition: Partition) -> Work[None]:
+        topic_partition = partition.topic_partition
+        if self._partitions.get(topic_partition) is partition:
+            del self._partitions[topic_partition]
+            # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
+            self._hosted_logs.left(topic_partition, partition.topic_id)
+            noted = partition.topic_id, partition.leader_epoch, partition.high_watermark
+            self._copied_again[topic_partition] = noted
+            partition.close()
+            yield from self._untruncated(partition)
+            if self._logs.get(topic_partition) is partition.log:
+                yield from self._set_aside([topic_partition], "it differs from its leader's")
+            if self._logs.get(topic_partition) is partition.log:
+                text = f"{topic_partition}: its log, which differs from its leader's, could not be set aside"
+                self._failed[topic_partition] = KafkaStorageError(f"{text}; restart the broker when its disk is well")
+                return
+        self._unhold(partition)
+
+    def _is_named_too_early(self, partition: Partition, state: PartitionState) -> bool:
+        """Leave the ISR again if the leader has added this broker for what the log had that was set aside: a fetch that
+        came late may say so. Return whether the partition is not led although the state says so."""
+        topic_partition = partition.topic_partition
+        if topic_partition not in self._copied_again or self._me is None:
+            return False
+        topic_id, epoch, committed = self._copied_again[topic_partition]
+        is_led = state.is_led_by(self._me)
+        is_over = topic_id != partition.topic_id or state.leader_epoch > epoch + is_led
+        if is_over or partition.log.log_end_offset >= committed:
+            del self._copied_again[topic_partition]
+            return False
+        if not others_with_log(state, self._me.broker_id):
+            return False
+        self._services.on_lacking(topic_partition)
+        return is_led
 
     def _set_aside(
         self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()

@@ -6,7 +6,7 @@ Made when replicas and registry are there, and before the broker registers itsel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
@@ -76,8 +76,8 @@ class Replication:
         services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
         services.on_settled = _both(services.on_settled, self._reports.log_changed)
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
-        services.on_lacking = self._leaving.partition_lacking
-        services.on_damaged = self._leaving.partition_damaged
+        services.on_lacking, services.on_differing = self._leaving.partition_lacking, self._leaving.partition_differs
+        services.on_damaged, services.on_damage_found = self._leaving.partition_damaged, _note_damage
         self._view.add_listener(self._cluster_changed)
         self._changes.start()
         self._leaving.start()
@@ -100,6 +100,15 @@ class Replication:
         await self._leaving.stop()
         await self._changes.stop()
         self._fetchers.close()
+
+
+def _note_damage(partition: Partition, ranges: Sequence[tuple[int, int]], reason: str) -> None:
+    """Have a log lack what a comparison with another replica has shown to be damaged here; that has said why."""
+    damage = partition.log.local.known_damage
+    if damage.is_kept:
+        for start_offset, end_offset in ranges:
+            damage.add(start_offset, end_offset)
+        damage.tell()
 
 
 def _both(first: Callable[[Partition], None], second: Callable[[Partition], None]) -> Callable[[Partition], None]:

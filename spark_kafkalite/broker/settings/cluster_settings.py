@@ -131,6 +131,24 @@ REPLICATION_SETTINGS: Final = (
         minimum=-1,
     ),
     Setting(
+        "replica.compare.max.bytes.per.second",
+        "int",
+        MEBIBYTE,
+        "Bytes a second at most that a follower compares with its leader, to find replicas that differ; 0 compares "
+        "nothing.",
+        unit="bytes",
+        minimum=0,
+    ),
+    Setting(
+        "replica.compare.interval.ms",
+        "long",
+        604_800_000,
+        "How long after it has compared all that it follows a broker begins again; after a stop that was not in order "
+        "it begins at once.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
         "replica.high.watermark.checkpoint.interval.ms",
         "long",
         5_000,

@@ -14,6 +14,8 @@ All are text, in Kafka's formats:
 * ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``);
+* ``kafkalite-compared`` of a log directory: the same head, then one line, the time in ms at which the last comparison
+  with the leaders ended, 0 when one has begun and not ended (``broker.replication.comparison``);
 * ``kafkalite-run`` of a log directory: JSON, see ``directories.runs``.
 
 Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
@@ -47,6 +49,7 @@ REGISTRY_ZXID_FILE = "registry-zxid-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 RUN_FILE = "kafkalite-run"
+COMPARED_FILE = "kafkalite-compared"
 META_FILE = "meta.properties"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
@@ -144,6 +147,20 @@ def read_registry_zxid(fs: Fs, path: str) -> int:
         if not 0 <= zxid <= MAX_REGISTRY_ZXID:
             raise CheckpointError(f"{path}: no registry has reached transaction {zxid}; remove the file")
     return max(zxids, default=0)
+
+
+def read_compared_ms(fs: Fs, path: str) -> int:
+    """Return when the last comparison of a log directory's broker ended; 0 when that is not known."""
+    try:
+        return max((int(ended_ms) for (ended_ms,) in _read_lines(fs, path, 1)), default=0)
+    except (ValueError, CheckpointError):
+        # Then it is compared once too often.
+        return 0
+
+
+def write_compared_ms(fs: Fs, path: str, ended_ms: int) -> None:
+    """Replace ``kafkalite-compared``."""
+    _write_lines(fs, path, [str(ended_ms)])
 
 
 def write_registry_zxid(fs: Fs, path: str, zxid: int) -> None:

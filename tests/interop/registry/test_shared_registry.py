@@ -17,7 +17,7 @@ from spark_kafkalite.errors import NotCoordinator, NotLeaderOrFollower
 from spark_kafkalite.model import LATEST_TIMESTAMP
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NoNode, Store
-from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, BrokerRegistration
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.child_process import ChildFailed, free_ports
@@ -116,7 +116,7 @@ def test_start_stop_kill_and_start_again(tmp_path: Path, connect: str, stack: co
     assert first is not None
     assert (first.host, first.port) == (broker.host, broker.port)
     assert first.endpoints == (f"PLAINTEXT://{broker.bootstrap}",)
-    assert (first.inner_listener, first.inner_wire_version) == ("PLAINTEXT", 1)
+    assert (first.inner_listener, first.inner_wire_version) == ("PLAINTEXT", INNER_WIRE_VERSION)
     assert 0 < first.incarnation < 2**63
     assert not (broker.data_dir / "_registry").exists()
     # What the session really lasts is in the log; a stock ensemble grants no less than twice its tick.

@@ -7,6 +7,7 @@ from importlib import import_module
 API_MODULES = (
     "alter_configs",
     "api_versions",
+    "compare_replicas",
     "create_partitions",
     "create_topics",
     "delete_groups",

@@ -102,12 +102,21 @@ class Hosted:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.lost: set[TopicPartition] = set()
         self.taken_up: list[TopicPartition] = []
+        # Those that were held, and whether their ISR has been left when they were released.
+        self.held: list[Partition] = []
+        self.released: list[tuple[Partition, bool]] = []
 
     def has_lost(self, topic_partition: TopicPartition, _: bytes) -> bool:
         return topic_partition in self.lost
 
     def take_up(self, topic_partition: TopicPartition) -> None:
         self.taken_up.append(topic_partition)
+
+    def hold(self, partition: Partition) -> None:
+        self.held.append(partition)
+
+    def release(self, partition: Partition, *, is_left: bool) -> None:
+        self.released.append((partition, is_left))
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         return self.partitions.get(topic_partition)

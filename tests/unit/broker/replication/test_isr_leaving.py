@@ -348,6 +348,37 @@ def test_the_last_member_leads_on_with_its_damage_and_accepts_what_nobody_has(
     assert "offsets 0 to 0 are lost: no replica has them" in caplog.text
 
 
+def test_a_follower_whose_log_differs_is_held_leaves_and_is_released(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    led.set_node(partition_state(2, 1, 3, leader=2, epoch=1))
+    led.publish()
+    leaving.partition_differs(led.partition())
+    led.loop.call_soon(lambda: None)
+    led.run()
+    # It is not eligible: the log that it has left with goes.
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (2, (2, 3), {})
+    assert led.hosted.held == [led.partition()]
+    assert led.hosted.released == [(led.partition(), True)]
+
+
+@pytest.mark.parametrize("why", ["leads", "alone", "no session"])
+def test_what_cannot_be_left_is_not_copied_again(leading: Leading, why: str) -> None:
+    led, leaving = leading(1, 2)
+    if why != "leads":
+        led.set_node(partition_state(2, 1, leader=2, epoch=1))
+    led.publish()
+    if why == "alone":
+        del led.live[2]
+        led.publish_brokers()
+    led.has_session = why != "no session"
+    leaving.partition_differs(led.partition())
+    led.run()
+    assert led.node().isr == ((1, 2) if why == "leads" else (2, 1))
+    assert all(not is_left for _, is_left in led.hosted.released)
+    # Who is held is released.
+    assert [partition for partition, _ in led.hosted.released] == led.hosted.held
+
+
 def test_a_failed_partition_is_left_as_soon_as_somebody_is_there(leading: Leading) -> None:
     led, _ = leading(1, 2)
     gone = led.live.pop(2)

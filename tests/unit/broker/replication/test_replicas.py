@@ -426,6 +426,66 @@ def test_who_was_no_replica_for_a_while_leaves_the_isr_before_it_makes_an_empty_
     assert isinstance(world.replicas.get(A).role, Follower)
 
 
+def follow_and_hold(world: World) -> tuple[Partition, PartitionState]:
+    """Follow with ten committed records, and hold the partition; return it, and the state."""
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A, 10)
+    state = world.state(OTHER, epoch=1, version=1, replicas=(ME, OTHER))
+    world.change(A, state)
+    world.settle()
+    partition = world.replicas.get(A)
+    assert isinstance(partition.role, Follower) and partition.high_watermark == 10
+    world.replicas.hold(partition)
+    return partition, state
+
+
+def test_a_log_that_differs_is_set_aside_and_an_empty_one_follows(world: World) -> None:
+    partition, state = follow_and_hold(world)
+    assert isinstance(partition.role, NoLeader)
+    # Whatever is heard meanwhile, it does not follow with this log.
+    world.change(A, replace(state, isr=(OTHER,), version=2))
+    world.settle()
+    assert isinstance(partition.role, NoLeader)
+    world.replicas.release(partition, is_left=True)
+    world.settle()
+    assert kept_and_deleted(world) == ["stray"]
+    anew = world.replicas.get(A)
+    assert anew is not partition and isinstance(anew.role, Follower)
+    assert (anew.role.leader_id, anew.log.log_end_offset) == (OTHER, 0)
+
+
+def test_who_has_not_left_follows_on_with_its_log(world: World) -> None:
+    partition, _ = follow_and_hold(world)
+    world.replicas.release(partition, is_left=False)
+    world.settle()
+    assert world.replicas.get(A) is partition and isinstance(partition.role, Follower)
+    assert kept_and_deleted(world) == [] and partition.log.log_end_offset == 10
+
+
+def test_a_broker_that_is_added_for_the_log_it_has_set_aside_leaves_again(world: World) -> None:
+    """A fetch that came late has told the leader what the old log had."""
+    lacking: list[TopicPartition] = []
+    world.services.on_lacking = lacking.append
+    partition, state = follow_and_hold(world)
+    world.change(A, replace(state, isr=(OTHER,), version=2))
+    world.replicas.release(partition, is_left=True)
+    world.settle()
+    assert not lacking
+    world.change(A, replace(state, version=3))
+    world.settle()
+    assert lacking == [A]
+    # Neither does it lead with nothing.
+    world.change(A, replace(state, leader=ME, leader_epoch=LeaderEpoch(2), version=4))
+    world.settle()
+    assert lacking == [A, A] and not world.replicas.get(A).is_leader
+    # Another epoch of another leader has not heard of it.
+    world.change(A, replace(state, leader_epoch=LeaderEpoch(3), version=5))
+    world.settle()
+    assert lacking == [A, A] and isinstance(world.replicas.get(A).role, Follower)
+
+
 def test_a_log_that_could_not_be_made_is_made_when_it_is_tried_again(world: World) -> None:
     world.register()
     world.fs.fail("make_directories", errno.ENOSPC, path_part="a-0")
