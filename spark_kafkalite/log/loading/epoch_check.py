@@ -71,17 +71,18 @@ def _fits(epoch: int, start: int, runs: Sequence[EpochRun]) -> bool:
     return all(run.end_offset <= start if run.epoch < epoch else run.start_offset >= start for run in runs)
 
 
-def heads_differ(epochs: LeaderEpochs, segments: Iterable[Segment]) -> bool:
+def heads_differ(epochs: LeaderEpochs, segments: Iterable[Segment], log_start_offset: int) -> bool:
     """Return whether the first batch of some segment has another epoch than the file says of its offset.
 
-    One header of each segment is read. OSError when the disk fails.
+    One header of each segment is read. Of what lies below the log start the file says nothing. OSError when the disk
+    fails.
     """
     for segment in segments:
         try:
             found = next(segment.headers(0), None)
         except CorruptMessage:
             continue
-        if found is None:
+        if found is None or found.header.base_offset < log_start_offset:
             continue
         epoch = found.header.partition_leader_epoch
         if 0 <= epoch <= MAX_LEADER_EPOCH and epochs.epoch_at(found.header.base_offset) != epoch:

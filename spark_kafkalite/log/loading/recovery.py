@@ -355,7 +355,7 @@ class _Loader:
         known_epochs = self._epochs.entries
         if sealed and not self._epochs_lost:
             unsound = Segment(self._files, self._directory, first_base, self._found.logs[first_base])
-            if heads_differ(self._epochs, [*sealed, unsound]):
+            if heads_differ(self._epochs, [*sealed, unsound], self._log_start_offset):
                 self._complete_epochs(sealed)
         producers = load_newest_snapshot(
             fs,

@@ -130,14 +130,17 @@ class Storm:
             time.sleep(self._random.uniform(0, 2 * self.plan.pace_s))
 
     def wait_for_deliveries(self, count: int) -> None:
-        """Wait until every member that runs has processed so many pieces."""
+        """Wait until every member that runs has processed so many pieces; each may take a while to start, and for each
+        piece, on a slow host."""
         names = [name for process in self._processes for name in process.names]
 
         def fewest() -> int:
             counts = Counter(event.member for event in self.events() if event.kind == "delivered")
             return min(counts[name] for name in names)
 
-        wait_until(lambda: fewest() >= count, lambda: f"{count} pieces of each member, one has {fewest()}", poll_s=0.1)
+        while (before := fewest()) < count:
+            what = f"{count} pieces of each member, one has {before}"
+            wait_until(lambda before=before: fewest() > before, what, poll_s=0.1)  # type: ignore[misc]
 
     def wait_for_commit(self) -> None:
         """Wait until the observer sees a commit that it has not seen before."""
