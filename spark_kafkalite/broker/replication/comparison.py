@@ -40,7 +40,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import COMPARES_FROM_INNER_WIRE_VERSION
 from spark_kafkalite.wire.error_codes import error_for
-from spark_kafkalite.wire.inner.compare_replicas import CompareReplicasRequest, CompareReplicasResponse, OffsetRange
+from spark_kafkalite.wire.inner.compare_replicas import ComparedRange, CompareReplicasRequest, CompareReplicasResponse
 
 logger = logging.getLogger(__name__)
 
@@ -343,9 +343,9 @@ def _text(ranges: Sequence[Range]) -> str:
     return ", ".join(f"{start} to {end - 1}" for start, end in ranges[:_NAMED]) + more
 
 
-def _to_wire(ranges: Iterable[Range]) -> list[OffsetRange]:
-    return [OffsetRange(start_offset=start, end_offset=end) for start, end in ranges]
+def _to_wire(ranges: Iterable[Range]) -> list[ComparedRange]:
+    return [ComparedRange(start_offset=start, end_offset=end) for start, end in ranges]
 
 
-def _from_wire(ranges: Iterable[OffsetRange]) -> tuple[Range, ...]:
+def _from_wire(ranges: Iterable[ComparedRange]) -> tuple[Range, ...]:
     return tuple((each.start_offset, each.end_offset) for each in ranges)

@@ -33,7 +33,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     OwnState,
     Refused,
     StartAnew,
-    Stopped,
+    StopFollowing,
     Truncate,
 )
 from spark_kafkalite.broker.replication.rules.healing import BeginAnew, CutBack, ForgetBelow, LeaderSays, healing
@@ -268,7 +268,7 @@ class Follower:
                     f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica "
                     "keeps its records, and the leader compares its log with its leader epochs"
                 )
-            case Stopped(offset):
+            case StopFollowing(offset):
                 logger.error(
                     "%s: broker %d, leader of epoch %d, says once more that the logs part below the high watermark "
                     "%d, at offset %d; this replica keeps its %d offsets and copies nothing until the next leader "

@@ -32,7 +32,7 @@ from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
-from spark_kafkalite.broker.replication.rules.healing import Report, had_by_nobody
+from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
 from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
@@ -298,12 +298,12 @@ class Leader(Appender):
         """Return the ranges that this log lacks, and all other replicas as well: all have said so under this epoch."""
         me, in_sync = self._services.broker_id, self.in_sync
         others = [each for each in in_sync.state.replicas if each != me]
-        reports: dict[int, Report] = {}
+        reports: dict[int, ReplicaReport] = {}
         for broker in others:
             end_offset = in_sync.end_offset_of(broker)
             if end_offset is not None:
                 start = self._follower_starts.get(broker, 0)
-                reports[broker] = Report(end_offset, start, self._follower_damage.get(broker, ()))
+                reports[broker] = ReplicaReport(end_offset, start, self._follower_damage.get(broker, ()))
         return tuple(each for each in self.log.damaged_ranges if had_by_nobody(each, others, reports))
 
     @property

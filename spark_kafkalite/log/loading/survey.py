@@ -28,7 +28,7 @@ class Surveyed(NamedTuple):
     reason: str
 
 
-class _Batch(NamedTuple):
+class _FoundBatch(NamedTuple):
     position: int
     header: BatchHeader
 
@@ -56,7 +56,7 @@ def survey(segment: Segment, end_offset: int, offset: int, *, is_whole: bool = F
 
 
 def _walk(
-    segment: Segment, first: _Batch | None, left_bytes: int, end_offset: int, offset: int, looked_at_bytes: int
+    segment: Segment, first: _FoundBatch | None, left_bytes: int, end_offset: int, offset: int, looked_at_bytes: int
 ) -> tuple[list[tuple[int, int]], str]:
     """Walk from a batch on, the first one of the segment for None; return the ranges that cannot be read, and why."""
     ranges: list[tuple[int, int]] = []
@@ -107,7 +107,7 @@ def _header(segment: Segment, position: int, next_offset: int) -> BatchHeader:
     return header
 
 
-def _before(segment: Segment, offset: int, left_bytes: int) -> _Batch | None:
+def _before(segment: Segment, offset: int, left_bytes: int) -> _FoundBatch | None:
     """Return a batch before ``offset`` that the index knows, and that is there; None for the first of the segment."""
     try:
         entry = segment.offset_index.entry_before(offset)
@@ -116,7 +116,7 @@ def _before(segment: Segment, offset: int, left_bytes: int) -> _Batch | None:
     return _at(segment, entry, left_bytes)
 
 
-def _behind(segment: Segment, position: int, left_bytes: int) -> _Batch | None:
+def _behind(segment: Segment, position: int, left_bytes: int) -> _FoundBatch | None:
     """Return the first batch behind a position that the index knows, and that is there."""
     index = segment.offset_index
     try:
@@ -134,7 +134,7 @@ def _behind(segment: Segment, position: int, left_bytes: int) -> _Batch | None:
     return None
 
 
-def _at(segment: Segment, entry: tuple[int, int] | None, left_bytes: int) -> _Batch | None:
+def _at(segment: Segment, entry: tuple[int, int] | None, left_bytes: int) -> _FoundBatch | None:
     if entry is None or not 0 <= entry[1] <= left_bytes - HEADER_BYTES:
         return None
     try:
@@ -144,7 +144,7 @@ def _at(segment: Segment, entry: tuple[int, int] | None, left_bytes: int) -> _Ba
     except OSError as error:
         _check_passing(error)
         return None
-    return _Batch(entry[1], header) if header.last_offset == entry[0] else None
+    return _FoundBatch(entry[1], header) if header.last_offset == entry[0] else None
 
 
 def _readable_end(segment: Segment, left_bytes: int) -> int:

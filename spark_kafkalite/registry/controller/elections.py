@@ -278,7 +278,7 @@ class Elections:
             if unclean:
                 await self._last_resorts.read()
             found = await self._slices.run(self._look_at_asked(left, state, results, chosen, waited, unclean=unclean))
-            asked = _Asked(self, state)
+            asked = _AskedRound(self, state)
             await self._write(asked, found, alone=True)
             left = asked.left
             for each in found:
@@ -428,7 +428,7 @@ class _Round(_Elected):
         return super().failed(writes, error)
 
 
-class _Asked(_Elected):
+class _AskedRound(_Elected):
     """Elections that somebody has asked for."""
 
     def __init__(self, elections: Elections, cluster: ClusterState) -> None:

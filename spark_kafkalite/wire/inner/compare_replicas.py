@@ -14,7 +14,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
 
 
-class OffsetRange(Message):
+class ComparedRange(Message):
     """Part of CompareReplicasRequest and CompareReplicasResponse, version 0."""
 
     __slots__ = ("end_offset", "start_offset")
@@ -55,8 +55,8 @@ class CompareReplicasRequest(ApiMessage):
         ("end_offset", "int64", 0, 0, None, None),
         ("max_bytes", "int32", 0, 0, None, None),
         ("is_detailed", "bool", 0, 0, None, None),
-        ("damaged", "[]OffsetRange", 0, 0, None, None),
-        ("missing", "[]OffsetRange", 0, 0, None, None),
+        ("damaged", "[]ComparedRange", 0, 0, None, None),
+        ("missing", "[]ComparedRange", 0, 0, None, None),
         ("is_compacted", "bool", 0, 0, None, None),
     )
 
@@ -71,8 +71,8 @@ class CompareReplicasRequest(ApiMessage):
         end_offset: int = 0,
         max_bytes: int = 0,
         is_detailed: bool = False,
-        damaged: list[OffsetRange] = NEW_LIST,
-        missing: list[OffsetRange] = NEW_LIST,
+        damaged: list[ComparedRange] = NEW_LIST,
+        missing: list[ComparedRange] = NEW_LIST,
         is_compacted: bool = False,
     ) -> None:
         self.replica_id = replica_id
@@ -118,8 +118,8 @@ class CompareReplicasResponse(ApiMessage):
         ("end_offset", "int64", 0, 0, None, None),
         ("size_bytes", "int64", 0, 0, None, None),
         ("checksum", "uint32", 0, 0, None, None),
-        ("damaged", "[]OffsetRange", 0, 0, None, None),
-        ("missing", "[]OffsetRange", 0, 0, None, None),
+        ("damaged", "[]ComparedRange", 0, 0, None, None),
+        ("missing", "[]ComparedRange", 0, 0, None, None),
         ("is_compacted", "bool", 0, 0, None, None),
         ("first_epoch", "int32", 0, 0, None, None),
         ("last_epoch", "int32", 0, 0, None, None),
@@ -134,8 +134,8 @@ class CompareReplicasResponse(ApiMessage):
         end_offset: int = 0,
         size_bytes: int = 0,
         checksum: int = 0,
-        damaged: list[OffsetRange] = NEW_LIST,
-        missing: list[OffsetRange] = NEW_LIST,
+        damaged: list[ComparedRange] = NEW_LIST,
+        missing: list[ComparedRange] = NEW_LIST,
         is_compacted: bool = False,
         first_epoch: int = -1,
         last_epoch: int = -1,

@@ -133,7 +133,7 @@ class Contested:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StopFollowing:
     """Nothing is asked any more in this epoch: the log would be cut back to ``offset`` once more."""
 
     offset: int
@@ -147,7 +147,7 @@ class Refused:
     problem: str = ""
 
 
-Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | Stopped | Refused
+Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | StopFollowing | Refused
 _APPEND: Final = Append()
 
 
@@ -293,7 +293,7 @@ class Following:
             return Contested(offset)
         if self._has_fitted_since:
             self.is_stopped = True
-            return Stopped(offset)
+            return StopFollowing(offset)
         self._has_cut_committed = True
         return None
 

@@ -64,7 +64,7 @@ def healing(own: Iterable[Range], leader: LeaderSays) -> Healing | None:
     return BeginAnew(start) if missing[0][0] < start else CutBack(first)
 
 
-class Report(NamedTuple):
+class ReplicaReport(NamedTuple):
     """What another replica has, as far as its leader knows: its log's end, its start, and the ranges that it lacks."""
 
     end_offset: int
@@ -72,12 +72,12 @@ class Report(NamedTuple):
     ranges: tuple[Range, ...]
 
 
-def had_by_nobody(own: Range, replicas: Collection[int], reports: Mapping[int, Report]) -> bool:
+def had_by_nobody(own: Range, replicas: Collection[int], reports: Mapping[int, ReplicaReport]) -> bool:
     """Return whether all of these other replicas have reported under the present epoch, and none has any of a range."""
     return all(broker in reports and _lacks(reports[broker], own) for broker in replicas)
 
 
-def _lacks(report: Report, own: Range) -> bool:
+def _lacks(report: ReplicaReport, own: Range) -> bool:
     start, end = max(own[0], report.log_start_offset), min(own[1], report.end_offset)
     for each in report.ranges:
         if each[0] <= start < each[1]:

@@ -17,7 +17,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import ClusterAuthorizationFailed, KafkaError, UnknownTopicId
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.inner.compare_replicas import CompareReplicasRequest, CompareReplicasResponse, OffsetRange
+from spark_kafkalite.wire.inner.compare_replicas import ComparedRange, CompareReplicasRequest, CompareReplicasResponse
 
 
 @handles(ApiKey.COMPARE_REPLICAS, 0, 0, is_advertised=False)
@@ -67,8 +67,8 @@ async def _look(
     end_offset = min(asked.end_offset, partition.high_watermark)
     mine, epochs = await compared.faults_of(asked.start_offset, end_offset)
     answer.end_offset, answer.size_bytes, answer.checksum = end_offset, mine.size_bytes, mine.checksum
-    answer.damaged = [OffsetRange(start_offset=start, end_offset=end) for start, end in mine.damaged]
-    answer.missing = [OffsetRange(start_offset=start, end_offset=end) for start, end in mine.missing]
+    answer.damaged = [ComparedRange(start_offset=start, end_offset=end) for start, end in mine.damaged]
+    answer.missing = [ComparedRange(start_offset=start, end_offset=end) for start, end in mine.missing]
     answer.is_compacted = mine.is_compacted
     answer.first_epoch, answer.last_epoch = epochs
     other = Side(

@@ -16,7 +16,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     OwnState,
     Refused,
     StartAnew,
-    Stopped,
+    StopFollowing,
     Truncate,
 )
 from spark_kafkalite.log.copying import copy_at_once
@@ -308,7 +308,7 @@ def test_a_replica_out_of_sync_is_cut_below_its_high_watermark_until_it_fits_and
     take(following, asked, LeaderAnswer(0, 15, 0, has_records=True), bytes(make_stored_batch(5, 4)), log)
     assert log.log_end_offset == 6
     effect = following.answered(ask(following, log), LeaderAnswer(diverging=(0, 5)), log, 0.0, OwnState(6))
-    assert effect == Stopped(5)
+    assert effect == StopFollowing(5)
     assert following.ask(log, 99.0, flushed_only=False) is None
 
 

@@ -10,7 +10,7 @@ from spark_kafkalite.broker.replication.rules.healing import (
     ForgetBelow,
     LeaderSays,
     Range,
-    Report,
+    ReplicaReport,
     had_by_nobody,
     healing,
 )
@@ -85,7 +85,7 @@ def test_a_hole_is_accepted_only_when_all_have_said_that_they_lack_it() -> None:
         reports = {}
         for broker in heard:
             lost = set(range(starts[broker], ends[broker])) - logs[broker]
-            reports[broker] = Report(ends[broker], starts[broker], clipped(ranges_of(lost), 0, _END))
+            reports[broker] = ReplicaReport(ends[broker], starts[broker], clipped(ranges_of(lost), 0, _END))
         lack = all(broker in heard and not logs[broker] & set(range(*hole)) for broker in (2, 3))
         assert had_by_nobody(hole, (2, 3), reports) == lack
         accepted += lack
