@@ -50,8 +50,8 @@ MUTANTS: Final = (
     Mutant(
         "follower_acknowledges_before_its_flush",
         f"{_REPLICATION}/rules/following.py",
-        " or (flushed_only and log.recovery_point < log.log_end_offset):",
-        ":",
+        "        if flushed_only and log.recovery_point < log.log_end_offset:\n",
+        "        if False:\n",
         (f"{_RULES_TESTS}/test_following.py", f"{_REPLICATION_TESTS}/test_flusher.py"),
     ),
     Mutant(
@@ -136,8 +136,8 @@ MUTANTS: Final = (
     Mutant(
         "follower_asks_for_no_divergence",
         f"{_REPLICATION}/rules/following.py",
-        "return Asked(log.log_end_offset, log.last_record_epoch, log.log_start_offset, self._cut_count)",
-        "return Asked(log.log_end_offset, -1, log.log_start_offset, self._cut_count)",
+        "            log.log_end_offset,\n            log.last_record_epoch,\n",
+        "            log.log_end_offset,\n            -1,\n",
         (f"{_RULES_TESTS}/test_following.py", f"{_REPLICATION_TESTS}/test_replica_fetcher.py"),
     ),
     Mutant(

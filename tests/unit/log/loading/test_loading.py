@@ -68,6 +68,7 @@ def test_failure_in_a_thread_takes_its_directory_offline_and_names_the_log(
     crashed: MemoryFs, open_manager: Opener
 ) -> None:
     crashed.fail("pread", path_part="t-3/")
+    crashed.fail("create", path_part="/two/.kafkalite-probe")
     manager = open_manager(crashed)
     manager.load(2)
     offline = [directory for directory in manager.directories if directory.offline is not None]
@@ -77,8 +78,9 @@ def test_failure_in_a_thread_takes_its_directory_offline_and_names_the_log(
 
 
 def test_no_directory_left_is_an_error_that_names_all(crashed: MemoryFs, open_manager: Opener) -> None:
-    crashed.fail("pread", path_part="/one/")
-    crashed.fail("pread", path_part="/two/")
+    for path in ("/one/", "/two/"):
+        crashed.fail("pread", path_part=path)
+        crashed.fail("create", path_part=f"{path}.kafkalite-probe")
     with pytest.raises(KafkaStorageError, match=r"/one.*/two"):
         open_manager(crashed).load(2)
 
