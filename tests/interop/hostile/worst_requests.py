@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
+from spark_kafkalite.wire.inner import compare_replicas
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import alter_configs as alter
 from spark_kafkalite.wire.messages import (
@@ -371,6 +372,8 @@ ALL = [
         sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 30_000_000), 2), refused=True),
     Worst("a proof of 8 MB", 36, lambda: frame(
         sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 8_000_000), 2)),
+    Worst("what differs in 200,000 ranges, asked by no broker", 10001, lambda: frame(
+        compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * 200_000), 0)),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
     Worst("partitions of all topics", 75, lambda: pages_of([])),
