@@ -10,7 +10,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from spark_kafkalite.log.files.os_fs import OsFs
-from spark_kafkalite.log.files.small_files import COMPARED_FILE, read_compared_ms, write_compared_ms
+from spark_kafkalite.log.files.small_files import COMPARED_FILE, write_compared_ms
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import CRC_POSITION, CRC_START
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
@@ -102,20 +102,21 @@ def test_a_broker_compares_after_a_stop_that_was_not_in_order_and_not_after_anot
     leader = cluster.leader_of(topic)
     follower = next(number for number in cluster.brokers if number != leader)
     broker = cluster.broker(follower)
-    note = str(broker.data_dir / COMPARED_FILE)
+    note = broker.data_dir / COMPARED_FILE
     delay = broker.overrides.get("log.initial.task.delay.ms")
     broker.overrides["log.initial.task.delay.ms"] = 0
     try:
         for end in (cluster.stop, cluster.kill):
             end(follower)
-            just_now_ms = time.time_ns() // 1_000_000
-            write_compared_ms(OsFs(), note, just_now_ms)
+            # The last round has ended just now.
+            write_compared_ms(OsFs(), str(note), time.time_ns() // 1_000_000)
+            before = note.read_bytes()
             cluster.restart(follower)
             cluster.wait_in_sync(topic)
             if end == cluster.kill:
-                wait_until(lambda: read_compared_ms(OsFs(), note) > just_now_ms, "a round")  # noqa: B023
+                wait_until(lambda: note.read_bytes() != before, "a round")  # noqa: B023
             else:
-                assert read_compared_ms(OsFs(), note) == just_now_ms
+                assert note.read_bytes() == before
     finally:
         broker.overrides["log.initial.task.delay.ms"] = delay
     assert not differences(cluster, topic)
