@@ -130,7 +130,8 @@ class PartitionLog:
             topic_id = None
         log = cls(host, directory, topic_partition, topic_id, config, loaded)
         damage = log.local.known_damage
-        damage.load(log.log_start_offset, max(loaded.log_end_offset, loaded.given_until))
+        if loaded.has_damaged_ranges:
+            damage.load(log.log_start_offset, max(loaded.log_end_offset, loaded.given_until))
         for hole in loaded.holes:
             damage.add(hole.start_offset, hole.end_offset)
         # What fails is said by ``failure``, and met by the first append.

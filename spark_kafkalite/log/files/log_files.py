@@ -72,6 +72,8 @@ class LogFiles(NamedTuple):
     has_epochs: bool
     # Up to where a cleaning that a crash had interrupted, and that has been ended now, has cleaned the log; else 0.
     swapped_until_offset: int = 0
+    # Whether there is a file of damaged ranges.
+    has_damaged_ranges: bool = False
 
     @property
     def base_offsets(self) -> list[int]:
@@ -102,7 +104,9 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
     if any(entry.name == SWAP_FILE or entry.name.endswith(KAFKA_SWAP_SUFFIX) for entry in entries):
         swapped_until_offset = complete_swaps(fs, directory)
         entries = fs.entries(directory)
-    found = LogFiles({}, {}, {}, [], any(entry.name == LEADER_EPOCH_FILE for entry in entries), swapped_until_offset)
+    names = {entry.name for entry in entries}
+    has_epochs, has_damaged_ranges = LEADER_EPOCH_FILE in names, DAMAGED_RANGES_FILE in names
+    found = LogFiles({}, {}, {}, [], has_epochs, swapped_until_offset, has_damaged_ranges)
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
     for name, kind, size_bytes in entries:
         if kind is Kind.DIRECTORY:

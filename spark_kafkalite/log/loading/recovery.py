@@ -76,6 +76,8 @@ class LoadedLog(NamedTuple):
     end_reason: str = ""
     # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
     found_segments: bool = True
+    # Whether an earlier run has left a file of damaged ranges.
+    has_damaged_ranges: bool = False
     end_is_suspect: bool = False
     # Whether all is there that the last run of the broker had written, as far as the files can say, if the kernel has
     # lived on since or the run was stopped in order (rule R12).
@@ -125,6 +127,7 @@ def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastR
         cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
         swapped=found.swapped_until_offset > 0,
         found_segments=found_segments,
+        has_damaged_ranges=found.has_damaged_ranges,
     )
 
 
