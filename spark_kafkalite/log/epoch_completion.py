@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE
-from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs
+from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, tell_of_completion
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
 
@@ -31,13 +30,7 @@ def epoch_completion(log: PartitionLog) -> Steps[None]:
     entries = completed(before, runs)
     if not log.local.is_usable or log.local.generation != generation or entries == before:
         return
-    logger.warning(
-        "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
-        log.topic_partition,
-        LEADER_EPOCH_FILE,
-        before,
-        entries,
-    )
+    tell_of_completion(log.topic_partition, before, entries)
     log.epochs.replace(entries)
     log.epochs.truncate_from_start(log.log_start_offset, write=False)
     log.write_epochs()

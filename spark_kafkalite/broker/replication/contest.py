@@ -75,10 +75,9 @@ class Contest:
         ``diverging``: the largest common leader epoch, and where it ends here.
         """
         topic_partition = self._log.topic_partition
-        if self._stage is _Stage.UNHEARD:
-            self._stage = _Stage.COMPARING
-            self._go_on(epoch_completion(self._log))
-        elif self._stage is _Stage.COMPARED:
+        if self._stage is not _Stage.COMPARED:
+            self._begin()
+        else:
             self._stage = _Stage.LACKING
             logger.error(
                 "%s: broker %d, which is in sync, has committed records up to offset %d, but the log of this broker, "

@@ -13,13 +13,17 @@ epoch of the batches without an entry begins where its first batch does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE
 from spark_kafkalite.log.loading.scan import READ_BYTES
 from spark_kafkalite.log.segments.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 
 class EpochRun(NamedTuple):
@@ -69,6 +73,17 @@ def completed(entries: Sequence[tuple[int, int]], runs: Sequence[EpochRun]) -> l
 
 def _fits(epoch: int, start: int, runs: Sequence[EpochRun]) -> bool:
     return all(run.end_offset <= start if run.epoch < epoch else run.start_offset >= start for run in runs)
+
+
+def tell_of_completion(name: object, before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> None:
+    """Warn that the file of a log's epochs was wrong; ``after`` has taken its place."""
+    logger.warning(
+        "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
+        name,
+        LEADER_EPOCH_FILE,
+        before,
+        after,
+    )
 
 
 def heads_differ(epochs: LeaderEpochs, segments: Iterable[Segment], log_start_offset: int) -> bool:

@@ -37,7 +37,7 @@ from spark_kafkalite.log.files.log_files import (
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
-from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ
+from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ, tell_of_completion
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
@@ -283,10 +283,7 @@ class _Loader:
         """Have the epochs that the batches of these segments have; the file may be an older one."""
         before = self._epochs.entries
         self._epochs.replace(completed(before, epoch_runs(segments)))
-        logger.warning(
-            "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
-            self._directory.rpartition("/")[2], LEADER_EPOCH_FILE, before, self._epochs.entries,
-        )  # fmt: skip
+        tell_of_completion(self._directory.rpartition("/")[2], before, self._epochs.entries)
 
     def _first_to_scan(self) -> int:
         """Return the number of the first segment that must be scanned; how many there are when none must."""
