@@ -18,6 +18,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from typing import Any, TypeVar
 
+from spark_kafkalite.errors import ClosedError, KafkaStorageError
+from spark_kafkalite.log.steps import Steps
+
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -138,3 +141,22 @@ class IoThreads:
         """Let the threads end; waits for work that runs."""
         for executor in self._executors.values():
             executor.shutdown(wait=True, cancel_futures=True)
+
+
+def run_in_threads(
+    io: IoThreads, steps: Steps[None], on_end: Callable[[KafkaStorageError | ClosedError | None], None]
+) -> None:
+    """Do the next step, and have a thread run what comes before the one after it; ``on_end`` gets what ends them."""
+    try:
+        piece = next(steps)
+    except StopIteration:
+        on_end(None)
+    except (KafkaStorageError, ClosedError) as error:
+        on_end(error)
+    else:
+
+        def failed(error: BaseException) -> None:
+            piece.fail(error)
+            run_in_threads(io, steps, on_end)
+
+        io.submit(piece.run, lambda _: run_in_threads(io, steps, on_end), failed)

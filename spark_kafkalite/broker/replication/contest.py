@@ -20,13 +20,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from spark_kafkalite.broker.io_threads import IoThreads
-from spark_kafkalite.errors import KafkaStorageError, OffsetNotAvailable
+from spark_kafkalite.broker.io_threads import IoThreads, run_in_threads
+from spark_kafkalite.errors import ClosedError, KafkaStorageError, OffsetNotAvailable
 from spark_kafkalite.log.epoch_completion import epoch_completion
 from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.model import TopicPartition
 
 logger: Final = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class Contest:
     def _begin(self) -> None:
         if self._stage is _Stage.UNHEARD:
             self._stage = _Stage.COMPARING
-            self._go_on(epoch_completion(self._log))
+            run_in_threads(self._io, epoch_completion(self._log), self._compared)
 
     def refusal(self, replica_id: int, high_watermark: int, diverging: tuple[int, int]) -> OffsetNotAvailable:
         """Return what an in-sync follower is answered whose log would have to be cut below its high watermark.
@@ -91,20 +90,7 @@ class Contest:
             f"have to cut off committed records, below {high_watermark}"
         )
 
-    def _go_on(self, steps: Steps[None]) -> None:
-        try:
-            piece = next(steps)
-        except StopIteration:
-            self._stage = _Stage.COMPARED
-        except KafkaStorageError as error:
+    def _compared(self, error: KafkaStorageError | ClosedError | None) -> None:
+        if error is not None:
             logger.error("%s: %s", self._log.topic_partition, error)
-            self._stage = _Stage.COMPARED
-        else:
-            self._submit(piece, steps)
-
-    def _submit(self, piece: Piece[Any], steps: Steps[None]) -> None:
-        def failed(error: BaseException) -> None:
-            piece.fail(error)
-            self._go_on(steps)
-
-        self._io.submit(piece.run, lambda _: self._go_on(steps), failed)
+        self._stage = _Stage.COMPARED

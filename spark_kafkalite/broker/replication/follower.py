@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.io_threads import IoThreads, Lane, run_in_threads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
@@ -364,22 +364,7 @@ class Follower:
         self._run(steps)
 
     def _run(self, steps: Steps[None]) -> None:
-        """Do the next step, and have a thread run what comes before the one after it."""
-        try:
-            piece = next(steps)
-        except StopIteration:
-            self._settled(None)
-        except (KafkaStorageError, ClosedError) as error:
-            self._settled(error)
-        else:
-            self._submit(piece, steps)
-
-    def _submit(self, piece: Piece[Any], steps: Steps[None]) -> None:
-        def failed(error: BaseException) -> None:
-            piece.fail(error)
-            self._run(steps)
-
-        self._services.io.submit(piece.run, lambda _: self._run(steps), failed)
+        run_in_threads(self._services.io, steps, self._settled)
 
     def _settled(self, error: KafkaStorageError | ClosedError | None) -> None:
         self._bounds.truncated(self.log.log_end_offset)
