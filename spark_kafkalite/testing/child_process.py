@@ -20,6 +20,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -29,6 +30,8 @@ _POLL_INTERVAL_S: Final = 0.005
 # Linux gives connections the ports from 32768 on unless told otherwise; well-known servers lie below 20000.
 _FIRST_FREE_PORT: Final = 20_000
 _USUAL_FIRST_GIVEN_PORT: Final = 32_768
+_MOST_HELD_PORTS: Final = 200
+_held_ports: deque[socket.socket] = deque()
 _SETPRIV: Final = shutil.which("setpriv")
 
 
@@ -159,9 +162,11 @@ class ChildProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different loopback TCP ports that nobody listens on; they may be taken again by the time they are used.
+    """Return different loopback TCP ports that nobody listens on.
 
-    They lie below those that the system gives to connections, so a server that is restarted finds its port free.
+    They lie below those that the system gives to connections, so a server that is restarted finds its port free. For a
+    while no other process is given them by this function: they stay bound, in a way that lets a server listen on them
+    which sets SO_REUSEADDR, as servers do.
     """
     try:
         first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
@@ -171,13 +176,18 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().choice(candidates)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        # Not before: the kernel would share a port that another process holds.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held_ports.append(holder)
+        found.append(port)
+    while len(_held_ports) > _MOST_HELD_PORTS:
+        _held_ports.popleft().close()
     return found
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from spark_kafkalite.testing.child_process import free_ports
-from tests.chaos.links import Direction, Door, Link, Network
+from tests.chaos.links import Door, Link, Network, Way
 from tests.network import hosts
 
 # A side is a broker, by its number, or the registry.
@@ -27,8 +27,8 @@ class Lines(ABC):
         self.brokers = range(1, size + 1)
 
     @abstractmethod
-    def laid(self, pids: Callable[[], dict[int, int]]) -> contextlib.AbstractContextManager[None]:
-        """Have the lines for a while; ``pids`` says which process is which broker, as it is now."""
+    def laid(self) -> contextlib.AbstractContextManager[None]:
+        """Have the lines for a while."""
 
     @property
     @abstractmethod
@@ -79,11 +79,11 @@ class ForwardedLines(Lines):
         self._inner_ports = dict(zip(self.brokers, ports[size:], strict=True))
 
     @contextlib.contextmanager
-    def laid(self, pids: Callable[[], dict[int, int]]) -> Iterator[None]:
-        with Network(pids) as self.network:
+    def laid(self) -> Iterator[None]:
+        with Network() as self.network:
             for broker in self.brokers:
                 self.inner_doors[broker] = self.network.open_door(self._inner_ports[broker])
-                self._registry_doors[broker] = self.network.open_door(self._registry_port)
+                self._registry_doors[broker] = self.network.open_door(self._registry_port, broker)
             yield
 
     @property
@@ -103,7 +103,7 @@ class ForwardedLines(Lines):
 
     def hold_ways(self, ways: Iterable[tuple[int, int]]) -> None:
         directions = [each for sender, receiver in ways for each in self._directions(sender, receiver)]
-        self.network.do(lambda: [setattr(each, "held", True) for each in directions])
+        self.network.change(directions, held=True)
 
     def unplug(self, broker: int) -> None:
         self.isolate(broker)
@@ -115,7 +115,7 @@ class ForwardedLines(Lines):
     def heal(self) -> None:
         self.network.heal()
 
-    def _directions(self, sender: int, receiver: int) -> list[Direction]:
+    def _directions(self, sender: int, receiver: int) -> list[Way]:
         """Return all that data takes from one side to another, on connections that either has opened."""
         if receiver == REGISTRY:
             return [self._registry_link(sender).there]
@@ -142,7 +142,7 @@ class HostLines(Lines):
         self._network = hosts.Network([*self._host_of.values(), self._CLIENTS])
 
     @contextlib.contextmanager
-    def laid(self, pids: Callable[[], dict[int, int]]) -> Iterator[None]:
+    def laid(self) -> Iterator[None]:
         with self._network, self._network.joined(self._CLIENTS):
             yield
 

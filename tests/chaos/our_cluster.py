@@ -223,12 +223,9 @@ class ChaosCluster:
             return {}
         return {"log.dirs": ",".join(str(self._data_dir(broker) / name) for name in ("one", "two"))}
 
-    def _pids(self) -> dict[int, int]:
-        return {number: broker.pid for number, broker in self.brokers.items() if broker.running}
-
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
-            undo.enter_context(self.lines.laid(self._pids))
+            undo.enter_context(self.lines.laid())
             brokers = self.lines.brokers
             environment = {"PYTHONPATH": str(PROJECT)}
             if self._disks is DisksOfBroker.IMAGED:
@@ -240,6 +237,7 @@ class ChaosCluster:
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
                 "inter.broker.listener.name": "INNER",
                 "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
+                "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
                 **self._overrides,
             }
             self.cluster = KafkaliteCluster(

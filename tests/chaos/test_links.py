@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import socketserver
-import subprocess
-import sys
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.links import Door, Network, inode_in_table, inode_of
+from tests.chaos.forwarder import source_of
+from tests.chaos.links import Door, Network
 from tests.patience import PATIENCE_S
 
 _ME, _OTHER = 1, 2
-# Says what it hears from the port that it is given, line by line, and sends on what it is told.
-_OTHER_CLIENT = """
-import socket, sys
-connection = None
-for line in sys.stdin.buffer:
-    connection = connection or socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-    connection.sendall(line)
-    sys.stdout.buffer.write(connection.recv(100))
-    sys.stdout.flush()
-"""
+
+
+def _request_of(broker: int) -> bytes:
+    """Return how the first request of a broker begins."""
+    client_id = f"broker-{broker}".encode()
+    return struct.pack(">ihhih", 1000, 18, 3, 1, len(client_id)) + client_id
 
 
 class _Echo(socketserver.BaseRequestHandler):
@@ -48,7 +43,7 @@ def echo_port() -> Iterator[int]:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    with Network(lambda: {_ME: os.getpid()}) as running:
+    with Network() as running:
         yield running
 
 
@@ -58,10 +53,10 @@ def door(network: Network, echo_port: int) -> Door:
 
 
 @contextlib.contextmanager
-def connected(door: Door) -> Iterator[socket.socket]:
+def connected(door: Door, broker: int = _ME) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", door.port), PATIENCE_S) as connection:
-        connection.sendall(b"hello")
-        assert connection.recv(100) == b"hello"
+        connection.sendall(_request_of(broker))
+        assert connection.recv(100) == _request_of(broker)
         yield connection
 
 
@@ -95,11 +90,12 @@ def test_held_data_comes_when_it_is_let_go(network: Network, door: Door, echo_po
 
 def test_one_direction_is_held(network: Network, door: Door, echo_port: int) -> None:
     with connected(door) as connection:
-        network.do(lambda: setattr(door.link(_ME).back, "held", True))
+        network.change([door.link(_ME).back], held=True)
         connection.sendall(b"one")
         assert hears_nothing(connection, network, echo_port)
         # The question got through: only the answer is held, and comes although questions are held now.
-        network.do(lambda: (door.link(_ME).back.heal(), setattr(door.link(_ME).there, "held", True)))
+        network.change([door.link(_ME).there], held=True)
+        network.change([door.link(_ME).back], held=False)
         assert hears(connection) == b"one"
         connection.sendall(b"two")
         assert hears_nothing(connection, network, echo_port)
@@ -108,15 +104,15 @@ def test_one_direction_is_held(network: Network, door: Door, echo_port: int) -> 
 def test_a_new_connection_is_held_too(network: Network, door: Door, echo_port: int) -> None:
     network.hold([door.link(_ME)])
     with socket.create_connection(("127.0.0.1", door.port), PATIENCE_S) as connection:
-        connection.sendall(b"one")
+        connection.sendall(_request_of(_ME))
         assert hears_nothing(connection, network, echo_port)
         network.heal()
-        assert hears(connection) == b"one"
+        assert hears(connection) == _request_of(_ME)
 
 
 def test_data_is_delayed_and_stays_in_order(network: Network, door: Door) -> None:
     with connected(door) as connection:
-        network.do(lambda: setattr(door.link(_ME).there, "delay_s", 0.2))
+        network.change([door.link(_ME).there], delay_s=0.2)
         began = time.monotonic()
         connection.sendall(b"one")
         time.sleep(0.05)
@@ -130,7 +126,7 @@ def test_data_is_delayed_and_stays_in_order(network: Network, door: Door) -> Non
 
 def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
     with connected(door) as connection:
-        network.do(lambda: setattr(door.link(_ME).there, "bytes_per_s", 100_000))
+        network.change([door.link(_ME).there], bytes_per_s=100_000)
         began = time.monotonic()
         connection.sendall(bytes(50_000))
         received = 0
@@ -141,8 +137,7 @@ def test_a_slow_line_takes_its_time(network: Network, door: Door) -> None:
 
 def test_a_piece_is_damaged_behind_its_mark(network: Network, door: Door) -> None:
     with connected(door) as connection:
-        way = door.link(_ME).there
-        network.do(lambda: (setattr(way, "mark", b"a-"), setattr(way, "damages", 1)))
+        network.change([door.link(_ME).there], mark="a-", damages=1)
         for sent, found in ((b"b-1", b"b-1"), (b"a-1", b"a-0"), (b"a-1", b"a-1")):
             connection.sendall(sent)
             assert hears(connection) == found
@@ -169,41 +164,39 @@ def test_a_cut_takes_no_connection_until_it_heals(network: Network, door: Door) 
         pass
 
 
-def test_others_are_left_alone(echo_port: int) -> None:
-    pids = {_ME: os.getpid()}
-    with Network(lambda: pids) as network:
-        door = network.open_door(echo_port)
-        command = [sys.executable, "-c", _OTHER_CLIENT, str(door.port)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-            assert other.stdin is not None and other.stdout is not None
-            pids[_OTHER] = other.pid
-            other.stdin.write(b"zero\n")
-            other.stdin.flush()
-            assert other.stdout.readline() == b"zero\n"
-            with connected(door) as connection:
-                network.hold([door.link(_OTHER)])
-                connection.sendall(b"one")
-                assert hears(connection) == b"one"
-                other.stdin.write(b"one\n")
-                other.stdin.flush()
-                network.hold([door.link(_ME)])
-                network.do(door.link(_OTHER).heal)
-                assert other.stdout.readline() == b"one\n"
-                connection.sendall(b"two")
-                assert hears_nothing(connection, network, echo_port)
-            other.stdin.close()
+def test_others_are_left_alone(network: Network, door: Door, echo_port: int) -> None:
+    with connected(door, _ME) as mine, connected(door, _OTHER) as other:
+        network.hold([door.link(_OTHER)])
+        mine.sendall(b"one")
+        assert hears(mine) == b"one"
+        other.sendall(b"one")
+        network.hold([door.link(_ME)])
+        network.change([door.link(_OTHER).there, door.link(_OTHER).back], held=False)
+        assert hears(other) == b"one"
+        mine.sendall(b"two")
+        assert hears_nothing(mine, network, echo_port)
 
 
-@pytest.mark.parametrize("find", [inode_of, inode_in_table])
-@pytest.mark.parametrize("family, host", [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
-def test_the_socket_at_the_other_end_is_found(
-    find: Callable[[int, int], int | None], family: socket.AddressFamily, host: str
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(family) as here:
-        port = server.getsockname()[1]
-        here.connect((host, port))
-        assert find(here.getsockname()[1], port) == os.fstat(here.fileno()).st_ino
-        assert find(1, port) is None
+def test_a_door_for_one_source_asks_nobody(network: Network, echo_port: int) -> None:
+    door = network.open_door(echo_port, _ME)
+    door.cut(_ME)
+    with pytest.raises(ConnectionError), connected(door, _OTHER):
+        pass
+
+
+@pytest.mark.parametrize(
+    "first, source",
+    [
+        (_request_of(17), 17),
+        (_request_of(17)[:-1], 0),
+        (_request_of(17).replace(b"broker", b"client"), 0),
+        (b"", 0),
+        (bytes(14), 0),
+        (struct.pack(">ihhih", 1000, 18, 3, 1, -1) + b"broker-1", 0),
+    ],
+)
+def test_a_broker_is_known_by_its_client_id(first: bytes, source: int) -> None:
+    assert source_of(first) == source
 
 
 def test_nobody_behind_the_door(network: Network) -> None:

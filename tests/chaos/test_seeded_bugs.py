@@ -76,9 +76,9 @@ def two_leaders_die_in_turn(stage: Stage) -> None:
     # It acknowledges what it has been sent, and is not told for a while that this is committed by that.
     lines = _doors_of(cluster)
     ways = [lines.inner_doors[other].link(third).back for other in (first, second)]
-    lines.network.do(lambda: [setattr(way, "delay_s", 0.2) for way in ways])
+    lines.network.change(ways, delay_s=0.2)
     time.sleep(1)
-    lines.network.do(lambda: [setattr(way, "held", True) for way in ways])
+    lines.network.change(ways, held=True)
     time.sleep(0.3)
     cluster.brokers[first].kill()
     cluster.cluster.wait_for_leader(topic, 0, other_than=first)
@@ -156,14 +156,10 @@ def only_replica_loses_power(stage: Stage) -> None:
 def line_damages_records(stage: Stage) -> None:
     """A bit of a record changes on the way from the leader to a follower."""
     cluster, leader, follower = stage.cluster, stage.leader, stage.follower
-    lines = _doors_of(cluster)
-    way = lines.inner_doors[leader].link(follower).back
-
-    def damage() -> None:
-        way.mark, way.damages = b"ours-", 3
-
-    lines.network.do(damage)
-    wait_until(lambda: not way.damages, "records that can be damaged", poll_s=0.1)
+    network = _doors_of(cluster).network
+    way = _doors_of(cluster).inner_doors[leader].link(follower).back
+    network.change([way], mark="ours-", damages=3)
+    wait_until(lambda: not network.damages_left(way), "records that can be damaged", poll_s=0.1)
     time.sleep(1)
     cluster.wait_in_sync(stage.place)
 
