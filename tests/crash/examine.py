@@ -229,8 +229,9 @@ class Examination:
         with RawClient(self._broker.bootstrap) as client:
             fetched = client.fetch(topic, last_offset, max_wait_ms=0)
             headers = kernel.scan_headers(fetched.records)
-            # Behind the last records there may be a batch that stands for a hole.
-            while headers and not headers[-1].record_count:
+            # Behind the last records there may be a batch that stands for a hole. One of which compaction has taken
+            # all records away has the producer's last sequence still.
+            while headers and not headers[-1].record_count and headers[-1].producer_id < 0:
                 headers.pop()
             if not headers:
                 return
