@@ -480,6 +480,8 @@ class Partition:
         if not damage.is_kept and damage.ranges:
             damage.accept()
             damage.tell()
+            # Also where nobody had been told of what the last run has known.
+            self._services.io.submit(damage.try_to_write, _done, _done)
 
     def _damage_changed(self) -> None:
         damage = self.log.local.known_damage

@@ -25,6 +25,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
+from spark_kafkalite.log.files.small_files import write_damaged_ranges
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
@@ -604,3 +605,18 @@ def test_what_is_queued_after_the_end_is_refused_at_once(harness: Harness) -> No
     queue.add(QueuedBatch(harness.batch(), 9, None, outcomes.append, lambda: outcomes.append("released")))
     assert outcomes == ["released", end]
     assert not queue.waiting
+
+
+def test_what_the_only_replica_lacks_is_forgotten_on_the_disk_too(harness: Harness) -> None:
+    before = harness.partition()
+    harness.append(before, 3)
+    before.log.close()
+    write_damaged_ranges(harness.fs, "/logs/t-0/damaged-ranges", [(1, 2)])
+    host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
+    log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, LastRun(clean=True, recovery_point=3))
+    assert log.damaged_ranges == ((1, 2),)
+    partition = Partition(TP, b"i" * 16, log, harness.services, 3)
+    partition.become_leader(partition_state(1, replicas=(1,), epoch=1, version=1))
+    while harness.io.work:
+        harness.io.run_one()
+    assert (log.damaged_ranges, harness.fs.exists("/logs/t-0/damaged-ranges")) == ((), False)
