@@ -29,6 +29,7 @@ from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     META_FILE,
+    OWN_LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     read_damaged_ranges,
@@ -50,7 +51,13 @@ from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
 # Transactions of Kafka's; nothing here writes or reads them.
 UNKNOWN_SUFFIX: Final = ".txnindex"
-OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
+OFFSET_CHECKPOINTS: Final = (
+    RECOVERY_POINT_FILE,
+    LOG_START_OFFSET_FILE,
+    OWN_LOG_START_FILE,
+    HIGH_WATERMARK_FILE,
+    CLEANER_OFFSET_FILE,
+)
 SMALL_FILES: Final = (LEADER_EPOCH_FILE, DAMAGED_RANGES_FILE, PARTITION_METADATA_FILE, META_FILE, *OFFSET_CHECKPOINTS)
 
 

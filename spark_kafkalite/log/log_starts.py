@@ -13,6 +13,10 @@ has hidden. A crash in between leaves an empty log that begins where the checkpo
 Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out): the renames
 that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
 
+The checkpoint alone would be no proof: Kafka's format has no checksum, and people edit it. So the same is written into
+``kafkalite-log-starts`` first. What the checkpoint says beyond that was put there by somebody else, and takes away
+nothing before another replica confirms it; see ``loading.log_start``.
+
 One thread owns these objects; only ``LogStartJob.run`` and the writing of checkpoints may be called elsewhere (see
 ``offset_checkpoint``).
 """
@@ -24,19 +28,20 @@ from collections.abc import Callable, Iterable, Mapping
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
-from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE
+from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE, OWN_LOG_START_FILE, write_offsets
 from spark_kafkalite.log.loading.loader import FoundLog
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
 
 
 class LogStartCheckpoint(OffsetCheckpoint):
-    """``log-start-offset-checkpoint`` of one log directory."""
+    """``log-start-offset-checkpoint`` of one log directory, and the broker's own copy of it."""
 
-    __slots__ = ("_promised",)
+    __slots__ = ("_own_path", "_promised")
 
-    def __init__(self, fs: Fs, path: str) -> None:
-        super().__init__(fs, path, leaves_out_zero=True)
+    def __init__(self, fs: Fs, directory: str) -> None:
+        super().__init__(fs, f"{directory}/{LOG_START_OFFSET_FILE}", leaves_out_zero=True)
+        self._own_path = f"{directory}/{OWN_LOG_START_FILE}"
         self._promised: dict[TopicPartition, int] = {}
 
     def set(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -55,6 +60,16 @@ class LogStartCheckpoint(OffsetCheckpoint):
         for key, offset in starts.items():
             if self._promised.get(key, 0) <= offset:
                 self._promised.pop(key, None)
+
+    @property
+    def has_own_copy(self) -> bool:
+        """Whether the directory has the copy; a version that wrote none may have been the last to use it."""
+        return self._fs.exists(self._own_path)
+
+    def _replace(self, wanted: Mapping[TopicPartition, int]) -> None:
+        # First: in a crash in between the checkpoint says no more than the copy.
+        write_offsets(self._fs, self._own_path, wanted)
+        super()._replace(wanted)
 
     def start_of(self, key: TopicPartition) -> int:
         """Return what the next ``write`` writes of a log."""
@@ -106,9 +121,7 @@ class LogStarts:
     def __init__(self, fs: Fs, log_dirs: Iterable[str]) -> None:
         # Has a directory's high watermarks be at least these offsets, and returns what is to be written for it.
         self.raise_high_watermarks: Callable[[str, Mapping[TopicPartition, int]], OffsetCheckpoint] | None = None
-        self._checkpoints = {
-            directory: LogStartCheckpoint(fs, f"{directory}/{LOG_START_OFFSET_FILE}") for directory in log_dirs
-        }
+        self._checkpoints = {directory: LogStartCheckpoint(fs, directory) for directory in log_dirs}
 
     def promise(self, moves: Mapping[PartitionLog, int]) -> LogStartJob:
         """Begin to move logs to larger starts. The caller runs the job in a thread and then calls ``finish``."""
@@ -171,6 +184,12 @@ class LogStarts:
         closed = {key: found.last_run.log_start_offset for key, found in unopened.items()}
         checkpoint.set({**closed, **{key: int(log.log_start_offset) for key, log in logs.items()}})
         return checkpoint
+
+    def begin(self, directory: str) -> None:
+        """Write a directory's first own copy of the starts, unless it has one. OSError when the disk fails."""
+        checkpoint = self._checkpoints[directory]
+        if not checkpoint.has_own_copy:
+            checkpoint.write()
 
     def forget(self, log: PartitionLog) -> None:
         """Drop a log that has been removed; the next write leaves it out."""

@@ -11,6 +11,7 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
     replication-offset-checkpoint      high watermarks; the broker gives and takes them
     registry-zxid-checkpoint           how far the registry has come; the broker gives and takes it
     kafkalite-run                      which run of the broker has written here; see ``runs``
+    kafkalite-log-starts               what we have written into log-start-offset-checkpoint; see ``log_starts``
     kafkalite-compared                 when logs were last compared with their leaders'; see ``small_files``
     TOPIC-PARTITION/                   one log
     TOPIC-PARTITION.HEX-delete/        a removed log, until file.delete.delay.ms has passed
@@ -271,6 +272,7 @@ class LogManager:
         for path in online:
             try:
                 self.directories[path].persist(partial(write_run, self.fs, path, run))
+                self.directories[path].persist(partial(self.log_starts.begin, path))
             except OSError as error:
                 # Then the next run proves nothing of this one; the one before it has the word in this directory still.
                 logger.warning("cannot write %s/%s: %s", path, RUN_FILE, text_of(error))

@@ -87,6 +87,8 @@ class PartitionLog:
         self._on_dirty = host.on_dirty
         self.topic_id = topic_id
         self.log_start_offset = Offset(loaded.log_start_offset)
+        # What somebody else has put into ``log-start-offset-checkpoint`` for this log, to be confirmed; 0: nothing.
+        self.unconfirmed_start_offset = loaded.unconfirmed_start_offset
         # Told when retention or a deletion of records has moved the log start forward.
         self.on_start_moved: Callable[[], None] | None = None
         self.epochs = loaded.epochs
@@ -543,6 +545,8 @@ class PartitionLog:
                 f"{self.topic_partition}: the log start cannot go to {offset}, beyond the log end {self.log_end_offset}"
             )
         self.log_start_offset = Offset(offset)
+        if offset >= self.unconfirmed_start_offset:
+            self.unconfirmed_start_offset = 0
         self.local.known_damage.keep(offset, MAX_INT64)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)

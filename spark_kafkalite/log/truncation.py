@@ -66,6 +66,8 @@ def _truncating(log: PartitionLog) -> Iterator[None]:
     if log.disk.is_read_only:
         raise KafkaStorageError(log.disk.refusal)
     log.local.truncating = True
+    # It was said of another log.
+    log.unconfirmed_start_offset = 0
     try:
         if log.swap is not None:
             log.swap.settle()

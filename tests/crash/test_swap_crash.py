@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.compaction.clean_job import CleanResult
 from spark_kafkalite.log.compaction.cleanable import clean_job, compaction_state
 from spark_kafkalite.log.compaction.cleaner import clean
@@ -378,7 +379,7 @@ def test_the_harness_sees_bugs(bug: Callable[[pytest.MonkeyPatch], None], monkey
     logging.disable(logging.CRITICAL)
     try:
         bug(monkeypatch)
-        with pytest.raises((AssertionError, FileNotFoundError, TypeError)):
+        with pytest.raises((AssertionError, FileNotFoundError, KafkaStorageError, TypeError)):
             for seed in SEEDS:
                 test_a_crash_leaves_the_old_log_or_the_cleaned_one(seed, CrashMode.POWER_TORN)
     finally:

@@ -313,6 +313,13 @@ class Leader(Appender):
         others = [starts.get(each, 0) for each in self.in_sync.state.isr if each != me]
         return min([self.log.log_start_offset, *others])
 
+    def confirms_start(self, offset: int) -> bool:
+        """Whether a log start that this broker has not written may be put into force: a follower in sync has the same,
+        or no other broker is a replica. See ``log.loading.log_start``."""
+        me, state = self._services.broker_id, self.in_sync.state
+        starts = [self._follower_starts.get(each) for each in state.isr if each != me]
+        return offset in starts or state.replicas == (me,)
+
     def due_change(self, lag_max_s: float) -> IsrChange | None:
         """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""
         change = self.in_sync.due(self._services.purgatory.now_s(), self._bounds.high_watermark, lag_max_s)

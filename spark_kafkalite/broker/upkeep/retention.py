@@ -198,9 +198,13 @@ class Retention:
             if partition in self._leader_starts:
                 self.look_soon(partition)
             return
-        leader_start = min(self._leader_starts.pop(partition, 0), partition.high_watermark)
-        if leader_start > log.log_start_offset:
-            self._moves[log] = partition, leader_start, "its leader's log starts there"
+        start = min(self._leader_starts.pop(partition, 0), partition.high_watermark)
+        why = "its leader's log starts there"
+        said, leader = log.unconfirmed_start_offset, partition.leader
+        if start < said <= partition.high_watermark and leader is not None and leader.confirms_start(said):
+            start, why = said, "log-start-offset-checkpoint said so when the broker started"
+        if start > log.log_start_offset:
+            self._moves[log] = partition, start, why
             self._moving.add(log)
             return
         until_offset = partition.visible_end_offset

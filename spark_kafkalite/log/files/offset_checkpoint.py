@@ -39,9 +39,11 @@ class OffsetCheckpoint:
             wanted = self._wanted
             if wanted == self._written:
                 return
-            if not wanted and self._written is None and not self._fs.exists(self.path):
-                return
             # After a failure nobody knows what the file says.
             self._written = None
-            write_offsets(self._fs, self.path, wanted)
+            self._replace(wanted)
             self._written = wanted
+
+    def _replace(self, wanted: Mapping[TopicPartition, int]) -> None:
+        if wanted or self._fs.exists(self.path):
+            write_offsets(self._fs, self.path, wanted)

@@ -16,6 +16,8 @@ All are text, in Kafka's formats:
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``);
 * ``kafkalite-compared`` of a log directory: the same head, then one line, the time in ms at which the last comparison
   with the leaders ended, 0 when one has begun and not ended (``broker.replication.comparison``);
+* ``kafkalite-log-starts`` of a log directory: in the same format as ``log-start-offset-checkpoint`` what the broker
+  itself has written into that (``log_starts``);
 * ``kafkalite-run`` of a log directory: JSON, see ``directories.runs``.
 
 Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
@@ -49,6 +51,7 @@ REGISTRY_ZXID_FILE = "registry-zxid-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 RUN_FILE = "kafkalite-run"
+OWN_LOG_START_FILE = "kafkalite-log-starts"
 COMPARED_FILE = "kafkalite-compared"
 META_FILE = "meta.properties"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"

@@ -26,6 +26,7 @@ from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    OWN_LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
@@ -100,7 +101,11 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
     clean = marked or not (keys.keys() & directories)
     recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
-    start_offsets = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
+    said_starts = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
+    own_starts = _read_own_starts(fs, log_dir)
+    if own_starts is None:
+        own_starts = said_starts
+    start_offsets = {key: min(start, own_starts.get(key, 0)) for key, start in said_starts.items()}
     cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
     high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
     found = []
@@ -114,6 +119,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
             high_watermarks.get(key, 0),
             None if stopped is None else stopped.segments,
             NO_LEADER_EPOCH if stopped is None else stopped.last_record_epoch,
+            said_starts.get(key, 0),
         )
         found.append(FoundLog(key, log_dir, name, last_run))
     # A name that was taken out of use may still be in the checkpoints.
@@ -276,6 +282,18 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
     except CheckpointError as error:
         logger.warning("%s; continuing without it", error)
         return {}
+
+
+def _read_own_starts(fs: Fs, log_dir: str) -> dict[TopicPartition, int] | None:
+    """Return what the broker has written of log starts; None when nobody knows, and all that is said is believed."""
+    path = f"{log_dir}/{OWN_LOG_START_FILE}"
+    try:
+        if not fs.exists(path) or not read_small(fs, path):
+            return None
+        return read_offsets(fs, path)
+    except CheckpointError as error:
+        logger.warning("%s; %s is believed", error, LOG_START_OFFSET_FILE)
+        return None
 
 
 class Loading:

@@ -39,6 +39,7 @@ from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ, tell_of_completion
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
+from spark_kafkalite.log.loading.log_start import start_in_force, tell_of_unconfirmed_start
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
 from spark_kafkalite.log.log_host import LogHost
@@ -82,6 +83,8 @@ class LoadedLog(NamedTuple):
     # Whether all is there that the last run of the broker had written, as far as the files can say, if the kernel has
     # lived on since or the run was stopped in order (rule R12).
     is_whole: bool = True
+    # What ``log-start-offset-checkpoint`` says beyond the log start, and what is not in force; 0: nothing.
+    unconfirmed_start_offset: int = 0
     # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
     swapped: bool = False
 
@@ -90,7 +93,8 @@ class LastRun(NamedTuple):
     """What the last run of a broker has said of a log, in the files of the log directory; 0 where it says nothing.
 
     ``clean``: it was stopped in order. ``stopped_with``: the segments that it has left then, None when nobody knows.
-    ``last_record_epoch``: the leader epoch of the last record then, -1 when nobody knows.
+    ``last_record_epoch``: the leader epoch of the last record then, -1 when nobody knows. ``said_start_offset``: what
+    somebody may have raised ``log_start_offset`` to; see ``log_start``.
     """
 
     clean: bool
@@ -100,6 +104,7 @@ class LastRun(NamedTuple):
     high_watermark: int = 0
     stopped_with: SegmentSizes | None = None
     last_record_epoch: int = NO_LEADER_EPOCH
+    said_start_offset: int = 0
 
 
 def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastRun, *, sync: bool = True) -> LoadedLog:
@@ -116,8 +121,12 @@ def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastR
     cleaned_until_offset = max(last_run.cleaned_until_offset, found.swapped_until_offset)
     found_segments = bool(found.logs)
     log_start_offset = last_run.log_start_offset
-    if log_start_offset > max(last_run.recovery_point, last_run.high_watermark):
-        log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
+    said_offset = max(last_run.said_start_offset, log_start_offset)
+    if said_offset > max(last_run.recovery_point, last_run.high_watermark):
+        said_offset = believed_start(files, directory, found.logs, found.snapshots, said_offset)
+    log_start_offset = start_in_force(found.logs, log_start_offset, said_offset)
+    if said_offset > log_start_offset:
+        tell_of_unconfirmed_start(directory, found.logs, log_start_offset, said_offset)
     drop_segments_below(files.fs, directory, found, log_start_offset)
     last_run = last_run._replace(log_start_offset=log_start_offset, cleaned_until_offset=cleaned_until_offset)
     loader = _Loader(host, directory, config, found, last_run, sync=sync)
@@ -125,6 +134,7 @@ def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastR
     return loaded._replace(
         # Never more than there is: what a crash took will be written anew, with other records.
         cleaned_until_offset=min(cleaned_until_offset, loaded.segments.active.base_offset),
+        unconfirmed_start_offset=said_offset if said_offset > log_start_offset else 0,
         swapped=found.swapped_until_offset > 0,
         found_segments=found_segments,
         has_damaged_ranges=found.has_damaged_ranges,

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from spark_kafkalite.log.files.small_files import read_offsets
+from spark_kafkalite.log.files.small_files import read_offsets, write_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
+from tests.seeds import SEED, SOAK
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FILE = "/data/log-start-offset-checkpoint"
+OWN_FILE = "/data/kafkalite-log-starts"
 Opener = Callable[..., LogManager]
 
 
@@ -198,3 +202,190 @@ def test_start_is_in_force_though_a_power_loss_has_taken_the_records_below(open_
     job.run()
     again = open_manager(fs.crash(CrashMode.POWER)).logs[T0]
     assert (again.log_start_offset, again.log_end_offset) == (4, 4)
+
+
+# What somebody else has written -----------------------------------------------------------------------------------
+
+
+def move(manager: LogManager, log: PartitionLog, start: int) -> None:
+    job = manager.log_starts.promise({log: start})
+    job.run()
+    assert manager.log_starts.finish(job) == {}
+
+
+def raised(fs: MemoryFs, start: int) -> None:
+    write_offsets(fs, FILE, {**read_offsets(fs, FILE), T0: start})
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "has not written" in each.getMessage()]
+
+
+def bases(log: PartitionLog) -> list[int]:
+    return [int(segment.base_offset) for segment in log.segments]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_raised_start_takes_nothing_away(
+    open_manager: Opener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
+    manager = open_manager()
+    log, other = filled(manager, T0), filled(manager, T1)
+    move(manager, log, 1)
+    move(manager, other, 2)
+    manager.delete_files(log, log.drop_hidden(1))
+    if is_clean:
+        manager.shutdown()
+    left = fs.crash(CrashMode.PROCESS)
+    raised(left, 4)
+    again = open_manager(left).logs
+    log = again[T0]
+    assert (log.log_start_offset, log.unconfirmed_start_offset, bases(log)) == (1, 4, [1, 2, 3, 4])
+    (line,) = lines(caplog)
+    assert line.startswith("t-0: the log start offset in log-start-offset-checkpoint is 4, and this broker has not")
+    size_bytes = sum(segment.size_bytes for segment in log.segments) - log.segments.active.size_bytes
+    assert f"Records 1 to 3 (with 3 segments of {size_bytes} bytes, offsets 1 to 3) stay until" in line
+    assert (again[T1].log_start_offset, again[T1].unconfirmed_start_offset) == (2, 0), "another one counts as ever"
+    # Confirmed, it is a start like any other.
+    log.advance_log_start(3)
+    assert log.unconfirmed_start_offset == 4
+    log.advance_log_start(4)
+    assert (log.unconfirmed_start_offset, log.hidden_segments) == (0, 3)
+
+
+def test_raised_start_is_forgotten_with_the_next_checkpoint(
+    open_manager: Opener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = open_manager()
+    move(manager, filled(manager, T0), 1)
+    manager.shutdown()
+    raised(fs, 3)
+    manager = open_manager()
+    manager.checkpoint()
+    assert read_offsets(fs, FILE) == read_offsets(fs, OWN_FILE) == {T0: 1}
+    log = open_manager(fs.crash(CrashMode.POWER)).logs[T0]
+    assert (log.log_start_offset, log.unconfirmed_start_offset, len(lines(caplog))) == (1, 0, 1)
+
+
+def test_raised_start_of_another_log_is_not_that_of_one_cut_back(open_manager: Opener, fs: MemoryFs) -> None:
+    manager = open_manager()
+    filled(manager, T0)
+    manager.log_starts.begin("/data")
+    manager.shutdown()
+    raised(fs, 3)
+    log = open_manager().logs[T0]
+    assert log.unconfirmed_start_offset == 3
+    truncate_to(log, 4)
+    assert (log.log_start_offset, log.unconfirmed_start_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("copy", ["missing", "empty", "damaged"])
+def test_without_a_copy_of_its_own_a_broker_believes_the_checkpoint(
+    open_manager: Opener, fs: MemoryFs, copy: str
+) -> None:
+    """As Apache Kafka leaves a directory, and versions that wrote none."""
+    manager = open_manager()
+    filled(manager, T0)
+    manager.log_starts.begin("/data")
+    manager.shutdown()
+    if copy == "missing":
+        fs.unlink(OWN_FILE)
+    else:
+        fs.open(OWN_FILE).truncate(0 if copy == "empty" else 3)
+    raised(fs, 3)
+    log = open_manager().logs[T0]
+    assert (log.log_start_offset, log.unconfirmed_start_offset, bases(log)) == (3, 0, [3, 4])
+
+
+def test_copy_is_there_from_the_first_run_on(open_manager: Opener, fs: MemoryFs) -> None:
+    manager = open_manager()
+    manager.claim(1, "cluster")
+    manager.begin_run(Incarnation(1), "boot")
+    assert (fs.exists(OWN_FILE), fs.exists(FILE)) == (True, False)
+    filled(manager, T0)
+    left = fs.crash(CrashMode.POWER)
+    raised(left, 3)
+    assert open_manager(left).logs[T0].unconfirmed_start_offset == 3
+
+
+class Schedule:
+    """A log whose start moves, whose broker dies, and whose checkpoint somebody edits, drawn by a seed."""
+
+    def __init__(self, open_manager: Opener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, seed: int) -> None:
+        self.open_manager = open_manager
+        self.fs = fs
+        self.caplog = caplog
+        self.chance = random.Random(seed)
+        self.manager = open_manager(fs)
+        self.manager.log_starts.begin("/data")
+        self.log = filled(self.manager, T0)
+        # What may be in force after a crash besides the start that is.
+        self.promised = 0
+        # Whether the checkpoint has been edited, and not been written since.
+        self.is_edited = False
+
+    def step(self) -> None:
+        self.chance.choice((self.append, self.move, self.move, self.remove, self.cut, self.restart))()
+
+    def append(self) -> None:
+        for _ in range(self.chance.randint(1, 4)):
+            data = make_batch(1)
+            self.log.append_as_leader(data, header_of(data), 0)
+        self.log.flush()
+
+    def move(self) -> None:
+        start = self.chance.randint(int(self.log.log_start_offset), int(self.log.log_end_offset))
+        job = self.manager.log_starts.promise({self.log: start})
+        self.promised = max(self.promised, start)
+        if self.chance.random() < 0.5:
+            # In the middle of one of the three files.
+            self.fs.stop_at(self.fs.operations + self.chance.randint(1, 15))
+            with suppress(SimulatedCrash):
+                job.run()
+            self.restart(is_crash=True)
+        else:
+            job.run()
+            assert self.manager.log_starts.finish(job) == {}
+
+    def remove(self) -> None:
+        if self.log.hidden_segments:
+            self.manager.delete_files(self.log, self.log.drop_hidden(self.chance.randint(1, 3)))
+
+    def cut(self) -> None:
+        if self.chance.random() < 0.3:
+            end = self.chance.randint(0, int(self.log.log_end_offset))
+            (truncate_fully if self.chance.random() < 0.5 else truncate_to)(self.log, end)
+            self.promised = 0
+            self.append()
+
+    def restart(self, is_crash: bool = False) -> None:
+        start, end = int(self.log.log_start_offset), int(self.log.log_end_offset)
+        if not is_crash and self.chance.random() < 0.4:
+            self.manager.shutdown()
+        self.fs = self.fs.crash(self.chance.choice((CrashMode.PROCESS, CrashMode.POWER)))
+        said, own = read_offsets(self.fs, FILE).get(T0, 0), read_offsets(self.fs, OWN_FILE).get(T0, 0)
+        assert said <= own or self.is_edited
+        self.is_edited = said > own
+        if said < end and self.chance.random() < 0.5:
+            said = self.chance.randint(said + 1, end)
+            raised(self.fs, said)
+            self.is_edited = True
+        self.caplog.clear()
+        self.manager = self.open_manager(self.fs)
+        self.log = self.manager.logs[T0]
+        assert self.log.log_end_offset == end
+        assert start <= self.log.log_start_offset <= max(start, self.promised)
+        assert bool(lines(self.caplog)) == (self.log.unconfirmed_start_offset > 0) == (said > own)
+        for offset in range(int(self.log.log_start_offset), end):
+            assert self.log.read(offset, 1, end) is not None
+        self.promised = int(self.log.log_start_offset)
+
+
+@pytest.mark.parametrize("number", range(2_000 if SOAK else 20))
+def test_no_edited_start_takes_records_away_and_none_of_the_brokers_own_is_doubted(
+    open_manager: Opener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    schedule = Schedule(open_manager, fs, caplog, SEED * 10_000 + number)
+    for _ in range(30):
+        schedule.step()
+    schedule.restart()

@@ -93,6 +93,28 @@ def test_the_low_watermark_waits_for_those_in_sync(harness: Harness, partition: 
     assert partition.check_leader().low_watermark == 3
 
 
+def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_to_ask(
+    harness: Harness, partition: Partition
+) -> None:
+    leader = partition.check_leader()
+    harness.append(partition, 3)
+    assert not leader.confirms_start(2), "nobody has said anything"
+    confirmed = []
+    for start in (-1, 0, 1, 2, 3):
+        leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, start)
+        confirmed.append(leader.confirms_start(2))
+    # A follower that starts later may be wrong in its own way.
+    assert confirmed == [False, False, False, True, False]
+    # A replica out of sync confirms nothing, and may have the records still.
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, 3)
+    partition.become_leader(partition_state(1, replicas=(1, FOLLOWER), epoch=5, version=2))
+    leader = partition.check_leader()
+    leader.follower_fetched(FOLLOWER, INCARNATION, 1, None, 2)
+    assert not leader.confirms_start(2)
+    partition.become_leader(partition_state(1, replicas=(1,), epoch=6, version=3))
+    assert partition.check_leader().confirms_start(2)
+
+
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     consumer, follower, producer = Waiter(), Waiter(), Waiter()

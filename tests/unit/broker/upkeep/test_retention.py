@@ -11,15 +11,16 @@ import pytest
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
+from spark_kafkalite.log.files.small_files import write_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from spark_kafkalite.testing.partition_states import partition_state
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from tests.unit.slice_clock import SliceClock
 
 SETTINGS = {"log.retention.check.interval.ms": 10_000, "log.initial.task.delay.ms": 1_000}
@@ -36,7 +37,8 @@ class World:
         self.threads = ManualThreads(loop)
         self.configs: dict[str, TopicConfig] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.logs = LogManager(self.fs, ["/data"], clock, config_of=self.configs.__getitem__)
+        default = TopicConfig.from_properties({})
+        self.logs = LogManager(self.fs, ["/data"], clock, config_of=lambda topic: self.configs.get(topic, default))
         self.logs.open()
         self.logs.load()
         self.services = PartitionServices(
@@ -57,11 +59,15 @@ class World:
             Slices(loop, SliceClock()),
         )
 
-    def partition(self, key: TopicPartition = TP, **settings: object) -> Partition:
+    def partition(
+        self, key: TopicPartition = TP, replicas: tuple[int, ...] = (1,), epoch: int = 0, **settings: object
+    ) -> Partition:
         given = {"segment_bytes": 400, "file_delete_delay_ms": 0, **settings}
         self.configs[key.topic] = TopicConfig.from_properties({k.replace("_", "."): v for k, v in given.items()})
-        partition = Partition(key, b"i" * 16, self.logs.create(key, b"i" * 16), self.services)
-        partition.become_leader(partition_state(1, replicas=(1,), epoch=0, version=0))
+        log = self.logs.logs.get(key) or self.logs.create(key, b"i" * 16)
+        log.update_config(self.configs[key.topic])
+        partition = Partition(key, b"i" * 16, log, self.services)
+        partition.become_leader(partition_state(*replicas, replicas=replicas, epoch=epoch, version=epoch))
         self.partitions[key] = partition
         return partition
 
@@ -299,3 +305,48 @@ def test_a_followers_log_starts_where_its_leaders_does(world: World) -> None:
     world.retention.follow_leader(partition, 3)
     world.loop.run_for(2)
     assert partition.log_start_offset == 15
+
+
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+def test_a_start_that_the_broker_has_not_written_waits_for_another_replica_if_there_is_one(
+    world: World, replicas: tuple[int, ...]
+) -> None:
+    partition = world.partition(retention_ms=-1)
+    world.append(partition, 20)
+    world.logs.log_starts.begin("/data")
+    world.logs.shutdown()
+    write_offsets(world.fs, "/data/log-start-offset-checkpoint", {TP: 12})
+    again = World(world.loop, world.clock, world.fs)
+    again.services.live_brokers = lambda: {each: live_broker(each) for each in replicas}
+    partition = again.partition(retention_ms=-1, replicas=replicas)
+    partition.bounds.high_watermark = 20
+    assert partition.log_start_offset == 0
+    again.retention.start()
+    if len(replicas) > 1:
+        for start in (0, 11, 13):
+            partition.check_leader().follower_fetched(2, Incarnation(20), 20, None, start)
+            again.loop.run_for(30)
+            assert (partition.log_start_offset, segments(partition)[0]) == (0, 0)
+        again.partitions.clear()
+        partition = again.partition(retention_ms=-1, replicas=replicas, epoch=1)
+        partition.check_leader().follower_fetched(2, Incarnation(20), 20, None, 12)
+    again.loop.run_for(30)
+    assert partition.log_start_offset == 12
+    assert 0 < segments(partition)[0] <= 12
+    assert readable(partition) == list(range(12, 20))
+
+
+def test_retention_goes_on_below_a_start_that_nobody_confirms(world: World) -> None:
+    partition = world.partition(retention_ms=5_000)
+    world.append(partition, 8, age_ms=6_000)
+    partition.roll()
+    world.append(partition, 12)
+    partition.log.flush()
+    partition.log.unconfirmed_start_offset = 16
+    partition.become_leader(partition_state(1, replicas=(1, 2), epoch=1, version=1))
+    world.retention.start()
+    world.loop.run_for(2)
+    assert (partition.log_start_offset, partition.log.unconfirmed_start_offset) == (8, 16)
+    assert readable(partition) == list(range(8, 20))
+    world.loop.run_for(20)
+    assert (partition.log_start_offset, partition.log.unconfirmed_start_offset) == (20, 0)

@@ -259,6 +259,7 @@ def test_partition_directory_that_is_a_link(
     [
         "recovery-point-offset-checkpoint",
         "log-start-offset-checkpoint",
+        "kafkalite-log-starts",
         "replication-offset-checkpoint",
         "cleaner-offset-checkpoint",
         ".kafka_cleanshutdown",
@@ -281,6 +282,7 @@ def test_checkpoint_that_is_a_link_counts_as_missing(start: Starter, stopped: Pa
     [
         "recovery-point-offset-checkpoint",
         "log-start-offset-checkpoint",
+        "kafkalite-log-starts",
         "replication-offset-checkpoint",
         "cleaner-offset-checkpoint",
         ".kafka_cleanshutdown",

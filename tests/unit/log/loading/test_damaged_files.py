@@ -101,6 +101,7 @@ SMALL_FILES = [
     "/data/t-0/partition.metadata",
     "/data/recovery-point-offset-checkpoint",
     "/data/log-start-offset-checkpoint",
+    "/data/kafkalite-log-starts",
     "/data/replication-offset-checkpoint",
 ]
 

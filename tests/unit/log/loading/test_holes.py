@@ -453,6 +453,7 @@ def test_log_start_that_cannot_be_costs_nothing(
     start_offset: int,
 ) -> None:
     replace_file(stopped, "/data/log-start-offset-checkpoint", f"0\n2\nt 0 {start_offset}\nother 0 1\n".encode())
+    replace_file(stopped, "/data/kafkalite-log-starts", b"0\n1\nother 0 1\n")
     if not clean:
         stopped.unlink(MARKER)
     manager = start()
