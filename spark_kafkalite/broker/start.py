@@ -281,6 +281,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                recovery=ground.topic_settings.recovers_by_itself,
                 min_insync=ground.topic_settings.min_insync,
                 on_answer=ground.lease.renew if own is None else None,
             ),

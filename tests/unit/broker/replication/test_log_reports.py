@@ -185,7 +185,7 @@ def test_nothing_is_written_while_partitions_have_leaders(world: Reporting) -> N
 
 def test_a_log_is_reported_for_the_state_that_has_no_leader_until_there_is_one(world: Reporting) -> None:
     led_once(world, 3)
-    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),))}
+    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), high_watermark=3)}
     world.change(A, world.leaderless(version=2))
     world.pass_time()
     assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),))}
