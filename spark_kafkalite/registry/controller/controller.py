@@ -104,8 +104,8 @@ class Controller:
         slices: Slices | None = None,
     ) -> None:
         """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
-        its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync replicas its
-        high watermark moves (``election``); ``slices``: the long
+        its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync
+        replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
