@@ -493,7 +493,10 @@ class BrokerStart:
             raise
         check_addresses(config.broker_id, ground.view.state)
         await wait_for_leaders(config.broker_id, ground.view, storage.replicas)
-        tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
+        settings = ground.topic_settings
+        tell_of_leaderless(
+            config.broker_id, ground.view.state, settings.allows_unclean_election, settings.recovers_by_itself
+        )
         if config.zookeeper is not None:
             found = weaknesses(ground.settings.current.values, known_brokers(ground.view.state))
             if found:
