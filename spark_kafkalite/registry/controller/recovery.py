@@ -17,8 +17,8 @@ empty, and no replica remembers that anything was committed, one leads if the st
 log is gone leaves a state that names others as well, before it makes another log
 (``broker.replication.hosted_logs.HostedLogs``). So all of these are the logs that they were.
 
-Source: KIP-966, unclean.recovery.strategy, which knows no such proof: it elects when all members of the ISR and of the
-ELR have answered.
+Source: KIP-966 for the setting, unclean.recovery.strategy, and its default. There ``Balanced`` waits for answers, too,
+and may lose records; here it never gives up what a replica has.
 """
 
 from __future__ import annotations
