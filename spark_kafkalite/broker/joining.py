@@ -27,6 +27,7 @@ _SHOWN_PARTITIONS: Final = 10
 _SHOWN_REASONS: Final = 10
 # Where every broker that could have all records is there, and none can prove its log.
 _ELECT: Final = "kafkalite cluster elect --unclean has the best of their logs lead"
+_BY_ITSELF: Final = f"the log that contains all others leads by itself when all are there; where none does, {_ELECT}"
 
 
 def check_addresses(broker_id: int, cluster: ClusterState) -> None:
@@ -63,7 +64,12 @@ async def wait_for_leaders(broker_id: int, view: ClusterView, replicas: Replicas
         logger.warning("some partitions have no leader after %.0f s; serving the others", _FIRST_LEADERS_S)
 
 
-def tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_election: Callable[[str], bool]) -> None:
+def tell_of_leaderless(
+    broker_id: int,
+    cluster: ClusterState,
+    allows_unclean_election: Callable[[str], bool],
+    recovers_by_itself: Callable[[str], bool],
+) -> None:
     """Warn of partitions that nobody can lead, and say why; those that are only about to be led are none."""
     leaderless: dict[tuple[str, str], list[str]] = {}
     for name, topic in cluster.topics.items():
@@ -74,7 +80,8 @@ def tell_of_leaderless(broker_id: int, cluster: ClusterState, allows_unclean_ele
                 and elect(partition, cluster.brokers, unclean=allows_unclean_election(name)).leader < 0
             ):
                 away = [each for each in (*partition.isr, *partition.eligible) if each not in cluster.brokers]
-                remedy = f"start {named_brokers(dict.fromkeys(away))}" if away else _ELECT
+                without = _BY_ITSELF if recovers_by_itself(name) else _ELECT
+                remedy = f"start {named_brokers(dict.fromkeys(away))}" if away else without
                 why = why_leaderless(partition, cluster.brokers)
                 leaderless.setdefault((why, remedy), []).append(f"{name}-{number}")
     for (why, remedy), keys in list(leaderless.items())[:_SHOWN_REASONS]:

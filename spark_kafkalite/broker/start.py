@@ -281,6 +281,7 @@ class BrokerStart:
                 clock=self._clock,
                 slices=ground.slices,
                 unclean_election=ground.topic_settings.allows_unclean_election,
+                recovery=ground.topic_settings.recovers_by_itself,
                 min_insync=ground.topic_settings.min_insync,
                 on_answer=ground.lease.renew if own is None else None,
             ),
@@ -492,7 +493,10 @@ class BrokerStart:
             raise
         check_addresses(config.broker_id, ground.view.state)
         await wait_for_leaders(config.broker_id, ground.view, storage.replicas)
-        tell_of_leaderless(config.broker_id, ground.view.state, ground.topic_settings.allows_unclean_election)
+        settings = ground.topic_settings
+        tell_of_leaderless(
+            config.broker_id, ground.view.state, settings.allows_unclean_election, settings.recovers_by_itself
+        )
         if config.zookeeper is not None:
             found = weaknesses(ground.settings.current.values, known_brokers(ground.view.state))
             if found:

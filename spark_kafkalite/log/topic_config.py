@@ -33,6 +33,9 @@ _THROTTLED_REPLICAS = (
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
+# Of unclean.recovery.strategy: the best log leads by itself where nothing is lost by that.
+BALANCED = "Balanced"
+
 TOPIC_SETTINGS = SettingGroup(
     "topic",
     (
@@ -201,6 +204,13 @@ TOPIC_SETTINGS = SettingGroup(
             "Whether a replica that is not in sync may become leader when no other is left, losing records.",
         ),
         Setting(
+            "unclean.recovery.strategy", "string", BALANCED,
+            "Whether a replica leads without a command where none has proven its log, as after a power loss of all "
+            "hosts. 'Balanced': the best log does, when all replicas have reported theirs and it contains all others. "
+            "'None': never.",
+            choices=("None", BALANCED),
+        ),
+        Setting(
             "visibility.policy", "string", "committed",
             "When consumers see a record: 'committed', when all in-sync replicas have it; 'flushed', when it is also "
             "on the leader's disk (after flush.messages or flush.ms; with neither set, it is flushed at once).",
@@ -252,6 +262,7 @@ BROKER_SYNONYMS: dict[str, tuple[Synonym, ...]] = {
     "segment.jitter.ms": (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
     "segment.ms": (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
     "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
+    "unclean.recovery.strategy": (Synonym("unclean.recovery.strategy"),),
     "visibility.policy": (Synonym("log.visibility.policy"),),
 }
 
@@ -317,6 +328,7 @@ class TopicConfig:
     segment_jitter_ms: int
     segment_ms: int
     unclean_leader_election_enable: bool
+    unclean_recovery_strategy: str
     visibility_policy: str
 
     @classmethod

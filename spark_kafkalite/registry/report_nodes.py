@@ -1,13 +1,15 @@
 """What brokers report of their logs while partitions have no leader: paths and payloads of /kafkalite/logs. Pure.
 
-Each broker has as many ephemeral nodes as it needs, /kafkalite/logs/N-I for broker N and I from 0 on. A node is JSON:
+Each broker has as many ephemeral nodes as it needs, /kafkalite/logs/N-I for broker N and a number I that it does not
+use again: so a path and a version are those of one text for ever. A node is JSON:
 ``{"version":1,"broker":N,"incarnation":"I","logs":[LOG,...]}``, and a LOG an array that is read by its places::
 
-    topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone
+    topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone, high_watermark
 
 ``created_zxid`` and ``version`` are those of the state node that the log was reported for; a report for another state,
 or of another incarnation than the broker is registered as, does not count. ``epochs`` are the last three entries of the
-log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive).
+log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive). What
+stands behind the places that are known here, a later version's, is passed over, and ``high_watermark`` may be missing.
 
 A node that cannot be read raises MalformedNode, and says nothing at all.
 """
@@ -41,14 +43,14 @@ FULL_NODE_BYTES: Final = 32_768
 MAX_EPOCHS: Final = 3
 # More damaged ranges than these are told as one, up to the end of the last.
 MAX_DAMAGED: Final = 20
-# Nodes of one broker: more than its logs of a hundred thousand partitions need.
-MAX_NODES: Final = 10_000
+# Numbers of nodes; a broker's nodes are far fewer.
+MAX_NODES: Final = 1_000_000_000
 # Why a broker has no log of a partition that it could lead with.
 MISSING: Final = "missing"
 EMPTY: Final = "empty"
 OFFLINE: Final = "offline"
 _GONE: Final = ("", MISSING, EMPTY, OFFLINE)
-_NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,5})")
+_NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,9})")
 _LOGS_AT_ONCE: Final = 50
 
 Ranges = tuple[tuple[int, int], ...]
@@ -59,7 +61,7 @@ class LogReport:
     """What a broker's log of one partition has; ``gone`` says why it has none, "" when it has one.
 
     ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
-    end.
+    end. ``high_watermark`` is the highest one that the replica remembers: the log may end below it.
     """
 
     created_zxid: int
@@ -69,6 +71,7 @@ class LogReport:
     epochs: Ranges = ()
     damaged: Ranges = ()
     gone: str = ""
+    high_watermark: int = 0
 
     def is_for(self, state: PartitionState) -> bool:
         """Whether this was said of the log under exactly this state."""
@@ -82,23 +85,27 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportNode:
-    """One node: a broker, its incarnation, and what some of its logs have."""
+    """One node: its name and version, a broker, its incarnation, and what some of its logs have."""
 
+    name: str
     broker_id: BrokerId
     incarnation: Incarnation
     logs: Mapping[TopicPartition, LogReport]
+    version: int = 0
 
 
-# By broker, with the incarnation that has said it.
-Reported = Mapping[BrokerId, tuple[Incarnation, LogReport]]
+# By broker, what has its report of a partition.
+Reported = Mapping[BrokerId, ReportNode]
 
 
-def counted(state: PartitionState, live: Mapping[int, BrokerInfo], reported: Reported) -> dict[BrokerId, LogReport]:
-    """Return the reports that count: of registered incarnations, for the present state."""
+def counted(
+    key: TopicPartition, state: PartitionState, live: Mapping[int, BrokerInfo], reported: Reported
+) -> dict[BrokerId, LogReport]:
+    """Return the reports of a partition that count: of registered incarnations, for the present state."""
     return {
-        broker: report
-        for broker, (incarnation, report) in reported.items()
-        if broker in live and live[broker].incarnation == incarnation and report.is_for(state)
+        broker: node.logs[key]
+        for broker, node in reported.items()
+        if broker in live and live[broker].incarnation == node.incarnation and node.logs[key].is_for(state)
     }
 
 
@@ -108,8 +115,8 @@ def reporting_brokers(state: PartitionState, live: Mapping[int, BrokerInfo]) -> 
     return [each for each in named if each in live and live[each].incarnation != UNKNOWN_INCARNATION]
 
 
-def report_path(broker_id: int, index: int) -> str:
-    return f"{LOG_REPORTS}/{broker_id}-{index}"
+def report_path(broker_id: int, number: int) -> str:
+    return f"{LOG_REPORTS}/{broker_id}-{number}"
 
 
 def broker_of_report(name: str) -> BrokerId | None:
@@ -136,6 +143,7 @@ def encode_log(key: TopicPartition, report: LogReport) -> bytes:
         [list(each) for each in report.epochs[-MAX_EPOCHS:]],
         [list(each) for each in damaged],
         report.gone,
+        report.high_watermark,
     ]
     return encode_object({"": fields})[4:-1]
 
@@ -167,11 +175,11 @@ def decode_node(name: str, data: bytes) -> Work[ReportNode]:
             logs[key] = report
             if index % _LOGS_AT_ONCE == 0:
                 yield None
-        return ReportNode(broker_id, incarnation, logs)
+        return ReportNode(name, broker_id, incarnation, logs)
 
 
 def _log(value: Any) -> tuple[TopicPartition, LogReport]:
-    topic, partition, created_zxid, version, last_epoch, end_offset, epochs, damaged, gone = array(value)
+    topic, partition, created_zxid, version, last_epoch, end_offset, epochs, damaged, gone, *more = array(value)
     if problem := topic_name_problem(text(topic)):
         raise ValueError(problem)
     if text(gone) not in _GONE:
@@ -184,6 +192,7 @@ def _log(value: Any) -> tuple[TopicPartition, LogReport]:
         _ascending(epochs, MAX_EPOCHS, MAX_EPOCH),
         _ranges(damaged),
         gone,
+        number(more[0], 0, MAX_INT64) if more else 0,
     )
     return TopicPartition(topic, number(partition, 0, MAX_PARTITIONS - 1)), report
 

@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R17 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R18 of docs/replication.md, to see that the simulator would notice.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
 waits for brokers is seen by no schedule.
@@ -25,7 +25,8 @@ from spark_kafkalite.log.directories import runs
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import state_nodes
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, BrokerInfo, PartitionState
-from spark_kafkalite.registry.controller import election
+from spark_kafkalite.registry.controller import election, last_resorts
+from spark_kafkalite.registry.controller.best_log import best_log
 from spark_kafkalite.registry.controller.controller import Controller
 from spark_kafkalite.registry.controller.elections import Elections
 
@@ -196,6 +197,13 @@ def _what_is_in_the_log_waits() -> Iterator[Patch]:
     yield _wrapped(DelayedProduce, "try_complete", try_complete)
 
 
+def _the_first_logs_do() -> Iterator[Patch]:
+    def why_not_recovered(state: PartitionState, live: Any, logs: Any) -> str:
+        return "" if best_log(state, live, logs) in logs else "nobody has reported"
+
+    yield mock.patch.object(last_resorts, "why_not_recovered", why_not_recovered)
+
+
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R1": _whoever_is_named_leads,
     "R2": _older_states_apply,
@@ -213,6 +221,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R15": _waits_look_at_offsets_alone,
     "R16": _nobody_is_eligible,
     "R17": _what_is_in_the_log_waits,
+    "R18": _the_first_logs_do,
 }
 
 

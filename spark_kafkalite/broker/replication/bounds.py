@@ -4,6 +4,8 @@ All bounds are exclusive. The log end and the flushed end are the log's, and giv
 
 - ``high_watermark``: everything below it is in the log of every in-sync replica. It never goes back, but in a
   truncation to below it.
+- the remembered high watermark: what this replica knows to have been committed, also where a power loss has taken it
+  from its log. It is what the checkpoint said until there is news of a leader.
 - the visible end: everything below it is shown to consumers, through every API. It is the high watermark, and with
   ``visibility.policy=flushed`` not more than what this replica has flushed (the flushed offset is taken before fsync is
   called, so nothing that fsync may have missed is counted). What had been shown before the policy became ``flushed``
@@ -22,10 +24,12 @@ ACKS_ALL = -1
 class Bounds:
     """The bounds of one replica, and the settings that they depend on."""
 
-    __slots__ = ("_shown_end_offset", "acknowledges_flushed", "high_watermark", "shows_flushed")
+    __slots__ = ("_remembered", "_shown_end_offset", "acknowledges_flushed", "high_watermark", "shows_flushed")
 
-    def __init__(self, high_watermark: int, config: TopicConfig) -> None:
+    def __init__(self, high_watermark: int, config: TopicConfig, checkpointed: int = 0) -> None:
+        """``checkpointed``: the high watermark that was written down; the log may end below it."""
         self.high_watermark = high_watermark
+        self._remembered = checkpointed
         # Where the visible end was when visibility.policy became ``flushed``.
         self._shown_end_offset = 0
         self._take_up(config)
@@ -56,11 +60,18 @@ class Bounds:
         if end_offset <= self.high_watermark:
             return False
         self.high_watermark = end_offset
+        self._remembered = 0
         return True
 
     def truncated(self, log_end_offset: int) -> None:
         """Take the high watermark back to the end of a log that has been cut below it."""
         self.high_watermark = min(self.high_watermark, log_end_offset)
+        self._remembered = 0
+
+    @property
+    def remembered_high_watermark(self) -> int:
+        """The high watermark, or a larger one that this replica had before its log lost its end."""
+        return max(self._remembered, self.high_watermark)
 
     def forget_shown(self) -> None:
         """Have another leader's records shown by the policy alone: what this broker has shown says nothing of them."""

@@ -8,7 +8,8 @@ at, while all partitions have leaders.
 
 Many partitions lose their leaders at once, so many reports share a node, and what changes within a moment is written
 together. Nodes are ephemeral: they go with the session, and the next one begins with none. Where the outcome of a write
-is not known, all of this broker's nodes are removed and written anew.
+is not known, all of this broker's nodes are removed and written anew. No name is used twice: an election that goes by a
+node checks its version, and versions begin at 0 again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_kafkalite.broker.replication.follower import NoLeader
@@ -33,6 +34,7 @@ from spark_kafkalite.registry.report_nodes import (
     EMPTY,
     FULL_NODE_BYTES,
     MAX_EPOCHS,
+    MAX_NODES,
     MISSING,
     OFFLINE,
     LogReport,
@@ -74,7 +76,7 @@ _LOOKED_AT_ONCE: Final = 50
 class _Node:
     """One of this broker's nodes: its logs as they are encoded, and whether the registry has it as it is here."""
 
-    index: int
+    number: int = -1
     logs: dict[TopicPartition, bytes] = field(default_factory=dict)
     size_bytes: int = 0
     exists: bool = False
@@ -118,7 +120,8 @@ class LogReports:
         self._leaderless: set[TopicPartition] = set()
         self._to_look: set[TopicPartition] = set()
         self._wanted = asyncio.Event()
-        self._pages = _Pages()
+        # Each run begins at a place of its own.
+        self._pages = _Pages(incarnation)
         # The session that has the nodes, and whether there may be others of this broker.
         self._written_in: Store | None = None
         self._has_left_some = False
@@ -245,7 +248,8 @@ class LogReports:
             return None
         if gone or partition is None:
             return LogReport(state.created_zxid, state.version, gone=gone)
-        return _report_of(partition.log, state, is_named=self._me in state.isr or self._me in state.eligible)
+        is_named = self._me in state.isr or self._me in state.eligible
+        return _report_of(partition.log, state, partition.bounds.remembered_high_watermark, is_named=is_named)
 
     # Writing --------------------------------------------------------------------------------------------------------
 
@@ -270,7 +274,7 @@ class LogReports:
             await answer(store.multi(operations))
 
     def _operation(self, node: _Node) -> Operation:
-        path = report_path(self._me, node.index)
+        path = report_path(self._me, node.number)
         if not node.logs:
             return Delete(path)
         data = encode_node(self._me, self._incarnation, node.logs.values())
@@ -295,7 +299,8 @@ class LogReports:
 class _Pages:
     """The reports of many logs, spread over nodes of bounded size."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_number: int) -> None:
+        self._number = first_number
         self._nodes: list[_Node] = []
         self._places: dict[TopicPartition, _Node] = {}
         # Whether something was put that has not been written.
@@ -322,7 +327,7 @@ class _Pages:
         for node in reversed(self._nodes):
             if node.size_bytes + size_bytes < FULL_NODE_BYTES:
                 return node
-        node = _Node(len(self._nodes))
+        node = _Node()
         self._nodes.append(node)
         return node
 
@@ -335,7 +340,13 @@ class _Pages:
     def changed(self) -> list[_Node]:
         """Return the nodes that the registry does not have as they are; they count as written from now on."""
         self.has_news = False
-        return [node for node in self._nodes if not node.is_written and (node.logs or node.exists)]
+        changed = [node for node in self._nodes if not node.is_written and (node.logs or node.exists)]
+        for node in changed:
+            if not node.exists:
+                # One that is made again has another name.
+                self._number += 1
+                node.number = self._number % MAX_NODES
+        return changed
 
     def forget_written(self) -> None:
         """Have every node written again: the registry has none."""
@@ -343,14 +354,15 @@ class _Pages:
             node.exists, node.is_written = False, not node.logs
 
 
-def _report_of(log: PartitionLog, state: PartitionState, *, is_named: bool) -> LogReport:
+def _report_of(log: PartitionLog, state: PartitionState, high_watermark: int, *, is_named: bool) -> LogReport:
     """Return what a log has that stands still. ``is_named``: the state says that it has all that is committed."""
+    known = LogReport(state.created_zxid, state.version, damaged=log.damaged_ranges, high_watermark=high_watermark)
     end, damaged = int(log.log_end_offset), log.damaged_ranges
     if damaged and damaged[-1][1] >= end:
         end = damaged[-1][0]
     if not end and is_named:
-        return LogReport(state.created_zxid, state.version, gone=EMPTY)
+        return replace(known, gone=EMPTY)
     # Retention may have left no record: the epoch that goes on there says what was.
     last_epoch = log.epochs.epoch_at(end - 1 if end > log.log_start_offset else end) if end else NO_LEADER_EPOCH
     entries = [each for each in log.epochs.entries if each[1] < end or each[0] == last_epoch]
-    return LogReport(state.created_zxid, state.version, last_epoch, end, tuple(entries[-MAX_EPOCHS:]), damaged)
+    return replace(known, last_epoch=last_epoch, end_offset=end, epochs=tuple(entries[-MAX_EPOCHS:]))

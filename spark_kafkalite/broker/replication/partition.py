@@ -172,7 +172,8 @@ class Partition:
         self.state_order = NO_ORDER
         self.storage_error: KafkaStorageError | None = None
         checkpointed = 0 if checkpointed_high_watermark is None else checkpointed_high_watermark
-        self.bounds = Bounds(max(log.log_start_offset, min(checkpointed, log.log_end_offset)), log.config)
+        high_watermark = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
+        self.bounds = Bounds(high_watermark, log.config, checkpointed)
         self._flusher = Flusher(
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )

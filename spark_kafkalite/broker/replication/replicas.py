@@ -124,7 +124,7 @@ class Replicas:
         """Return the high watermark of every hosted partition, for the checkpoint; or of those that have other
         replicas."""
         return {
-            key: partition.high_watermark
+            key: partition.bounds.remembered_high_watermark
             for key, partition in self._partitions.items()
             if not replicated or partition.is_replicated
         }

@@ -31,6 +31,7 @@ from spark_kafkalite.registry.controller.best_log import (
     told_remedy,
 )
 from spark_kafkalite.registry.controller.election import elect, needs_election
+from spark_kafkalite.registry.controller.recovery import why_not_recovered
 from spark_kafkalite.registry.znodes import NO_LEADER, state_path
 from spark_kafkalite.slices import Work
 
@@ -73,9 +74,10 @@ async def _read_in_time(reads: LogReportReads) -> None:
 
 
 def why_leaderless(
-    key: TopicPartition, state: PartitionState, cluster: ClusterState, reads: LogReportReads | None
+    key: TopicPartition, state: PartitionState, cluster: ClusterState, reads: LogReportReads | None, *, recovers: bool
 ) -> str:
-    """Return the field of a partition that nobody leads."""
+    """Return the field of a partition that nobody leads. ``recovers``: its best log leads by itself where nothing is
+    lost by that."""
     live = cluster.brokers
     logs: Logs = {} if reads is None else reads.counted(key, state, live)
     if state.unreadable or state.epochs_are_used_up:
@@ -83,7 +85,8 @@ def why_leaderless(
         reason = f"registry node {path} cannot be read" if state.unreadable else f"{path} has the last leader epoch"
         remedy = f"write what registry node {path} should hold, or delete the topic"
     else:
-        reason = "; ".join(told_reasons(state, live, logs))
+        kept = why_not_recovered(state, live, logs) if recovers else "unclean.recovery.strategy is None"
+        reason = "; ".join((*told_reasons(state, live, logs), *([f"no log leads by itself: {kept}"] if kept else ())))
         remedy = told_remedy(key, state, live)
     return json.dumps(
         {

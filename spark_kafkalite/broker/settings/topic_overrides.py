@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError, InvalidConfig
-from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.log.topic_config import BALANCED, TopicConfig
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,10 @@ class TopicSettings:
     def allows_unclean_election(self, name: str) -> bool:
         """Return whether a replica that was not in sync may lead rather than nobody."""
         return self.config_of(name).unclean_leader_election_enable
+
+    def recovers_by_itself(self, name: str) -> bool:
+        """Return whether the best log leads without an operator where nothing is lost by that (rule R18)."""
+        return self.config_of(name).unclean_recovery_strategy == BALANCED
 
     def min_insync(self, name: str) -> int:
         """Return with how many in-sync replicas a topic's high watermark moves."""

@@ -12,20 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from spark_kafkalite.model import BrokerId, Incarnation, TopicPartition
+from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.report_nodes import (
     LogReport,
-    Reported,
     ReportNode,
     broker_of_report,
     counted,
     decode_node,
 )
-from spark_kafkalite.registry.store import NoNode, SessionState, Stat, Store, WatchEvent, answer, call_in_loop
+from spark_kafkalite.registry.store import Check, NoNode, SessionState, Stat, Store, WatchEvent, answer, call_in_loop
 from spark_kafkalite.registry.znodes import LOG_REPORTS
 from spark_kafkalite.slices import Slices, Work
 
@@ -47,18 +47,22 @@ class LogReportReads:
         self._loop = asyncio.get_running_loop()
         self._reading = asyncio.Lock()
         self._list_is_known = False
-        # Of each node: what it says (None: it cannot be read), and which version that is.
+        # Of each node: what it says (None: it cannot be read), and when that was written.
         self._nodes: dict[str, tuple[ReportNode | None, int]] = {}
         self._stale: set[str] = set()
-        self._by_partition: dict[TopicPartition, dict[BrokerId, tuple[Incarnation, LogReport]]] = {}
+        self._by_partition: dict[TopicPartition, dict[BrokerId, ReportNode]] = {}
         store.add_session_listener(self._session_changed)
 
     def counted(
         self, key: TopicPartition, state: PartitionState, live: Mapping[int, BrokerInfo]
     ) -> dict[BrokerId, LogReport]:
         """Return what brokers have reported of a partition, as far as it counts for this state."""
-        reported: Reported = self._by_partition.get(key, {})
-        return counted(state, live, reported)
+        return counted(key, state, live, self._by_partition.get(key, {}))
+
+    def checks(self, key: TopicPartition) -> tuple[Check, ...]:
+        """Return what a write has to check that goes by the reports of a partition, as they were last read."""
+        nodes = self._by_partition.get(key, {}).values()
+        return tuple(Check(f"{LOG_REPORTS}/{each.name}", each.version) for each in nodes)
 
     async def read(self) -> None:
         """Bring everything up to what was written before this call. Raises RegistryError."""
@@ -114,7 +118,7 @@ class LogReportReads:
             if stat.mzxid == zxid:
                 return
             try:
-                node = await self._slices.run(decode_node(name, data))
+                node = replace(await self._slices.run(decode_node(name, data)), version=stat.version)
             except MalformedNode as malformed:
                 _LOG.error("what a broker has reported of its logs does not count: %s", malformed)
                 node = None
@@ -123,19 +127,19 @@ class LogReportReads:
 
     def _replace(self, old: ReportNode | None, new: ReportNode | None) -> Work[None]:
         index = 0
-        for key, report in {} if old is None else old.logs.items():
+        for key in () if old is None else old.logs:
             assert old is not None
             found = self._by_partition.get(key)
             # Another node of the broker may have it by now.
-            if found is not None and found.get(old.broker_id) == (old.incarnation, report):
+            if found is not None and found.get(old.broker_id) is old:
                 del found[old.broker_id]
                 if not found:
                     del self._by_partition[key]
             if (index := index + 1) % _LOGS_AT_ONCE == 0:
                 yield None
-        for key, report in {} if new is None else new.logs.items():
+        for key in () if new is None else new.logs:
             assert new is not None
-            self._by_partition.setdefault(key, {})[new.broker_id] = new.incarnation, report
+            self._by_partition.setdefault(key, {})[new.broker_id] = new
             if (index := index + 1) % _LOGS_AT_ONCE == 0:
                 yield None
 

@@ -47,11 +47,12 @@ class RegistrySession:
         clock: Clock,
         slices: Slices,
         unclean_election: Callable[[str], bool],
+        recovery: Callable[[str], bool],
         min_insync: Callable[[str], int],
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """``unclean_election`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is told of each
-        answer that proves the session alive, None when nobody needs that."""
+        """``unclean_election``, ``recovery`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is told
+        of each answer that proves the session alive, None when nobody needs that."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
@@ -60,6 +61,7 @@ class RegistrySession:
             broker_id,
             clock,
             unclean_election=unclean_election,
+            recovery=recovery,
             min_insync=min_insync,
             slices=slices,
         )

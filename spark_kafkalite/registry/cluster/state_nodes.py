@@ -51,6 +51,8 @@ class StateChange:
     topic_id: bytes
     before: PartitionState
     after: PartitionState
+    # What it goes by besides, and is refused without.
+    checks: tuple[Check, ...] = ()
 
     @cached_property
     def operation(self) -> Operation:
@@ -127,5 +129,6 @@ class FencedNodes(StateNodes):
                 for path in (partitions_path(name), partition_path(name, number)):
                     with contextlib.suppress(NodeExists):
                         await answer(self._store().create(path))
-        results = await self._write([each.operation for each in changes])
-        return [each.as_written(result) for each, result in zip(changes, results, strict=True)]
+        checks = list(dict.fromkeys(check for each in changes for check in each.checks))
+        results = await self._write([*checks, *(each.operation for each in changes)])
+        return [each.as_written(result) for each, result in zip(changes, results[len(checks) :], strict=True)]

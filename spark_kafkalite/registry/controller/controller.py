@@ -99,11 +99,13 @@ class Controller:
         clock: Clock = SYSTEM_CLOCK,
         *,
         unclean_election: Callable[[str], bool] = lambda _: False,
+        recovery: Callable[[str], bool] = lambda _: False,
         min_insync: Callable[[str], int] = lambda _: 1,
         slices: Slices | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on, ``min_insync`` with how
-        many in-sync replicas its high watermark moves (``election``); ``slices``: the long
+        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
+        its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync
+        replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
@@ -111,7 +113,14 @@ class Controller:
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
         self._elections = Elections(
-            store, self._slices, self._write, lambda: self._epoch, unclean_election, min_insync, self._last_resorts
+            store,
+            self._slices,
+            self._write,
+            lambda: self._epoch,
+            unclean_election,
+            recovery,
+            min_insync,
+            self._last_resorts,
         )
         self._store = store
         self._watcher = watcher

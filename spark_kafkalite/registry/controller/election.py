@@ -10,6 +10,7 @@ live replicas                                 leader                         in-
 members of the ISR with whole logs            the first in replica order     all of these
 none, but eligible ones with whole logs       the first in replica order     the leader alone
 none, but the only replica there is           that one                       the leader alone
+none, but a log that has all (``recovery``)   the best log (``best_log``)    the leader alone
 none, unclean election asked for              the best log (``best_log``)    the leader alone
 none otherwise                                none (-1)                      as they were
 ============================================  =============================  ==========================================

@@ -39,7 +39,7 @@ from spark_kafkalite.registry.controller.election import (
     needs_election,
     why_leaderless,
 )
-from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell
+from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell, tell_of_recovery
 from spark_kafkalite.registry.report_nodes import OFFLINE
 from spark_kafkalite.registry.store import NodeError, NoNode, SessionExpired, Store
 from spark_kafkalite.slices import Slices, Work
@@ -86,6 +86,7 @@ class Elections:
         write: FencedWrite,
         epoch: Callable[[], ControllerEpoch],
         unclean_election: Callable[[str], bool],
+        recovery: Callable[[str], bool],
         min_insync: Callable[[str], int],
         last_resorts: LastResorts,
     ) -> None:
@@ -95,6 +96,7 @@ class Elections:
         self._slices = slices
         self._epoch = epoch
         self._unclean_election = unclean_election
+        self._recovery = recovery
         self._min_insync = min_insync
         self._last_resorts = last_resorts
         self._to_check: set[TopicPartition] = set()
@@ -135,9 +137,14 @@ class Elections:
         """
         try:
             await self._write(_Round(self, state), await self._slices.run(self._candidates(state)))
-            due = await self._last_resorts.due(state)
-            allowed = [_election(state, *each) for each in due if self._unclean_election(each[0].topic)]
-            await self._write(_Round(self, state, unclean=True), allowed)
+            unclean, recovered = [], []
+            for key, partition, is_unclean in await self._last_resorts.due(state):
+                if is_unclean and self._unclean_election(key.topic):
+                    unclean.append(_election(state, key, partition))
+                elif not is_unclean and self._recovery(key.topic):
+                    recovered.append(_election(state, key, partition))
+            await self._write(_UncleanRound(self, state), unclean)
+            await self._write(_RecoveryRound(self, state), recovered)
         except BaseException:
             self._check_all = True
             raise
@@ -180,8 +187,9 @@ class Elections:
             leaderless = partition.leader == znodes.NO_LEADER
             if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
                 # Whoever has a log says so only once nobody leads.
-                if self._unclean_election(topic_partition.topic):
-                    self._last_resorts.want(topic_partition, partition)
+                unclean = self._unclean_election(topic_partition.topic)
+                if unclean or self._recovery(topic_partition.topic):
+                    self._last_resorts.want(topic_partition, partition, unclean=unclean)
                 continue
             found.append(_election(state, topic_partition, partition))
         return found
@@ -206,13 +214,15 @@ class Elections:
             tell(topic_partition, partition, cluster, logs, elected.leader)
         return elected
 
-    async def prepare(self, elections: Sequence[_Election], cluster: ClusterState, *, unclean: bool) -> None:
+    async def prepare(self, elections: Sequence[_Election], change: Callable[[_Election], StateChange | None]) -> None:
         """Make the changes of many elections, in slices."""
 
         def prepare() -> Work[None]:
             for election in elections:
-                # Encoded now, and kept.
-                _ = self.change(election, cluster, unclean=unclean).operation
+                made = change(election)
+                if made is not None:
+                    # Encoded now, and kept.
+                    _ = made.operation
                 yield None
 
         await self._slices.run(prepare())
@@ -222,6 +232,21 @@ class Elections:
         if election.change is None:
             outcome = self._outcome(election.topic_partition, election.state, cluster, unclean=unclean)
             election.change = self._change(election, cluster, outcome)
+        return election.change
+
+    def recovery(self, election: _Election, cluster: ClusterState) -> StateChange | None:
+        """Return the change that has the best log lead because nothing is lost by it (rule R18); it is the same from
+        then on. None when that is not so any more: the partition is looked at again."""
+        if election.change is None:
+            key, before = election.topic_partition, election.state
+            relied_on = self._last_resorts.relied_on(key, before, cluster)
+            if relied_on is None or elect(before, cluster.brokers).leader != znodes.NO_LEADER:
+                self._to_check.add(key)
+                return None
+            logs, checks = relied_on
+            elected = elect(before, cluster.brokers, unclean=True, logs=logs)
+            tell_of_recovery(key, logs, elected.leader)
+            election.change = replace(self._change(election, cluster, elected), checks=checks)
         return election.change
 
     def _change(self, election: _Election, cluster: ClusterState, elected: Elected) -> StateChange:
@@ -405,20 +430,12 @@ class _Elected(StateWrites[_Election]):
 class _Round(_Elected):
     """Elections of a round."""
 
-    def __init__(self, elections: Elections, cluster: ClusterState, *, unclean: bool = False) -> None:
-        super().__init__(elections, cluster)
-        self._unclean = unclean
-
     async def prepare(self, writes: Sequence[_Election]) -> None:
-        await self._elections.prepare(writes, self._cluster, unclean=self._unclean)
-
-    def change(self, write: _Election) -> StateChange | None:
-        if self.error is not None:
-            return None
-        return self._elections.change(write, self._cluster, unclean=self._unclean)
+        await self._elections.prepare(writes, self.change)
 
     def refused(self, write: _Election, error: NodeError) -> bool:
-        self._elections.overtaken(write, may_be_unreadable=not isinstance(error, NoNode))
+        may_be_unreadable = not isinstance(error, NoNode) and error.path == znodes.state_path(*write.topic_partition)
+        self._elections.overtaken(write, may_be_unreadable=may_be_unreadable)
         return False
 
     def failed(self, writes: Sequence[_Election], error: Exception) -> bool:
@@ -426,6 +443,20 @@ class _Round(_Elected):
             _LOG.error("electing a leader for %s failed: %s", writes[0].topic_partition, error)
             return False
         return super().failed(writes, error)
+
+
+class _UncleanRound(_Round):
+    """Elections of a round that may lose records."""
+
+    def change(self, write: _Election) -> StateChange | None:
+        return None if self.error is not None else self._elections.change(write, self._cluster, unclean=True)
+
+
+class _RecoveryRound(_Round):
+    """Elections of a round that no replica can prove to be whole, and that lose nothing all the same."""
+
+    def change(self, write: _Election) -> StateChange | None:
+        return None if self.error is not None else self._elections.recovery(write, self._cluster)
 
 
 class _AskedRound(_Elected):

@@ -1,14 +1,15 @@
-"""Unclean elections wait for what the replicas report of their logs, at most ten seconds; everything else goes on.
+"""Elections of the best log wait for what the replicas report of their logs; everything else goes on.
 
 An election that loses records is to lose as few as can be (``best_log``), so it waits until every live replica has
 reported its log for the present state (``report_nodes``). The controller asks no broker (rule R9): it reads the nodes
 that brokers write by themselves while a partition has no leader. A broker that does not report in time, as one of an
-earlier version, costs the ten seconds, and is told of.
+earlier version, costs the ten seconds, and is told of. An election that loses nothing (``recovery``) waits for all
+replicas, however long that takes.
 
 Two kinds of callers have this in common:
 
-- the settings (``unclean.leader.election.enable``): :meth:`LastResorts.want` notes a partition, and
-  :meth:`LastResorts.due` gives those whose time has come;
+- the settings (``unclean.leader.election.enable``, ``unclean.recovery.strategy``): :meth:`LastResorts.want` notes a
+  partition, and :meth:`LastResorts.due` gives those whose time has come;
 - an operator's request: :meth:`LastResorts.wait` returns when what was asked for can be elected.
 
 Nothing here writes. A partition's deadline is that of its state: a later state is waited for anew.
@@ -21,7 +22,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import RequestTimedOut
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -29,7 +30,9 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState, Partiti
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.controller.best_log import best_log, told_log, told_losses
 from spark_kafkalite.registry.controller.election import elect, needs_election
+from spark_kafkalite.registry.controller.recovery import why_not_recovered
 from spark_kafkalite.registry.report_nodes import LogReport, reporting_brokers
+from spark_kafkalite.registry.store import Check
 from spark_kafkalite.registry.znodes import NO_LEADER
 from spark_kafkalite.slices import Slices, Work
 
@@ -46,6 +49,22 @@ _Identity = tuple[int, int, bool]
 Waited = Mapping[TopicPartition, _Identity]
 
 
+class Due(NamedTuple):
+    """A partition that is to be elected now, under this state: uncleanly, or without losing anything."""
+
+    key: TopicPartition
+    state: PartitionState
+    unclean: bool
+
+
+class _Wanted(NamedTuple):
+    """The state that is waited for, and until when; without a time where nothing may be lost."""
+
+    state: PartitionState
+    unclean: bool
+    until_s: float
+
+
 class LastResorts:
     """See the module's text. Lives in the controller's event loop."""
 
@@ -55,8 +74,8 @@ class LastResorts:
         self._slices = slices
         self._wake = wake
         self._loop = asyncio.get_running_loop()
-        # Of partitions whose settings allow such elections: the state that is waited for, and until when.
-        self._wanted: dict[TopicPartition, tuple[PartitionState, float]] = {}
+        # Partitions whose settings allow such elections.
+        self._wanted: dict[TopicPartition, _Wanted] = {}
         self._look = False
         self._timer: asyncio.TimerHandle | None = None
         # Requests that wait for reports.
@@ -85,14 +104,25 @@ class LastResorts:
 
     # By the settings ------------------------------------------------------------------------------------------------
 
-    def want(self, key: TopicPartition, state: PartitionState) -> None:
-        """Have an unclean election of a partition under this state as soon as its reports are there."""
+    def want(self, key: TopicPartition, state: PartitionState, *, unclean: bool) -> None:
+        """Have an election of a partition under this state as soon as its reports are there; if not ``unclean``, once
+        they say that nothing is lost by it."""
         known = self._wanted.get(key)
-        if known is None or _identity(known[0]) != _identity(state):
-            self._wanted[key] = state, self._loop.time() + REPORTS_WITHIN_S
+        if known is None or known.unclean != unclean or _identity(known.state) != _identity(state):
+            self._wanted[key] = _Wanted(state, unclean, self._loop.time() + REPORTS_WITHIN_S if unclean else math.inf)
         self._look = True
 
-    async def due(self, cluster: ClusterState) -> list[tuple[TopicPartition, PartitionState]]:
+    def relied_on(
+        self, key: TopicPartition, state: PartitionState, cluster: ClusterState
+    ) -> tuple[dict[BrokerId, LogReport], tuple[Check, ...]] | None:
+        """Return the reports by which the best log may lead without an operator (R18), and what the write is to check;
+        None when they do not say so."""
+        logs = self.logs(key, state, cluster)
+        if why_not_recovered(state, cluster.brokers, logs):
+            return None
+        return logs, self._reads.checks(key)
+
+    async def due(self, cluster: ClusterState) -> list[Due]:
         """Return the partitions that are to be elected now, with their states in ``cluster``. Raises RegistryError."""
         if not self._wanted:
             return []
@@ -104,10 +134,10 @@ class LastResorts:
             raise
         return await self._slices.run(self._due(cluster))
 
-    def _due(self, cluster: ClusterState) -> Work[list[tuple[TopicPartition, PartitionState]]]:
+    def _due(self, cluster: ClusterState) -> Work[list[Due]]:
         found = []
         now_s, next_s = self._loop.time(), None
-        for index, (key, (wanted, until_s)) in enumerate(list(self._wanted.items())):
+        for index, (key, (wanted, unclean, until_s)) in enumerate(list(self._wanted.items())):
             if index % _LOOKED_AT_ONCE == 0:
                 yield None
             state = cluster.partition(key)
@@ -115,18 +145,23 @@ class LastResorts:
                 # Its state is looked at by itself.
                 del self._wanted[key]
                 continue
+            if not unclean:
+                if self.relied_on(key, state, cluster) is not None:
+                    del self._wanted[key]
+                    found.append(Due(key, state, unclean))
+                continue
             missing = self._missing(key, state, cluster)
             if missing and until_s == math.inf:
                 until_s = now_s + REPORTS_WITHIN_S
-                self._wanted[key] = wanted, until_s
+                self._wanted[key] = _Wanted(wanted, unclean, until_s)
             if missing and now_s < until_s:
                 next_s = until_s if next_s is None else min(next_s, until_s)
             elif best_log(state, cluster.brokers, self.logs(key, state, cluster)) is not None:
                 del self._wanted[key]
-                found.append((key, state))
+                found.append(Due(key, state, unclean))
             else:
                 # All logs are offline. One may come back: that is waited for anew, and no epoch is used up until then.
-                self._wanted[key] = wanted, math.inf
+                self._wanted[key] = _Wanted(wanted, unclean, math.inf)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if next_s is None else self._loop.call_at(next_s, self.look_again)
@@ -233,6 +268,22 @@ def tell(
         key,
         leader,
         told_log(logs.get(leader)),
+        lost,
+    )
+
+
+def tell_of_recovery(key: TopicPartition, logs: Mapping[BrokerId, LogReport], leader: BrokerId) -> None:
+    """Write one WARNING about an election by rule R18: what leads, and what is known to be lost."""
+    end = logs[leader].end_offset
+    committed = max(report.high_watermark for report in logs.values())
+    lost = f": {committed - end:,} committed records are on no disk any more" if committed > end else ""
+    _LOG.warning(
+        "%s: broker %d is elected: no replica could prove its log, as after a power loss of all hosts, all have "
+        "reported, and none has more than this one; it %s; the highest high watermark that a replica remembers is %d%s",
+        key,
+        leader,
+        told_log(logs[leader]),
+        committed,
         lost,
     )
 

@@ -92,6 +92,15 @@ def test_power_loss_of_all_hosts(cluster: KafkaliteCluster) -> None:
     check_all_have(cluster, RECORDS)
 
 
+def test_power_loss_that_has_taken_a_disk(cluster: KafkaliteCluster) -> None:
+    produce(cluster, "events", 500, RECORDS)
+    lose_all_power(cluster, {})
+    shutil.rmtree(cluster.broker(2).data_dir)
+    cluster.broker(2).data_dir.mkdir()
+    follow(cluster, "Power loss that has taken a disk", 1, 2, 3)
+    check_all_have(cluster, RECORDS)
+
+
 def test_one_disk_is_damaged(cluster: KafkaliteCluster) -> None:
     produce(cluster, "events", 500, RECORDS)
     cluster.stop(2)

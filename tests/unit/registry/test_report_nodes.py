@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -44,7 +45,8 @@ def decoded(data: bytes, name: str = "2-0") -> ReportNode:
 def a_report(chance: random.Random) -> LogReport:
     created, version = chance.randrange(2**63), chance.randrange(2**31)
     if chance.random() < 0.2:
-        return LogReport(created, version, gone=chance.choice((MISSING, EMPTY, OFFLINE)))
+        gone = chance.choice((MISSING, EMPTY, OFFLINE))
+        return LogReport(created, version, gone=gone, high_watermark=chance.randrange(2**63))
     starts = sorted(chance.sample(range(2**40), 3))
     epochs = tuple(zip(sorted(chance.sample(range(2**31 - 2), 3)), starts, strict=True))[: chance.randrange(4)]
     bounds = sorted(chance.sample(range(2**40), 2 * chance.randrange(MAX_DAMAGED + 1)))
@@ -56,7 +58,7 @@ def test_what_is_written_is_read() -> None:
     chance = random.Random(SEED)
     for _ in range(1000):
         logs = {TopicPartition(f"t{n % 3}", n): a_report(chance) for n in range(chance.randrange(5))}
-        assert decoded(encoded(*logs.items())) == ReportNode(BrokerId(2), Incarnation(77), logs)
+        assert decoded(encoded(*logs.items())) == ReportNode("2-0", BrokerId(2), Incarnation(77), logs)
 
 
 def test_more_damaged_ranges_than_a_node_has_room_for_are_told_as_one() -> None:
@@ -66,7 +68,7 @@ def test_more_damaged_ranges_than_a_node_has_room_for_are_told_as_one() -> None:
 
 
 def with_log(**changes: object) -> bytes:
-    names = ("topic", "partition", "created", "version", "last_epoch", "end", "epochs", "damaged", "gone")
+    names = ("topic", "partition", "created", "version", "last_epoch", "end", "epochs", "damaged", "gone", "hw")
     fields = json.loads(encoded((KEY, WHOLE)))
     values = dict(zip(names, fields["logs"][0], strict=True)) | changes
     return json.dumps({**fields, "logs": [list(values.values())]}).encode()
@@ -92,6 +94,7 @@ def with_log(**changes: object) -> bytes:
         (with_log(damaged=[[5, 9], [9, 12]]), "does not follow"),
         (with_log(damaged=[[2 * n, 2 * n + 1] for n in range(21)]), "21 elements are more than 20"),
         (with_log(gone="away"), "is none of"),
+        (with_log(hw=-1), "is not from 0"),
         (encode_node(2, 77, [b"[]"]), "unpack"),
         (encode_node(2, 77, [encode_log(KEY, WHOLE)] * 2), "named twice"),
         (encode_node(2, 0, []), "is not from 1"),
@@ -120,10 +123,20 @@ def test_damage_raises_nothing_else() -> None:
             continue
 
 
+def test_what_later_versions_say_besides_is_passed_over_and_the_high_watermark_may_be_missing() -> None:
+    said = replace(WHOLE, high_watermark=1400)
+    fields = json.loads(encoded((KEY, said)))
+    log = fields["logs"][0]
+    fields["logs"] = [[*log, {"more": 1}]]
+    assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
+    fields["logs"] = [log[:-1]]
+    assert decoded(json.dumps(fields).encode()).logs == {KEY: WHOLE}
+
+
 def test_names_of_nodes() -> None:
     assert report_path(12, 3) == "/kafkalite/logs/12-3"
     assert broker_of_report("12-3") == 12
-    for name in ("12", "12-", "-1-0", "a-0", "99999999999-0", "2147483648-0", "1-99999", "1-0-0", "\u0661-0"):
+    for name in ("12", "12-", "-1-0", "a-0", "99999999999-0", "2147483648-0", "1-9999999999", "1-0-0", "\u0661-0"):
         assert broker_of_report(name) is None
 
 
@@ -135,7 +148,8 @@ def test_a_report_counts_for_one_state_and_one_incarnation() -> None:
     }
     good = LogReport(50, 7, 1, 5)
     for version, created, incarnation, counts in ((7, 50, 10, 1), (6, 50, 10, 0), (7, 49, 10, 0), (7, 50, 11, 0)):
-        reported = {BrokerId(1): (Incarnation(incarnation), LogReport(created, version, 1, 5))}
-        assert counted(state, live, reported) == ({1: good} if counts else {})
+        node = ReportNode("1-0", BrokerId(1), Incarnation(incarnation), {KEY: LogReport(created, version, 1, 5)})
+        assert counted(KEY, state, live, {BrokerId(1): node}) == ({1: good} if counts else {})
     # It is not registered any more.
-    assert counted(state, {2: live[2]}, {BrokerId(1): (Incarnation(10), good)}) == {}
+    node = ReportNode("1-0", BrokerId(1), Incarnation(10), {KEY: good})
+    assert counted(KEY, state, {2: live[2]}, {BrokerId(1): node}) == {}

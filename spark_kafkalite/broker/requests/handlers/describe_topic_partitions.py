@@ -76,7 +76,7 @@ def handle(
     left = max(min(message.response_partition_limit, most), 1)
     answer = DescribeTopicPartitionsResponse()
     reads: LogReportReads | None = None
-    has_read = False
+    has_read, recovers = False, context.topic_settings.recovers_by_itself
     for name in names:
         if left == 0 or len(answer.topics) == most:
             answer.next_cursor = CursorResponse(topic_name=name, partition_index=0)
@@ -103,7 +103,9 @@ def handle(
                     has_read = True
                     reads = yield from read_reports(context)
                 key = TopicPartition(name, number)
-                described.partitions[-1].why_leaderless = why_leaderless(key, state, cluster, reads)
+                described.partitions[-1].why_leaderless = why_leaderless(
+                    key, state, cluster, reads, recovers=recovers(key.topic)
+                )
                 yield None
             left -= 1
             if left % _PARTITIONS_AT_ONCE == 0:

@@ -121,3 +121,17 @@ def test_a_log_cut_below_the_high_watermark_takes_it_back() -> None:
     assert (bounds.high_watermark, bounds.visible_end_offset(5)) == (3, 3)
     assert not bounds.commit(3) and bounds.commit(5)
     assert bounds.high_watermark == 5
+
+
+def test_what_was_committed_is_remembered_until_there_is_news_of_a_leader() -> None:
+    """A power loss has taken the log's end: it ends at 8, and 12 was written down."""
+    bounds = Bounds(8, settings("committed"), 12)
+    assert (bounds.high_watermark, bounds.remembered_high_watermark) == (8, 12)
+    # Who leads has nothing more.
+    assert not bounds.commit(8)
+    assert bounds.remembered_high_watermark == 12
+    assert bounds.commit(9)
+    assert bounds.remembered_high_watermark == 9
+    bounds = Bounds(8, settings("committed"), 12)
+    bounds.truncated(5)
+    assert bounds.remembered_high_watermark == 5

@@ -185,10 +185,10 @@ def test_nothing_is_written_while_partitions_have_leaders(world: Reporting) -> N
 
 def test_a_log_is_reported_for_the_state_that_has_no_leader_until_there_is_one(world: Reporting) -> None:
     led_once(world, 3)
-    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),))}
+    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), high_watermark=3)}
     world.change(A, world.leaderless(version=2))
     world.pass_time()
-    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),))}
+    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),), high_watermark=3)}
     world.change(A, world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)))
     world.pass_time()
     assert world.store is not None and world.store.data == {}
@@ -219,6 +219,8 @@ def test_nobody_reports_where_somebody_can_lead_by_itself(world: Reporting) -> N
 def test_a_new_session_has_the_reports_written_again(world: Reporting) -> None:
     led_once(world, 3)
     before = world.reported()
+    assert world.store is not None
+    names = set(world.store.data)
     world.store = None
     world.lose_registration()
     world.pass_time()
@@ -228,6 +230,15 @@ def test_a_new_session_has_the_reports_written_again(world: Reporting) -> None:
     world.register()
     world.pass_time()
     assert world.reported() == before
+    # A version of a name is of one text for ever.
+    assert not names & set(world.store.data)
+    names |= set(world.store.data)
+    world.change(A, world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)))
+    world.pass_time()
+    assert world.store.data == {}
+    world.change(A, world.leaderless(version=4))
+    world.pass_time()
+    assert world.store.data and not names & set(world.store.data)
 
 
 def test_writes_of_unknown_outcome_are_repeated_until_they_are_known(world: Reporting) -> None:

@@ -65,6 +65,7 @@ class Member:
                 clock=running_loop().clock,
                 slices=Slices(asyncio.get_running_loop(), SliceClock()),
                 unclean_election=lambda _: False,
+                recovery=lambda _: False,
                 min_insync=lambda _: 1,
                 on_answer=on_answer,
             ),
@@ -686,6 +687,7 @@ def test_a_session_that_was_lost_before_anybody_listened_is_noticed(tmp_path: Pa
                 BrokerId(1),
                 SYSTEM_CLOCK,
                 Slices(asyncio.get_running_loop(), SliceClock()),
+                lambda _: False,
                 lambda _: False,
                 lambda _: 1,
             )

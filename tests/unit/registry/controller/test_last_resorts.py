@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from spark_kafkalite.errors import EligibleLeadersNotAvailable, FencedLeaderEpoch, KafkaliteError, RequestTimedOut
 from spark_kafkalite.model import BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, StateChange
 from spark_kafkalite.registry.controller.controller import Chosen, TopicSpec
-from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport, encode_log, encode_node, report_path
+from spark_kafkalite.registry.report_nodes import EMPTY, OFFLINE, LogReport, encode_log, encode_node, report_path
 from spark_kafkalite.registry.store import NodeExists, answer
 from tests.unit.registry.controller.test_several_brokers import TIMEOUT_S, Broker, Cluster, a_cluster
 from tests.unit.registry.virtual_time import run
@@ -38,14 +41,26 @@ async def lose_power(cluster: Cluster, *numbers: int) -> list[Broker]:
 
 
 async def report(
-    broker: Broker, end_offset: int, *, last_epoch: int = 3, older: int = 0, run_of: int = 0, gone: str = ""
+    broker: Broker,
+    end_offset: int,
+    *,
+    last_epoch: int = 1,
+    older: int = 0,
+    run_of: int = 0,
+    gone: str = "",
+    high_watermark: int = 0,
+    replaces: bool = False,
 ) -> None:
     """Have a broker report its log of t-0; ``older``: for a state that many versions before."""
     _, stat = await answer(broker.store.get(znodes.state_path("t", 0)))
-    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, ((last_epoch, 0),), gone=gone)
+    epochs = ((last_epoch, 0),)
+    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, epochs, (), gone, high_watermark)
     number = broker.registration.broker_id
     incarnation = run_of or broker.registration.incarnation
     data = encode_node(number, Incarnation(incarnation), [encode_log(T0, log)])
+    if replaces:
+        await answer(broker.store.set(report_path(number, 0), data))
+        return
     with contextlib.suppress(NodeExists):
         await answer(broker.store.create(znodes.LOG_REPORTS))
     await answer(broker.store.create(report_path(number, 0), data, ephemeral=True))
@@ -69,7 +84,7 @@ def test_it_waits_for_all_live_replicas_and_takes_the_best_while_others_are_elec
             await report(third, 1500)
             await first.watcher.caught_up(TIMEOUT_S)
             assert not election.done()
-            await report(second, 1400, last_epoch=4)
+            await report(second, 1400, last_epoch=2)
             assert await election == {T0: None}
             # The later epoch, though its log is shorter than that of broker 3.
             assert (await first.until_led(2)).isr == (2,)
@@ -227,5 +242,78 @@ def test_where_a_setting_allows_it_the_best_log_leads_and_offline_ones_are_waite
             await report(third, 1500)
             after = await first.until_led(3)
             assert (after.isr, after.leader_epoch) == ((3,), epoch + 1)
+
+    run(work())
+
+
+def test_where_nothing_is_gained_by_waiting_the_best_log_leads_without_an_operator(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            cluster.recovers = True
+            first, second, third = await lose_power(cluster, 1, 2, 3)
+            await report(first, 500, high_watermark=1600)
+            await report(third, 1500, high_watermark=1300)
+            # However long that takes: broker 2 may have more.
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition().leader == -1
+            await report(second, 1400)
+            assert (await first.until_led(3)).isr == (3,)
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    (said,) = [line for line in caplog.messages if "is elected" in line]
+    assert said == (
+        "t-0: broker 3 is elected: no replica could prove its log, as after a power loss of all hosts, all have "
+        "reported, and none has more than this one; it has a log that ends at 1500 under leader epoch 1; the highest "
+        "high watermark that a replica remembers is 1600: 100 committed records are on no disk any more"
+    )
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_report_that_changes_before_the_election_is_written_has_it_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            cluster.recovers = True
+            first, second, third = await lose_power(cluster, 1, 2, 3)
+            refused: list[StateChange] = []
+            write = FencedNodes.write
+
+            async def late(nodes: FencedNodes, changes: Sequence[StateChange]) -> list[PartitionState]:
+                if changes[0].checks and not refused:
+                    refused.extend(changes)
+                    if goes:
+                        await answer(third.store.delete(report_path(3, 0)))
+                    else:
+                        await report(third, 9000, replaces=True)
+                return await write(nodes, changes)
+
+            monkeypatch.setattr(FencedNodes, "write", late)
+            for broker, end in ((first, 500), (second, 1500), (third, 1500)):
+                await report(broker, end)
+            if goes:
+                await asyncio.sleep(30)
+                await first.watcher.caught_up(TIMEOUT_S)
+                assert refused and first.partition().leader == -1
+                await report(third, 9000)
+            after = await first.until_led(3)
+            assert refused[0].after.leader == 2 and after.leader_epoch == refused[0].after.leader_epoch
+
+    run(work())
+
+
+def test_a_topic_without_records_needs_no_operator(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            cluster.recovers = True
+            brokers = await lose_power(cluster, 1, 2, 3)
+            for broker in brokers:
+                await report(broker, 0, gone=EMPTY)
+            # Nothing was ever there, and all replicas say so.
+            assert (await brokers[0].until_led(1)).isr == (1,)
 
     run(work())

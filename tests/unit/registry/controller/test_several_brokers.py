@@ -90,6 +90,7 @@ class Broker:
             self.watcher,
             registered.broker_id,
             unclean_election=lambda _: cluster.allows_unclean,
+            recovery=lambda _: cluster.recovers,
             min_insync=lambda _: cluster.min_insync,
         )
 
@@ -128,6 +129,7 @@ class Cluster:
         self.observer = registry.connect()
         self.min_insync = 1
         self.allows_unclean = False
+        self.recovers = False
         self.brokers: list[Broker] = []
 
     async def join(self, *numbers: int) -> list[Broker]:

@@ -1,0 +1,80 @@
+"""When a partition whose replicas cannot prove their logs needs no operator (rule R18). Pure: a state and reports in.
+
+After a power loss of all hosts no log is proven (R12), and nobody leads by itself. An operator could wait for a broker,
+a disk or a directory that is not there yet. Where every replica is there, with a log that is sound as far as it goes,
+and one of the logs contains all others, such a wait brings nothing: that log leads, and nobody cuts anything off.
+
+A log contains another one if it has the other's last record: both are equal up to there (KIP-101). The leader epoch of
+that record ends in the log at or behind the other's end then. Reports have the last epochs only; where the epoch is not
+among them nobody knows, and an operator is asked.
+
+The best log has to be one that a member of the ISR, or an eligible replica, has. These had all that was committed, so
+where another replica has more, they have come back with less than they had: perhaps with copies of earlier, and what
+they had may lie on another disk.
+
+An empty log is that of a new directory, too, so it counts for nothing beside logs that have records. Where all are
+empty, and no replica remembers that anything was committed, one leads if the state names all replicas: a broker whose
+log is gone leaves a state that names others as well, before it makes another log
+(``broker.replication.hosted_logs.HostedLogs``). So all of these are the logs that they were.
+
+Source: KIP-966 for the setting, unclean.recovery.strategy, and its default. There ``Balanced`` waits for answers, too,
+and may lose records; here it never gives up what a replica has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.controller.best_log import Logs, best_log, told_log
+from spark_kafkalite.registry.report_nodes import EMPTY, LogReport
+
+
+def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Logs) -> str:
+    """Return why the best of these logs does not lead without an operator; "" when it does.
+
+    For a state that names no leader, where no log is proven. ``logs``: the reports that count.
+    """
+    may_lead = dict.fromkeys((*state.isr, *state.eligible))
+    brokers = dict.fromkeys((*state.replicas, *may_lead))
+    for broker in brokers:
+        if broker not in live:
+            return f"broker {broker} is not registered"
+        if broker not in logs:
+            return f"broker {broker} has not reported its log"
+    if all(logs[each].gone == EMPTY for each in brokers):
+        return _why_not_empty(state, logs)
+    for broker in brokers:
+        report = logs[broker]
+        if not report.has_records or report.damaged:
+            return f"broker {broker} {told_log(report)}"
+        if report.last_epoch > state.leader_epoch:
+            return f"broker {broker} {told_log(report)}, and the registry knows of {state.leader_epoch} only"
+    leader = best_log(state, live, logs)
+    if leader is None:
+        return "none of its replicas can lead"
+    if leader not in may_lead:
+        return f"broker {leader}, which was not in sync, has more than those that were"
+    for broker in brokers:
+        if not contains(logs[leader], logs[broker]):
+            return f"broker {broker} may have records that broker {leader} has not"
+    return ""
+
+
+def _why_not_empty(state: PartitionState, logs: Logs) -> str:
+    for broker, report in logs.items():
+        if report.high_watermark or report.damaged:
+            return f"broker {broker} has an empty log, and had {report.high_watermark} records"
+    if not state.isr or not {*state.isr, *state.eligible}.issuperset(state.replicas):
+        return "all its logs are empty, and not all of its replicas were in sync"
+    return ""
+
+
+def contains(log: LogReport, other: LogReport) -> bool:
+    """Return whether a log is known to have all that another one has, which has records."""
+    if other.last_epoch == log.last_epoch:
+        return other.end_offset <= log.end_offset
+    ends = [start for _, start in log.epochs[1:]]
+    return any(
+        epoch == other.last_epoch and other.end_offset <= end for (epoch, _), end in zip(log.epochs, ends, strict=False)
+    )

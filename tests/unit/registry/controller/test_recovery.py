@@ -1,0 +1,117 @@
+"""Where the best log leads without an operator, and where not, over random histories of logs that part (rule R18)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from spark_kafkalite.model import BrokerId, LeaderEpoch
+from spark_kafkalite.registry.controller.best_log import best_log
+from spark_kafkalite.registry.controller.recovery import contains, why_not_recovered
+from spark_kafkalite.registry.report_nodes import EMPTY, MISSING, OFFLINE, LogReport
+from tests.seeds import SEED
+from tests.unit.registry.controller.test_best_log import Log, a_history, ends_at, leaderless, live, logs
+
+CASES = 5000
+ALL = live(1, 2, 3)
+NOTHING = LogReport(50, 7, gone=EMPTY)
+
+
+def test_what_leads_by_itself_has_every_record_that_any_replica_has() -> None:
+    chance = random.Random(SEED)
+    outcomes: Counter[bool] = Counter()
+    for _ in range(CASES):
+        replicas = a_history(chance)
+        if chance.random() < 0.2:
+            # A directory of earlier, which is sound as far as it goes.
+            older = chance.choice(replicas)
+            del older.records[chance.randrange(len(older.records) + 1) :]
+        found = {BrokerId(number): each.report() for number, each in enumerate(replicas, 1)}
+        named = [BrokerId(each) for each in chance.sample((1, 2, 3), chance.randrange(1, 4))]
+        for broker in named:
+            if not found[broker].end_offset:
+                found[broker] = NOTHING
+        state = leaderless(isr=named)
+        by_itself = not why_not_recovered(state, ALL, found)
+        outcomes[by_itself] += 1
+        leader = best_log(state, ALL, found)
+        assert leader is not None
+        has = set(replicas[leader - 1].records)
+        if by_itself:
+            assert leader in named
+            for each in replicas:
+                assert has.issuperset(each.records), (state, replicas)
+    assert min(outcomes[True], outcomes[False]) > CASES / 20, outcomes
+
+
+def test_a_log_contains_another_one_only_where_its_epochs_say_so() -> None:
+    chance = random.Random(SEED)
+    told: Counter[tuple[bool, bool]] = Counter()
+    for _ in range(CASES):
+        one, other, _ = a_history(chance)
+        if not one.records or not other.records or one.records[-1][0] < other.records[-1][0]:
+            continue
+        told[contains(one.report(), other.report()), set(one.records).issuperset(other.records)] += 1
+    assert not told[True, False]
+    assert told[True, True] > 9 * told[False, True], "what is beyond the reports' reach is rare"
+
+
+def test_an_epoch_beyond_the_reach_of_a_report_asks_for_an_operator() -> None:
+    best = Log([(epoch, epoch) for epoch in range(6)])
+    found = logs(b1=best.report(), b2=Log(best.records[:4]).report(), b3=Log(best.records[:2]).report())
+    assert why_not_recovered(leaderless(), ALL, found) == "broker 3 may have records that broker 1 has not"
+    found[BrokerId(3)] = found[BrokerId(2)]
+    assert why_not_recovered(leaderless(), ALL, found) == ""
+
+
+def test_every_replica_has_to_be_there_with_a_sound_log() -> None:
+    state, all_there = leaderless(), logs(b1=ends_at(500), b2=ends_at(1500), b3=ends_at(1500))
+    assert why_not_recovered(state, ALL, all_there) == ""
+    assert why_not_recovered(state, live(1, 2), all_there) == "broker 3 is not registered"
+    assert why_not_recovered(state, ALL, logs(b1=ends_at(500), b2=ends_at(1500))) == (
+        "broker 3 has not reported its log"
+    )
+    # A member of the ISR that is no replica any more, and an eligible replica, are asked, too.
+    assert "broker 4" in why_not_recovered(leaderless(isr=(1, 2, 4)), ALL, all_there)
+    assert "broker 5" in why_not_recovered(leaderless(eligible=(5,)), ALL, all_there)
+    for wrong in (
+        replace(NOTHING, gone=MISSING),
+        replace(NOTHING, gone=OFFLINE),
+        NOTHING,
+        ends_at(0, -1),
+        ends_at(500, damaged=True),
+        ends_at(500, 10),
+    ):
+        assert why_not_recovered(state, ALL, {**all_there, BrokerId(1): wrong}).startswith("broker 1 has ")
+    assert why_not_recovered(state, ALL, {**all_there, BrokerId(1): ends_at(5, 6)}) == (
+        "broker 2 may have records that broker 1 has not"
+    )
+
+
+def test_who_was_in_sync_and_has_less_than_others_may_have_had_more_elsewhere() -> None:
+    """Broker 1 alone had what was committed, and comes back with yesterday's directory."""
+    found = logs(b1=ends_at(500), b2=ends_at(1500), b3=ends_at(1400))
+    assert why_not_recovered(leaderless(isr=(1,)), ALL, found) == (
+        "broker 2, which was not in sync, has more than those that were"
+    )
+    assert why_not_recovered(leaderless(isr=(1,), eligible=(2,)), ALL, found) == ""
+    found[BrokerId(1)] = ends_at(1500)
+    assert why_not_recovered(leaderless(isr=(1,)), ALL, found) == ""
+
+
+def test_empty_logs_are_led_where_they_are_those_that_the_replicas_had() -> None:
+    nothing = logs(b1=NOTHING, b2=NOTHING, b3=NOTHING)
+    for state in (
+        leaderless(),
+        leaderless(isr=(1,), eligible=(2, 3)),
+        replace(leaderless(), leader_epoch=LeaderEpoch(1)),
+    ):
+        assert why_not_recovered(state, ALL, nothing) == ""
+    # Broker 3 has left: its log was gone, and it has made another one.
+    made_anew = {**nothing, BrokerId(3): ends_at(0, -1)}
+    assert why_not_recovered(leaderless(isr=(1, 2)), ALL, made_anew)
+    assert why_not_recovered(leaderless(isr=(3,)), ALL, nothing)
+    # Something was there.
+    remembered = {**nothing, BrokerId(2): replace(NOTHING, high_watermark=7)}
+    assert why_not_recovered(leaderless(), ALL, remembered) == "broker 2 has an empty log, and had 7 records"
