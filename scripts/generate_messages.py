@@ -67,6 +67,10 @@ OWN_FIELDS = {
     ("describe_topic_partitions", "DescribeTopicPartitionsResponsePartition"): (
         ("why_leaderless", "string", OWN_TAGS, True),
     ),
+    ("describe_log_dirs", "DescribeLogDirsPartition"): (
+        ("damaged_offsets", "[]int64", OWN_TAGS, False),
+        ("why_stopped", "string", OWN_TAGS + 1, True),
+    ),
 }
 KIO_PACKAGES = {module.name for module in pkgutil.iter_modules(kio.schema.__path__) if module.ispkg}
 
