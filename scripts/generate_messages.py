@@ -63,6 +63,7 @@ OWN_FIELDS = {
     ("elect_leaders", "TopicPartitions"): (
         ("desired_leaders", "[]int32", OWN_TAGS, False),
         ("seen_leader_epochs", "[]int32", OWN_TAGS + 1, False),
+        ("accepted_offsets", "[]int64", OWN_TAGS + 2, False),
     ),
     ("describe_topic_partitions", "DescribeTopicPartitionsResponsePartition"): (
         ("why_leaderless", "string", OWN_TAGS, True),

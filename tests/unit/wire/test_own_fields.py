@@ -57,3 +57,12 @@ def test_what_is_wrong_with_a_log_is_said_where_something_is() -> None:
             if version > 1
             else [([], None)] * 3
         )
+
+
+def test_accepted_offsets_exist_in_the_flexible_version_alone() -> None:
+    topic = TopicPartitions(topic="t", partitions=[0], accepted_offsets=[0, 500, 1 << 40])
+    request = ElectLeadersRequest(election_type=100, topic_partitions=[topic])
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 2, encode_body(request, 2), 0).topic_partitions
+    assert found.accepted_offsets == [0, 500, 1 << 40]
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 1, encode_body(request, 1), 0).topic_partitions
+    assert found.accepted_offsets == []
