@@ -226,3 +226,27 @@ def test_an_operator_accepts_a_hole_when_a_replica_does_not_come_back(
         cluster.restart(number)
     wait_until_same(cluster, topic)
     assert values_read(cluster, topic, COUNT - 1) == left
+
+
+def test_one_damaged_log_takes_no_proof_from_the_others_of_its_broker(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    good, bad = (new_topic(segment_bytes=SEGMENT_BYTES) for _ in range(2))
+    for topic in (good, bad):
+        produce(cluster, topic)
+        cluster.wait_in_sync(topic)
+    for number in cluster.brokers:
+        cluster.kill(number)
+    first, *others = cluster.brokers
+    segments(cluster, first, bad)[1].unlink()
+    cluster.restart(first)
+    wait_until(lambda: cluster.in_sync(good) == {first}, "the whole log to be led")
+    assert cluster.leader_of(good) == first
+    # Those that had all of the other one are waited for.
+    wait_until(lambda: cluster.leader_of(bad) is None, "the damaged log to be led by nobody")
+    assert cluster.in_sync(bad) == set(others)
+    for number in others:
+        cluster.restart(number)
+    for topic in (good, bad):
+        wait_until_same(cluster, topic)
+    read(cluster, [good, bad])
