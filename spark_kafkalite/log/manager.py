@@ -328,11 +328,10 @@ class LogManager:
             elif _is_writable(disk):
                 # A bad sector concerns the log that has it, not the others on the disk.
                 advice = (
-                    "the rest of the disk can be written, and the log is tried again from time to time; if that does "
-                    "not help, stop the broker, check the disk, and remove the log's directory: it is copied again "
-                    "where other replicas have it"
+                    "the rest of the disk can be written, and the log is tried again from time to time; where another "
+                    "broker leads it is copied again; check the disk"
                 )
-                self._unopened.add(found, f"{reason}; {advice}")
+                self._unopened.add(found, f"{reason}; {advice}", is_unreadable=True)
             else:
                 disk.take_offline(reason)
                 forget_runs(self.fs, self.log_dirs)
@@ -376,6 +375,10 @@ class LogManager:
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Return whether there is a log of the partition, opened or not, in a directory that is online."""
         return topic_partition in self.logs or topic_partition in self._unopened
+
+    def is_unreadable(self, topic_partition: TopicPartition) -> bool:
+        """Return whether there is a log of the partition that cannot be read, on a disk that can be written."""
+        return self._unopened.is_unreadable(topic_partition)
 
     def check_all_online(self, topic_partition: TopicPartition) -> None:
         """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""
