@@ -140,6 +140,9 @@ def test_bytes_that_cannot_be_read_are_an_error_of_their_records_alone(
     ((start, end),) = log.damaged_ranges
     assert start == 28 and 30 <= end < 40
     assert read(log, 0) == list(range(20)) and read(log, 40) == list(range(40, 60))
+    # What is before it is not cut off with it, though one read of all of it fails.
+    truncate_to(log, start)
+    assert (log.log_end_offset, readable(log)) == (start, list(range(start)))
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
