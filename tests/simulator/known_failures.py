@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 KNOWN_FAILURES: Final[dict[str, str]] = {
-    "bad sector: what cannot be sent is not looked for": "in the active segment it ends each reader's connection",
     "file cut .log: a short segment is led on": "zeros behind a cut are read like records; only a CRC tells",
     "flip header: damage below the recovery point is served": "only what lies behind the recovery point is read again",
     "flip record: damage below the recovery point is served": "only what lies behind the recovery point is read again",
