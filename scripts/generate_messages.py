@@ -63,9 +63,14 @@ OWN_FIELDS = {
     ("elect_leaders", "TopicPartitions"): (
         ("desired_leaders", "[]int32", OWN_TAGS, False),
         ("seen_leader_epochs", "[]int32", OWN_TAGS + 1, False),
+        ("accepted_offsets", "[]int64", OWN_TAGS + 2, False),
     ),
     ("describe_topic_partitions", "DescribeTopicPartitionsResponsePartition"): (
         ("why_leaderless", "string", OWN_TAGS, True),
+    ),
+    ("describe_log_dirs", "DescribeLogDirsPartition"): (
+        ("damaged_offsets", "[]int64", OWN_TAGS, False),
+        ("why_stopped", "string", OWN_TAGS + 1, True),
     ),
 }
 KIO_PACKAGES = {module.name for module in pkgutil.iter_modules(kio.schema.__path__) if module.ispkg}

@@ -38,6 +38,7 @@ from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.gate import Gate
@@ -185,7 +186,7 @@ class BrokerStart:
             # Who corrects what is wrong shall find new directories free.
             storage.logs.directories.withdraw_claim()
             raise
-        proven = await self._load_logs(ground, storage)
+        proven = await self._load_logs(ground, storage, registry)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
@@ -319,10 +320,10 @@ class BrokerStart:
         me = self.config.broker_id
         await keeper.check_accepted(ground.peers, [each for each in others if each.broker_id != me])
 
-    async def _load_logs(self, ground: _Ground, storage: _Storage) -> tuple[Incarnation, ...]:
+    async def _load_logs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> tuple[Incarnation, ...]:
         """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.
 
-        Returns the earlier incarnations that have lost nothing (rule R12).
+        Returns the earlier incarnations whose logs are whole (rule R12), as far as states of the registry mean them.
         """
         logs, replicas = storage.logs, storage.replicas
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
@@ -345,7 +346,18 @@ class BrokerStart:
         follow(self.config, ground.settings.current)
         ground.settings.add_listener(follow)
         await replicas.compare_logs()
-        return logs.begin_run(ground.incarnation, self.read_boot_id())
+        boot_id = self.read_boot_id()
+        proven = logs.proven_runs(boot_id)
+        not_whole = logs.not_whole() if proven else {}
+        if not_whole:
+            # Until the states are written: after a crash they must not mean logs that the next start takes for whole.
+            logs.forget_runs()
+            membership, me = registry.membership, self.config.broker_id
+            unproven = UnprovenLogs(ground.loop, ground.slices, ground.view, me, lambda: membership.session.store)
+            if not await unproven.take_back(not_whole):
+                proven = ()
+        logs.begin_run(ground.incarnation, boot_id, proven)
+        return proven
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
         """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""

@@ -24,7 +24,7 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
 from spark_kafkalite.log.damaged_ranges import NONE, Ranges, clipped, merged, without
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of, text_of
-from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.files.fs import Fs, write_whole
 from spark_kafkalite.log.files.needs_thread import NeedsThread, may_wait
 from spark_kafkalite.log.files.small_files import (
     DAMAGED_RANGES_FILE,
@@ -33,10 +33,11 @@ from spark_kafkalite.log.files.small_files import (
     write_damaged_ranges,
 )
 from spark_kafkalite.log.loading.survey import survey
-from spark_kafkalite.log.segments.segment import SegmentCut
+from spark_kafkalite.log.segments.segment import Segment, SegmentCut
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.records.layout import MAX_INT64
+from spark_kafkalite.records.assemble import empty_batch
+from spark_kafkalite.records.layout import MAX_INT32, MAX_INT64
 
 logger = logging.getLogger(__name__)
 
@@ -202,23 +203,49 @@ class KnownDamage:
         if self.on_report is not None and self.ranges:
             self.on_report()
 
-    def pass_over(self, ranges: Ranges) -> None:
+    def pass_over(self, ranges: Ranges, epoch_at: Callable[[int], int]) -> None:
         """Have readers pass over what is missing at the ends of segments, in a thread.
 
-        What is missing otherwise a batch without records spans already, or nothing can be done about it.
+        A batch without records spans it from then on, of the leader epoch that ``epoch_at`` gives for an offset. So
+        followers copy that the offsets are lost, and no later start misses them. What is missing at the log's end such
+        a batch spans already; for what cannot be read between other batches nothing is done.
         """
         for start, end in ranges:
             for segment in list(self._segments.from_offset(start)):
                 following = self._segments.after(segment)
                 if segment.base_offset >= end or following is None:
                     break
+                first, behind = max(start, segment.base_offset), following.base_offset
                 try:
-                    segment.check_reaches(segment.size_bytes)
-                except SegmentCut:
-                    segment.size_bytes = segment.end_before(start)
-                except FileNotFoundError:
-                    segment.size_bytes = 0
-                    self._fs.open(segment.log_path, create=True)
+                    # Spanned is what lies before the next segment.
+                    self._span(segment, first, behind if behind <= end else first, epoch_at(first))
+                except OSError as error:
+                    # Readers pass over it all the same, until a start finds it again.
+                    logger.warning(
+                        "%s: what is missing from offset %d on cannot be spanned: %s",
+                        segment.log_path,
+                        first,
+                        text_of(error),
+                    )
+
+    def _span(self, segment: Segment, start: int, end: int, leader_epoch: int) -> None:
+        """End a sealed segment with a batch without records for the offsets from ``start`` to ``end``, if that is where
+        what is left of it ends."""
+        try:
+            segment.check_reaches(segment.size_bytes)
+        except SegmentCut:
+            segment.size_bytes = segment.end_before(start)
+        except FileNotFoundError:
+            segment.size_bytes = 0
+            self._fs.open(segment.log_path, create=True)
+        position = segment.size_bytes
+        if start < end <= start + MAX_INT32 and segment.end_before(start) == position:
+            filler = empty_batch(start, end - 1, leader_epoch)
+            file = segment.file
+            file.truncate(position)
+            write_whole(file, filler, position)
+            file.sync()
+            segment.size_bytes = position + len(filler)
 
     # Reads ----------------------------------------------------------------------------------------------------------
 

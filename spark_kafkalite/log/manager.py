@@ -33,6 +33,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
@@ -75,6 +76,9 @@ logger = logging.getLogger(__name__)
 # With more logs to sync than this, the whole file system is synced at once: a sync of each of a thousand logs takes ten
 # seconds, while syncing everything also waits for what others have written.
 _SYNCED_ONE_BY_ONE = 32
+
+# With more such logs at a start no earlier run is proven: each of them is taken out of a state of the registry.
+MOST_NOT_WHOLE: Final = 1_000
 
 ConfigOf = Callable[[str], TopicConfig]
 
@@ -261,13 +265,29 @@ class LogManager:
                 # truncation, can end it.
                 logger.warning("%s; it is tried again", reason)
 
-    def begin_run(self, incarnation: Incarnation, boot_id: str) -> tuple[Incarnation, ...]:
-        """Note that this run of the broker writes from now on; return the earlier ones that have lost nothing, the last
-        one first. To be called once, when the logs are loaded. See ``runs``."""
-        ids = {path: directory_id for directory_id, path in find_siblings(self.fs, self.log_dirs).present.items()}
-        online = {directory.path: ids[directory.path] for directory in self.directories.online if directory.path in ids}
-        why = self._why_not_whole()
-        proven = prove_runs(self.fs, online, boot_id, stopped_in_order=self._all_marked, why_not=why)
+    def proven_runs(self, boot_id: str) -> tuple[Incarnation, ...]:
+        """Return the earlier runs of the broker that have lost nothing but what :meth:`not_whole` names, the last one
+        first. To be called once, when the logs are loaded. See ``runs``."""
+        away = [directory.path for directory in self.directories if directory.offline is not None]
+        away += self.directories.missing.values()
+        why = f"log directory {away[0]} is not in use" if away else ""
+        if not why and len(self.not_whole()) > MOST_NOT_WHOLE:
+            why = f"{len(self.not_whole())} logs lack records, have damage, are missing or could not be opened"
+        return prove_runs(self.fs, self._run_directories(), boot_id, stopped_in_order=self._all_marked, why_not=why)
+
+    def not_whole(self) -> dict[TopicPartition, str]:
+        """Return the logs that may lack what an earlier run had written, though it is proven, each with the reason."""
+        found = {key: "lacks records, or has damage" for key, log in self.logs.items() if not log.was_whole}
+        found |= dict.fromkeys(self._vanished, "is missing")
+        return found | dict.fromkeys((each.key for each in self._unopened), "could not be opened")
+
+    def forget_runs(self) -> None:
+        """Have no earlier run proven, also by a later start, until :meth:`begin_run`."""
+        forget_runs(self.fs, self.log_dirs)
+
+    def begin_run(self, incarnation: Incarnation, boot_id: str, proven: tuple[Incarnation, ...]) -> None:
+        """Note that this run of the broker writes from now on, and that it proves these earlier ones."""
+        online = self._run_directories()
         run = Run(incarnation, boot_id, frozenset(online.values()), proven)
         for path in online:
             try:
@@ -276,21 +296,11 @@ class LogManager:
             except OSError as error:
                 # Then the next run proves nothing of this one; the one before it has the word in this directory still.
                 logger.warning("cannot write %s/%s: %s", path, RUN_FILE, text_of(error))
-        return proven
 
-    def _why_not_whole(self) -> str:
-        """Return what is known to be missing from the logs; "" when nothing is."""
-        away = [directory.path for directory in self.directories if directory.offline is not None]
-        away += self.directories.missing.values()
-        if away:
-            return f"log directory {away[0]} is not in use"
-        damaged = [key for key, log in self.logs.items() if not log.was_whole]
-        if damaged:
-            return f"the log of {min(damaged)} lacks records, or has damage"
-        if self._vanished:
-            return f"the log of {min(self._vanished)} is missing"
-        unopened = [key for path in self.log_dirs for key in self._unopened.in_directory(path)]
-        return f"the log of {min(unopened)} could not be opened" if unopened else ""
+    def _run_directories(self) -> dict[str, str]:
+        """Return the directories that are in use, by path, each with its id."""
+        ids = {path: directory_id for directory_id, path in find_siblings(self.fs, self.log_dirs).present.items()}
+        return {directory.path: ids[directory.path] for directory in self.directories.online if directory.path in ids}
 
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
@@ -320,11 +330,10 @@ class LogManager:
             elif _is_writable(disk):
                 # A bad sector concerns the log that has it, not the others on the disk.
                 advice = (
-                    "the rest of the disk can be written, and the log is tried again from time to time; if that does "
-                    "not help, stop the broker, check the disk, and remove the log's directory: it is copied again "
-                    "where other replicas have it"
+                    "the rest of the disk can be written, and the log is tried again from time to time; where another "
+                    "broker leads it is copied again; check the disk"
                 )
-                self._unopened.add(found, f"{reason}; {advice}")
+                self._unopened.add(found, f"{reason}; {advice}", is_unreadable=True)
             else:
                 disk.take_offline(reason)
                 forget_runs(self.fs, self.log_dirs)
@@ -368,6 +377,10 @@ class LogManager:
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Return whether there is a log of the partition, opened or not, in a directory that is online."""
         return topic_partition in self.logs or topic_partition in self._unopened
+
+    def is_unreadable(self, topic_partition: TopicPartition) -> bool:
+        """Return whether there is a log of the partition that cannot be read, on a disk that can be written."""
+        return self._unopened.is_unreadable(topic_partition)
 
     def check_all_online(self, topic_partition: TopicPartition) -> None:
         """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""

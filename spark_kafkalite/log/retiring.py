@@ -86,9 +86,11 @@ class Retiring:
     def set_aside(self, topic_partition: TopicPartition) -> str:
         """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
 
-        For logs that belong to no topic any more, or to an older one of the same name. Raises what ``delete`` does.
+        For logs that belong to no topic any more, or to an older one of the same name, and for such as cannot be
+        opened. Raises what ``delete`` does.
         """
-        job = self.start_setting_aside([topic_partition])
+        is_open = topic_partition not in self._unopened
+        job = self.start_setting_aside(*(([topic_partition], ()) if is_open else ((), [topic_partition])))
         job.run()
         for error in self.finish_setting_aside(job):
             raise error

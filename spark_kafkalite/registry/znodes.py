@@ -49,6 +49,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.node_json import (
     MAX_INT32,
     MAX_INT64,
@@ -115,7 +116,7 @@ _STATE_FIELDS: Final = frozenset(
     # leader_recovery_state: Kafka's, of the election that the node is of; the next one has its own.
     (
         *("controller_epoch", "leader", "version", "leader_epoch", "isr", "isr_incarnations", "elr"),
-        "leader_recovery_state",
+        *("leader_recovery_state", "accepted_damage"),
     )
 )
 _CONFIG_FIELDS: Final = frozenset(("version", "config"))
@@ -376,7 +377,8 @@ class LeaderAndIsr:
 
     ``incarnations`` names the incarnation of each member of the ISR (rule R11; isr_incarnations in the node), and
     ``eligible`` the replicas, with theirs, that have left it while it was smaller than min.insync.replicas (rule R16,
-    KIP-966; elr in the node). A member that is in neither has an unknown one.
+    KIP-966; elr in the node). A member that is in neither has an unknown one. ``accepted_damage`` is what an operator
+    has accepted that the leader's log lacks.
     """
 
     leader: BrokerId
@@ -386,6 +388,7 @@ class LeaderAndIsr:
     incarnations: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
+    accepted_damage: AcceptedDamage | None = None
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {
@@ -398,6 +401,8 @@ class LeaderAndIsr:
         for name, incarnations in (("isr_incarnations", self.incarnations), ("elr", self.eligible)):
             if incarnations:
                 fields[name] = {str(broker): str(incarnation) for broker, incarnation in incarnations.items()}
+        if self.accepted_damage is not None:
+            fields["accepted_damage"] = self.accepted_damage.fields()
         fields.update(self.unknown)
         return encode_object(fields)
 
@@ -414,6 +419,7 @@ class LeaderAndIsr:
                 _incarnations(fields.get("isr_incarnations", {})),
                 _incarnations(fields.get("elr", {})),
                 unknown_fields(path, fields, _STATE_FIELDS, MOST_STATE_FIELDS_BYTES),
+                AcceptedDamage.read(fields.get("accepted_damage")),
             )
 
 

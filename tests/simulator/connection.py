@@ -122,11 +122,14 @@ class ServedConnection:
                         return
                     data = piece.file.pread(piece.length, piece.position)  # type: ignore[attr-defined]
                 except OSError as error:
+                    # As an outbox does, so that the next read finds out what is wrong.
+                    piece.could_not_be_read()
                     self.close(f"cannot read a file: {error}")
                     return
                 finally:
                     piece.end()
                 if len(data) != piece.length:
+                    piece.could_not_be_read()
                     self.close("a file ended early")
                     return
                 sent += data

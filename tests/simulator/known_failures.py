@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 KNOWN_FAILURES: Final[dict[str, str]] = {
-    "bad sector: start takes the log directory offline": "a log that cannot be opened waits for an operator",
+    "bad sector: what nobody reads after a stop in order stays": "a log is read again only by readers and comparisons",
     "file cut .log: a short segment is led on": "zeros behind a cut are read like records; only a CRC tells",
     "flip header: damage below the recovery point is served": "only what lies behind the recovery point is read again",
     "flip record: damage below the recovery point is served": "only what lies behind the recovery point is read again",

@@ -191,6 +191,17 @@ class Follower:
         """Until when nothing is asked, because of an error."""
         return self._rules.ready_at_s
 
+    @property
+    def why_stopped(self) -> str | None:
+        """Why nothing is copied until the next leader epoch; None where following goes on."""
+        if self._rules.stopped_at is None:
+            return None
+        return (
+            f"its log parts from that of broker {self.leader_id}, leader of epoch {self.epoch}, at offset "
+            f"{self._rules.stopped_at}, below its high watermark {self._bounds.high_watermark}; it keeps its records "
+            "and copies nothing until the next leader epoch"
+        )
+
     def _prepare(self) -> None:
         """Have a thread read what a fast start has left unread."""
         self._rules.is_busy = True

@@ -2,7 +2,8 @@
 
 A log is of one topic id (rule R10): one of an older topic of the same name is set aside, never appended to. While a log
 directory is offline an empty log is made only for a partition that is new: those of others may lie there. A log that is
-gone is left to the replicas that had it, too; one that is ahead of the registry is left alone.
+gone is left to the replicas that had it, too; one that cannot be read is set aside where others go on without it; one
+that is ahead of the registry is left alone.
 
 Whether the partition is led or followed with its log is the business of ``replicas``.
 """
@@ -55,7 +56,7 @@ class HostedLogs:
                 logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
             if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
                 return None
-            log = self._logs.create(topic_partition, topic_id)
+            log = self._create(topic_partition, topic_id, state)
         except (KafkaStorageError, ConfigError) as error:
             self._refuse(topic_partition, str(error), logging.ERROR, f"{topic_partition} cannot be served: {error}")
             return None
@@ -65,6 +66,25 @@ class HostedLogs:
             return None
         self.refused.pop(topic_partition, None)
         return log
+
+    def _create(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog:
+        """Return the partition's log, opened or made. One that cannot be read is set aside to be copied again, if
+        others go on without it: a registered broker leads, and the state means this one's log no more. Else it may be
+        the only one that has something, and waits. Raises what ``LogManager.create`` does."""
+        try:
+            return self._logs.create(topic_partition, topic_id)
+        except KafkaStorageError as error:
+            leader = self._services.live_brokers().get(state.leader)
+            if leader is None or leader.broker_id == self._me or not state.is_led_by(leader):
+                raise
+            if self._me in state.isr or self._me in state.eligible or not self._logs.is_unreadable(topic_partition):
+                raise
+            kept = self._logs.retiring.set_aside(topic_partition)
+            logger.error(
+                "%s: %s; its files are kept in %s, and it is copied again from its leader, broker %d",
+                topic_partition, error, kept, state.leader,
+            )  # fmt: skip
+            return self._logs.create(topic_partition, topic_id)
 
     def refuse_for_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Give the partition no log, because nobody can lead it under the state that the registry has."""

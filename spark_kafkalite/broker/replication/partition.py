@@ -31,6 +31,7 @@ from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, Liv
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
+from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -245,6 +246,7 @@ class Partition:
         leader.take_state(state)
         self._services.on_role_change(self)
         if self.log.is_damaged:
+            self._accept_as_told(state)
             self._services.on_damaged(self)
 
     def _assign_epoch(self, leader_epoch: int) -> None:
@@ -498,8 +500,18 @@ class Partition:
 
     def _damage_reported(self) -> None:
         """Accept what this leader lacks and every other replica, too: nobody can heal it."""
-        leader, damage = self.leader, self.log.local.known_damage
-        ranges = leader.accepted_damage() if leader is not None else ()
+        if self.leader is not None:
+            self._accept(self.leader.accepted_damage(), "no replica has them")
+
+    def _accept_as_told(self, state: PartitionState) -> None:
+        """Accept what an operator has accepted that this log lacks; not what it has come to lack since."""
+        accepted, me = state.accepted_damage, self._services.live_brokers().get(self._services.broker_id)
+        if accepted is not None and me is not None and me.has_log_of(accepted.incarnation):
+            ranges = tuple(each for each in self.log.damaged_ranges if accepted.covers(*each))
+            self._accept(ranges, "an operator has accepted that no replica has them")
+
+    def _accept(self, ranges: Ranges, why: str) -> None:
+        leader, log, damage = self.leader, self.log, self.log.local.known_damage
         # What cannot be read after all, once accepted, is damage again, and stays.
         ranges = tuple(each for each in ranges if each not in self._accepted)
         if not ranges:
@@ -510,15 +522,16 @@ class Partition:
             if leader is not self.leader:
                 return
             logger.error(
-                "%s: offsets %s are lost: no replica has them; readers pass over them from now on",
+                "%s: offsets %s are lost: %s; readers pass over them from now on",
                 self.topic_partition,
                 ", ".join(f"{start} to {end - 1}" for start, end in ranges),
+                why,
             )
             for start, end in ranges:
                 damage.accept(start, end)
             damage.tell()
 
-        self._services.io.submit(lambda: damage.pass_over(ranges), accept, accept)
+        self._services.io.submit(lambda: damage.pass_over(ranges, log.epochs.epoch_at), accept, accept)
 
     def _read_again(self) -> None:
         damage = self.log.local.known_damage

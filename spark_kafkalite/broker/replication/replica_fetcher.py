@@ -292,6 +292,9 @@ class LeaderFetcher:
         for key in list(self._changed):
             if len(named) >= _NAMED_AT_ONCE:
                 break
+            if key not in self._changed:
+                # Asking another one has met a disk that fails, which has taken this one away.
+                continue
             if key in forgotten:
                 # Followed anew, under another leader epoch: it comes with the next request, as one of which the session
                 # has said nothing yet. Else it would not tell what has not changed since.
@@ -336,10 +339,10 @@ class LeaderFetcher:
     def _has_more_to_ask(self) -> bool:
         """Whether there is something to ask that the request under way does not say."""
         now_s = self._loop.time()
-        for key in self._changed:
-            followed = self._followed[key]
-            asked = followed.follower.ask(now_s)
-            if asked is not None and asked != followed.asked:
+        for key in list(self._changed):
+            followed = self._followed.get(key)
+            asked = None if followed is None else followed.follower.ask(now_s)
+            if followed is not None and asked is not None and asked != followed.asked:
                 return True
         return False
 

@@ -42,7 +42,8 @@ Examples:
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Have the live replica with the best log lead a partition without a leader. What it lacks is lost.",
+    help="Have the live replica with the best log lead a partition without a leader. What it lacks is lost. Of a named "
+    "partition that is led, accept what the leader's log lacks and no other replica has.",
 )
 @click.option(
     "--replica",
@@ -114,9 +115,10 @@ def _elect_unclean(
     confirmed = confirmed_elections(admin, wanted, wishes, show=show, ask=ask)
     if confirmed is None:
         return None
-    chosen = {key: each for key, each in confirmed.items() if each is not None}
+    chosen = {key: (each.broker, each.leader_epoch) for key, each in confirmed.items() if each is not None}
+    accepted = {key: each.accepted for key, each in confirmed.items() if each is not None}
     best = [key for key, each in confirmed.items() if each is None]
-    outcomes = admin.elect_leaders(chosen=chosen) if chosen else {}
+    outcomes = admin.elect_leaders(chosen=chosen, accepted=accepted) if chosen else {}
     if best:
         outcomes |= admin.elect_leaders(best, unclean=True)
     return outcomes

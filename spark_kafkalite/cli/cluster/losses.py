@@ -2,7 +2,7 @@
 
 The brokers say what their logs have, which replica they would take, and what is lost with each
 (``client.admin.replicas.Leaderless``). Where a broker does not say it, as one of another project, the table has the
-ends of the logs alone.
+ends of the logs alone. Holes of the log that is to lead, or leads, are told of, too (``acceptance``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from spark_kafkalite.cli.cluster.acceptance import Acceptance, OtherLog, acceptance
+from spark_kafkalite.cli.cluster.replica_logs import ask_logs
 from spark_kafkalite.cli.output import print_table, warn
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
 from spark_kafkalite.model import TopicPartition
@@ -30,6 +32,15 @@ _POLL_S: Final = 0.2
 Found = Mapping[TopicPartition, "EligibleReplicas"]
 
 
+class Confirmed(NamedTuple):
+    """The replica that is to lead, the leader epoch that it was shown with, and the holes of its log that the user
+    accepts, as ranges of offsets whose ends are exclusive."""
+
+    broker: int
+    leader_epoch: int
+    accepted: tuple[tuple[int, int], ...] = ()
+
+
 def confirmed_elections(
     admin: Admin,
     wanted: Sequence[TopicPartition],
@@ -37,34 +48,104 @@ def confirmed_elections(
     *,
     show: bool,
     ask: bool,
-) -> dict[TopicPartition, tuple[int, int] | None] | None:
+) -> dict[TopicPartition, Confirmed | None] | None:
     """Show what each replica has and what is lost, and ask; return the partitions to elect leaders of.
 
-    Each with the replica that the user wants and the leader epoch that it was shown with, None where the brokers
-    choose. None when the user does not want it, or nothing is left to be elected. Raises click.UsageError where nobody
-    can be asked, or a wish cannot be met.
+    None for a partition of which the brokers choose. One that is led by a replica whose log has holes that no other one
+    can heal is elected anew with these accepted. None when the user does not want it, or nothing is left to be elected.
+    Raises click.UsageError where nobody can be asked, or a wish cannot be met.
     """
     infos = _infos(admin, wanted)
     live = {node.node_id for node in admin.describe_cluster().brokers}
     led = [key for key in wanted if infos[key].leader in live]
-    for key in led:
-        warn(f"{key} has a leader, broker {infos[key].leader}: it is left alone")
     left = [key for key in wanted if key not in led]
-    if not left:
+    holes = _holes_of_leaders(admin, {key: infos[key] for key in led}, live)
+    chosen: dict[TopicPartition, Confirmed] = {}
+    for key in led:
+        leader = infos[key].leader
+        if not holes[key].accepted or wishes.get(key, leader) != leader:
+            warn("; ".join([f"{key} has a leader, broker {leader}: it is left alone", *holes[key].told]))
+            continue
+        chosen[key] = Confirmed(leader, infos[key].leader_epoch, holes[key].accepted)
+    if not left and not chosen:
         return None
-    found = _reported(admin, left)
-    chosen = {key: _wish(key, wishes[key], infos[key], found.get(key)) for key in left if key in wishes}
+    found = _reported(admin, left) if left else {}
+    for key in left:
+        if key in wishes:
+            chosen[key] = _wish(key, wishes[key], infos[key], found.get(key))
+        confirmed, holes[key] = _with_holes(chosen.get(key), found.get(key))
+        if confirmed is not None:
+            chosen[key] = confirmed
     if show or ask:
-        _print_replicas(admin, infos, left, live, found)
-        _print_losses(left, wishes, found)
+        if left:
+            _print_replicas(admin, infos, left, live, found)
+            _print_losses(left, wishes, found)
+        for key in sorted(holes):
+            for told in holes[key].told if key in chosen else ():
+                click.echo(f"{key}: {told}")
     if ask and not sys.stdin.isatty():
         raise click.UsageError(
             "an unclean election loses records, and there is no terminal here to ask whether that is wanted: nothing "
             "was elected; give --yes"
         )
-    if ask and not click.confirm("Have these replicas lead, and lose for good what only others have?", err=True):
+    question = "Have these replicas lead, and lose for good what only others have?"
+    if not left:
+        question = "Accept these holes, and lose for good what only others have?"
+    if ask and not click.confirm(question, err=True):
         return None
-    return {key: chosen.get(key) for key in left}
+    return {key: chosen.get(key) for key in wanted if key in left or key in chosen}
+
+
+def _holes_of_leaders(
+    admin: Admin, led: Mapping[TopicPartition, PartitionInfo], live: set[int]
+) -> dict[TopicPartition, Acceptance]:
+    """Return which holes of the logs of those that lead these partitions may be accepted."""
+    logs = ask_logs(admin, {key.topic for key in led}, sorted(live))
+    damaged = [
+        key for key, info in led.items() if info.leader in (said := logs.get(key, {})) and said[info.leader].damaged
+    ]
+    ends = admin.replica_ends(damaged) if damaged else {}
+    found = dict.fromkeys(led, Acceptance((), ()))
+    for key in damaged:
+        info, said = led[key], logs[key]
+        others: dict[int, OtherLog | None] = {}
+        for broker in info.replicas:
+            end, log = ends[key].get(broker), said.get(broker)
+            if broker == info.leader:
+                continue
+            others[broker] = None
+            if log is not None and isinstance(end, int):
+                others[broker] = OtherLog(end, log.damaged, log.why_stopped is not None)
+        found[key] = acceptance(info.leader, said[info.leader].damaged, others)
+    return found
+
+
+def _with_holes(confirmed: Confirmed | None, found: EligibleReplicas | None) -> tuple[Confirmed | None, Acceptance]:
+    """Return a choice with the holes of the log that is to lead, of a partition without a leader; the brokers' choice,
+    if that has holes and the user has not chosen."""
+    leaderless = None if found is None else found.leaderless
+    leader = confirmed.broker if confirmed is not None else None if leaderless is None else leaderless.best
+    if leaderless is None or leader is None:
+        return confirmed, Acceptance((), ())
+    reports = _by_broker(leaderless.replicas)
+    holes = acceptance(
+        leader,
+        _damage_of(reports.get(leader, {})),
+        {broker: _other_log(report) for broker, report in reports.items() if broker != leader},
+    )
+    if not holes.accepted:
+        return confirmed, holes
+    return Confirmed(leader, leaderless.leader_epoch, holes.accepted), holes
+
+
+def _other_log(report: Mapping[str, Any]) -> OtherLog | None:
+    if "endOffset" not in report or report.get("gone") == "offline":
+        return None
+    return OtherLog(0 if report.get("gone") else int(report["endOffset"]), _damage_of(report))
+
+
+def _damage_of(report: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(start), int(end)) for start, end in report.get("damaged", ()))
 
 
 def _infos(admin: Admin, keys: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
@@ -97,7 +178,7 @@ def _lacks_reports(found: EligibleReplicas) -> bool:
     return any(each.get("registered") and "endOffset" not in each for each in replicas)
 
 
-def _wish(key: TopicPartition, broker: int, info: PartitionInfo, found: EligibleReplicas | None) -> tuple[int, int]:
+def _wish(key: TopicPartition, broker: int, info: PartitionInfo, found: EligibleReplicas | None) -> Confirmed:
     leaderless = None if found is None else found.leaderless
     if leaderless is None:
         raise click.UsageError(
@@ -109,7 +190,7 @@ def _wish(key: TopicPartition, broker: int, info: PartitionInfo, found: Eligible
         raise click.UsageError(
             f"--replica {key.topic}:{key.partition}={broker}: it has to be a live replica of {replicas}"
         )
-    return broker, leaderless.leader_epoch
+    return Confirmed(broker, leaderless.leader_epoch)
 
 
 def _print_replicas(

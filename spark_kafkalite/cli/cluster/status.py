@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.cli.cluster.reachable import can_connect
+from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_logs, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
@@ -39,6 +40,8 @@ class _Status:
     why: Mapping[TopicPartition, Leaderless]
     # Partitions that have fewer in sync than acks=all needs, which is refused therefore.
     refusing: list[TopicPartition]
+    # The logs of partitions that are not wholly in sync, as the brokers that answer say it.
+    logs: ReplicaLogs
     # Live brokers, as far as who was asked knows, that cannot be connected to from here.
     unreachable: set[int]
     warnings: list[str]
@@ -57,6 +60,24 @@ class _Status:
 
     def under_replicated(self) -> list[TopicPartition]:
         return [key for key, info in self.partitions.items() if set(info.isr) != set(info.replicas)]
+
+    def damaged(self) -> list[tuple[TopicPartition, int, tuple[tuple[int, int], ...]]]:
+        """Return the damaged logs: partition, broker and the ranges of offsets that it lacks, ends exclusive."""
+        return [
+            (key, broker, log.damaged)
+            for key, logs in sorted(self.logs.items())
+            for broker, log in logs.items()
+            if log.damaged
+        ]
+
+    def stopped(self) -> list[tuple[TopicPartition, int, str]]:
+        """Return the followers that copy nothing any more: partition, broker and why."""
+        return [
+            (key, broker, log.why_stopped)
+            for key, logs in sorted(self.logs.items())
+            for broker, log in logs.items()
+            if log.why_stopped
+        ]
 
     def counts(self, broker: int) -> tuple[int, int, int]:
         """Return how many partitions a broker leads, has a replica of, and has one in sync of."""
@@ -87,6 +108,8 @@ def status(
     bootstrap_server: str, command_config: str | None, command_properties: tuple[str, ...], as_json: bool
 ) -> None:
     """Show the brokers, the controller, who leads how much, and which partitions lack replicas or a leader.
+
+    Of partitions that lack replicas, it names logs that are damaged, and followers that have stopped to copy.
 
     Warnings say what lets a record be lost with a broker though it was acknowledged with acks=all: fewer than three
     brokers, topics with fewer than three replicas, or fewer than two of them that must be in sync.
@@ -139,6 +162,8 @@ def _look(admin: Admin) -> _Status:
     why = {key: each.leaderless for key, each in found.items() if each.leaderless is not None}
     settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
     unreachable = _unreachable(cluster)
+    # A log that is damaged, or that is not copied any more, is not in sync.
+    logs = ask_logs(admin, not_whole, sorted(live - unreachable))
     known = len(_known(cluster, partitions))
     warnings = [*_of_brokers(admin, cluster, unreachable, known), *_of_topics(partitions, settings)]
     refusing = [
@@ -147,7 +172,7 @@ def _look(admin: Admin) -> _Status:
         if (entry := settings.get(key.topic, {}).get("min.insync.replicas")) is not None
         and len(info.isr) < info.needed_in_sync(int(entry.value or 1))
     ]
-    return _Status(cluster, partitions, len(topics), eligible, why, refusing, unreachable, warnings)
+    return _Status(cluster, partitions, len(topics), eligible, why, refusing, logs, unreachable, warnings)
 
 
 def _unreachable(cluster: ClusterDescription) -> set[int]:
@@ -235,6 +260,25 @@ def _print(found: _Status) -> None:
             f"  and {len(shown) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions, or "
             "--unavailable-partitions"
         )
+    _print_logs(found)
+
+
+def _print_logs(found: _Status) -> None:
+    """Say which logs are damaged, and which followers have stopped."""
+    lines = []
+    for key, broker, ranges in found.damaged():
+        line = f"  {key}: the log of broker {broker} is damaged: it lacks offsets {ranges_text(ranges)}"
+        info = found.partitions.get(key)
+        if info is not None and info.leader == broker:
+            away = [each for each in info.replicas if each not in found.live or each in found.unreachable]
+            start = f"start broker {_listed(away)}; where its log is lost for good: " if away else ""
+            line += f"\n    what to do: {start}kafkalite cluster elect --unclean {key.topic}:{key.partition}"
+        lines.append(line)
+    lines += [f"  {key}: broker {broker} has stopped following: {why}" for key, broker, why in found.stopped()]
+    for line in lines[:_SHOWN]:
+        click.echo(line)
+    if len(lines) > _SHOWN:
+        click.echo(f"  and {len(lines) - _SHOWN} more logs that are damaged, or not copied any more: --json names all")
 
 
 def _place(address: str, is_unreachable: bool) -> str:
@@ -277,6 +321,19 @@ def _as_json(found: _Status) -> dict[str, Any]:
         "underReplicated": [_partition(found, key) for key in found.under_replicated()],
         "refusingAcksAll": [_partition(found, key) for key in found.refusing],
         "leaderless": [_leaderless(found, key) for key in found.leaderless()],
+        "damaged": [
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "broker": broker,
+                "ranges": [list(each) for each in ranges],
+            }
+            for key, broker, ranges in found.damaged()
+        ],
+        "stopped": [
+            {"topic": key.topic, "partition": key.partition, "broker": broker, "reason": why}
+            for key, broker, why in found.stopped()
+        ],
         "warnings": found.warnings,
     }
 

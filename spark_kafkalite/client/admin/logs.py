@@ -30,11 +30,17 @@ from spark_kafkalite.wire.rights import refusal
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """One log in a log directory. ``offset_lag`` is how far it is behind; ``is_future`` for a copy being moved here."""
+    """One log in a log directory. ``offset_lag`` is how far it is behind; ``is_future`` for a copy being moved here.
+
+    ``damaged``: the ranges of offsets that it had and lacks, the end exclusive. ``why_stopped``: why it copies nothing
+    from its leader any more, None where it does. Only brokers of this project say either.
+    """
 
     size_bytes: int
     offset_lag: int
     is_future: bool
+    damaged: tuple[tuple[int, int], ...] = ()
+    why_stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +193,11 @@ def _log_dir(received: Any) -> LogDirInfo:
         error,
         {
             TopicPartition(topic.name, each.partition_index): ReplicaInfo(
-                each.partition_size, each.offset_lag, each.is_future_key
+                each.partition_size,
+                each.offset_lag,
+                each.is_future_key,
+                tuple(zip(each.damaged_offsets[::2], each.damaged_offsets[1::2], strict=False)),
+                each.why_stopped,
             )
             for topic in received.topics
             for each in topic.partitions

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.client.admin.requests import AdminRequests
@@ -32,6 +33,10 @@ _UNCLEAN: Final = 1
 _CHOSEN: Final = 100
 # Of one answer to DescribeTopicPartitions; brokers give at most this many by default.
 _PAGE_PARTITIONS: Final = 2000
+
+
+Ranges = tuple[tuple[int, int], ...]
+NOTHING: Final[Mapping[TopicPartition, Ranges]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,7 @@ class ReplicaAdmin(AdminRequests):
         *,
         unclean: bool = False,
         chosen: Mapping[TopicPartition, tuple[int, int]] | None = None,
+        accepted: Mapping[TopicPartition, Ranges] = NOTHING,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have leaders elected and return each partition's outcome: None, or why there was no election.
@@ -190,11 +196,13 @@ class ReplicaAdmin(AdminRequests):
         best log, of a partition that has no leader, which loses what that replica lacks; brokers wait up to ten seconds
         for what their logs have. Without ``partitions``: of all, and only those are in the result that were elected, or
         should have been. ``chosen`` takes the place of both: for each partition the replica that is to lead, whatever
-        its log has, and the leader epoch that :class:`Leaderless` has shown; a later one is refused.
+        its log has, and the leader epoch that :class:`Leaderless` has shown; a later one is refused. ``accepted``: the
+        ranges of offsets, ends exclusive, that the log of a chosen replica lacks and that are to be passed over from
+        now on, as lost. With them the replica may lead already.
         """
         deadline = self._deadline(timeout_ms)
         if chosen is not None:
-            return self._elected(_chosen_request(chosen), deadline)
+            return self._elected(_chosen_request(chosen, accepted), deadline)
         by_topic: dict[str, list[int]] | None = None
         if partitions is not None:
             by_topic = defaultdict(list)
@@ -236,11 +244,15 @@ class ReplicaAdmin(AdminRequests):
         return answer
 
 
-def _chosen_request(chosen: Mapping[TopicPartition, tuple[int, int]]) -> ElectLeadersRequest:
+def _chosen_request(
+    chosen: Mapping[TopicPartition, tuple[int, int]], accepted: Mapping[TopicPartition, Ranges]
+) -> ElectLeadersRequest:
     topics: dict[str, TopicPartitions] = {}
     for (name, number), (broker, leader_epoch) in chosen.items():
         topic = topics.setdefault(name, TopicPartitions(topic=name))
         topic.partitions.append(number)
         topic.desired_leaders.append(broker)
         topic.seen_leader_epochs.append(leader_epoch)
+        for start, end in accepted.get(TopicPartition(name, number), ()):
+            topic.accepted_offsets += number, start, end
     return ElectLeadersRequest(election_type=_CHOSEN, topic_partitions=list(topics.values()))

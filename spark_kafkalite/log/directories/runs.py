@@ -7,9 +7,12 @@ then. All that such a run has written is there at the next start if
 
 * every directory of ``log.dirs`` is in use, none is missing, and each has the file,
 * the files agree, and name exactly these directories (else one of several was replaced, or came back from earlier),
-* the kernel has lived on since, and each file is the one that the run has written; or every directory has the marker of
-  a clean stop,
-* and loading has found no log that lacks something (``recovery.LoadedLog``), could not be opened, or has vanished.
+* and the kernel has lived on since, and each file is the one that the run has written; or every directory has the
+  marker of a clean stop.
+
+Left out are logs of which loading has found that they lack something (``recovery.LoadedLog``), could not be opened, or
+have vanished: the broker has the registry's states name it no more for these, before it says what it proves
+(``broker.replication.unproven_logs``). Meanwhile there is no file, so a crash proves nothing.
 
 A directory may be restored from a copy that was made while the run went on: then the kernel has lived on, and what the
 run wrote later is missing. So the file names itself (``File.identity``), and a copy of it is told from it. Logs that

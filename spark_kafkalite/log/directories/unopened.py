@@ -32,6 +32,8 @@ class Unopened:
         """``limit`` None means that any number may be open."""
         self._limit = limit
         self._logs: dict[TopicPartition, tuple[FoundLog, str]] = {}
+        # Those that the disk does not let be read, though it is written: a bad sector is in them.
+        self._unreadable: set[TopicPartition] = set()
 
     def __contains__(self, key: object) -> bool:
         return key in self._logs
@@ -39,8 +41,12 @@ class Unopened:
     def __iter__(self) -> Iterator[FoundLog]:
         return (found for found, _ in self._logs.values())
 
-    def add(self, found: FoundLog, reason: str) -> None:
-        """Note a log that could not be opened, and say why in the broker's log unless that has been said."""
+    def add(self, found: FoundLog, reason: str, *, is_unreadable: bool = False) -> None:
+        """Note a log that could not be opened, and say why in the broker's log unless that has been said.
+
+        ``is_unreadable``: the log itself cannot be read, and nothing else is in its way.
+        """
+        (self._unreadable.add if is_unreadable else self._unreadable.discard)(found.key)
         known = self._logs.get(found.key)
         self._logs[found.key] = found, reason
         if known is None or known[1] != reason:
@@ -48,6 +54,7 @@ class Unopened:
 
     def discard(self, key: TopicPartition) -> FoundLog | None:
         """Forget a log that is open by now, or gone; return what was found of it."""
+        self._unreadable.discard(key)
         entry = self._logs.pop(key, None)
         return entry[0] if entry is not None else None
 
@@ -58,6 +65,10 @@ class Unopened:
     def reason(self, key: TopicPartition) -> str:
         """Return why a log is not open. KeyError when it is not here."""
         return self._logs[key][1]
+
+    def is_unreadable(self, key: TopicPartition) -> bool:
+        """Return whether a log is not open because its own files cannot be read."""
+        return key in self._unreadable
 
     def in_directory(self, log_dir: str) -> dict[TopicPartition, FoundLog]:
         """Return those that lie in one log directory."""

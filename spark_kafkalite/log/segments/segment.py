@@ -327,13 +327,16 @@ class Segment:
         more. The indexes are not asked: they are made anew."""
         position = 0
         file = self.files.open(self.log_path, create=True)
-        try:
-            for found in self.headers(0, read_bytes=_WALK_BYTES):
-                if found.header.last_offset >= offset:
-                    break
-                position = found.position + found.header.size_bytes
-        except (CorruptMessage, OSError) as error:
-            logger.debug("%s is cut at %d: %s", self.log_path, position, error)
+        # A read fails as a whole for one bad sector in it, so what is before that is read batch by batch.
+        for read_bytes in (_WALK_BYTES, HEADER_BYTES):
+            try:
+                for found in self.headers(position, read_bytes=read_bytes):
+                    if found.header.last_offset >= offset:
+                        break
+                    position = found.position + found.header.size_bytes
+                break
+            except (CorruptMessage, OSError) as error:
+                logger.debug("%s is cut at %d: %s", self.log_path, position, error)
         file.truncate(position)
         self.size_bytes = position
         self.rebuild_indexes("it is cut where it could not be read")

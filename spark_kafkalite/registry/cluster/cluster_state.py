@@ -20,6 +20,7 @@ from spark_kafkalite.model import (
     LeaderEpoch,
     TopicPartition,
 )
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.node_json import no_fields
 from spark_kafkalite.registry.store import Stat
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr
@@ -115,6 +116,7 @@ class PartitionState:
     former: LeaderAndIsr | None = None
     # The state node's fields of a newer version: who writes the node writes them again.
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
+    accepted_damage: AcceptedDamage | None = None
 
     @classmethod
     def of(
@@ -134,6 +136,7 @@ class PartitionState:
             created_zxid=stat.czxid,
             replicas_zxid=replicas_zxid,
             unknown=node.unknown,
+            accepted_damage=node.accepted_damage,
         )
 
     @classmethod
@@ -181,6 +184,7 @@ class PartitionState:
             self.incarnations,
             self.eligible,
             self.unknown,
+            self.accepted_damage,
         )
 
     @property

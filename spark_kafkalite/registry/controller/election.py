@@ -40,6 +40,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.best_log import Logs, best_log
 from spark_kafkalite.registry.node_json import NO_FIELDS
@@ -134,6 +135,15 @@ def elect_this(state: PartitionState, live: Mapping[int, BrokerInfo], broker: Br
     if broker not in state.replicas or _incarnation(broker, live) == UNKNOWN_INCARNATION:
         return None
     return _led_by([broker], live)
+
+
+def kept_acceptance(state: PartitionState, leader: BrokerId, live: Mapping[int, BrokerInfo]) -> AcceptedDamage | None:
+    """Return what stays accepted of the state's damage when ``leader`` (-1: nobody) is elected: nothing, unless it has
+    the log that was meant."""
+    accepted = state.accepted_damage
+    if accepted is None or leader == NO_LEADER or live[leader].has_log_of(accepted.incarnation):
+        return accepted
+    return None
 
 
 def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:

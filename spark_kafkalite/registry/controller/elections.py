@@ -28,6 +28,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage, Ranges
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, FencedWrite, StateChange
 from spark_kafkalite.registry.cluster.state_writer import StateWriter, StateWrites, WritePace
@@ -36,6 +37,7 @@ from spark_kafkalite.registry.controller.election import (
     elect,
     elect_preferred,
     elect_this,
+    kept_acceptance,
     needs_election,
     why_leaderless,
 )
@@ -69,10 +71,15 @@ class _Election:
 
 
 class Chosen(NamedTuple):
-    """The replica that an operator wants to lead, and the leader epoch of the state that the operator has seen."""
+    """The replica that an operator wants to lead, and the leader epoch of the state that the operator has seen.
+
+    ``accepted``: the ranges of offsets, ends exclusive, that its log lacks and that the operator accepts as lost. With
+    them the replica may lead already; it does so anew.
+    """
 
     broker_id: BrokerId
     leader_epoch: LeaderEpoch
+    accepted: Ranges = ()
 
 
 class Elections:
@@ -249,7 +256,9 @@ class Elections:
             election.change = replace(self._change(election, cluster, elected), checks=checks)
         return election.change
 
-    def _change(self, election: _Election, cluster: ClusterState, elected: Elected) -> StateChange:
+    def _change(
+        self, election: _Election, cluster: ClusterState, elected: Elected, accepted: Ranges = ()
+    ) -> StateChange:
         before, epoch = election.state, LeaderEpoch(election.state.leader_epoch + 1)
         if elected.leader == znodes.NO_LEADER:
             why = why_leaderless(before, cluster.brokers)
@@ -258,12 +267,16 @@ class Elections:
             isr = list(elected.isr)
             _LOG.info("%s: leader %d, epoch %d, ISR %s", election.topic_partition, elected.leader, epoch, isr)
         unknown = before.unknown if before.former is None else before.former.unknown
+        accepted_damage = kept_acceptance(before, elected.leader, cluster.brokers)
+        if accepted:
+            accepted_damage = AcceptedDamage(cluster.brokers[elected.leader].incarnation, accepted)
         after = replace(
             before,
             leader_epoch=epoch,
             controller_epoch=self._epoch(),
             former=None,
             unknown=unknown,
+            accepted_damage=accepted_damage,
             **elected._asdict(),
         )
         return StateChange(election.topic_partition, election.topic_id, before, after)
@@ -334,7 +347,8 @@ class Elections:
                 by_choice = chosen.get(topic_partition)
                 elected, partition = self._asked(topic_partition, state, by_choice, waited, unclean=unclean)
                 election = _election(state, topic_partition, partition)
-                election.change = self._change(election, state, elected)
+                accepted = () if by_choice is None else by_choice.accepted
+                election.change = self._change(election, state, elected, accepted)
                 found.append(election)
             except KafkaError as error:
                 results[topic_partition] = error.with_traceback(None)
@@ -354,7 +368,7 @@ class Elections:
             raise UnknownTopicOrPartition(f"there is no partition {topic_partition} that could be led")
         is_led = not needs_election(partition, state.brokers)
         if unclean:
-            if is_led:
+            if is_led and (chosen is None or not chosen.accepted or chosen.broker_id != partition.leader):
                 raise ElectionNotNeeded(f"{topic_partition} is led by broker {partition.leader}")
             if chosen is not None:
                 return self._chosen(topic_partition, partition, state, chosen), partition
@@ -384,6 +398,9 @@ class Elections:
                 f"{topic_partition} has leader epoch {partition.leader_epoch}, and had {chosen.leader_epoch} when "
                 f"broker {chosen.broker_id} was chosen: look at it again"
             )
+        if partition.leader == chosen.broker_id and not needs_election(partition, cluster.brokers):
+            # It leads on, with what it lacks accepted.
+            return Elected(partition.leader, partition.isr, partition.incarnations, partition.eligible)
         by_itself = elect(partition, cluster.brokers, min_insync=self._min_insync(topic_partition.topic))
         if by_itself.leader != znodes.NO_LEADER:
             raise ElectionNotNeeded(f"broker {by_itself.leader} can lead {topic_partition}, and has all its records")

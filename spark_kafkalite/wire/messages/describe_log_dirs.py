@@ -45,12 +45,14 @@ class DescribeLogDirsRequest(ApiMessage):
 class DescribeLogDirsPartition(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = ("is_future_key", "offset_lag", "partition_index", "partition_size")
+    __slots__ = ("damaged_offsets", "is_future_key", "offset_lag", "partition_index", "partition_size", "why_stopped")
     SCHEMA = (
         ("partition_index", "int32", 1, 5, None, None),
         ("partition_size", "int64", 1, 5, None, None),
         ("offset_lag", "int64", 1, 5, None, None),
         ("is_future_key", "bool", 1, 5, None, None),
+        ("damaged_offsets", "[]int64", 2, 5, None, 10000),
+        ("why_stopped", "string", 2, 5, 2, 10001),
     )
 
     def __init__(
@@ -60,11 +62,15 @@ class DescribeLogDirsPartition(Message):
         partition_size: int = 0,
         offset_lag: int = 0,
         is_future_key: bool = False,
+        damaged_offsets: list[int] = NEW_LIST,
+        why_stopped: str | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
         self.offset_lag = offset_lag
         self.is_future_key = is_future_key
+        self.damaged_offsets = [] if damaged_offsets is NEW_LIST else damaged_offsets
+        self.why_stopped = why_stopped
 
 
 class DescribeLogDirsTopic(Message):

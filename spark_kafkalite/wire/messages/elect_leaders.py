@@ -10,12 +10,13 @@ from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
 class TopicPartitions(Message):
     """Part of ElectLeadersRequest, versions 0-2."""
 
-    __slots__ = ("desired_leaders", "partitions", "seen_leader_epochs", "topic")
+    __slots__ = ("accepted_offsets", "desired_leaders", "partitions", "seen_leader_epochs", "topic")
     SCHEMA = (
         ("topic", "string", 0, 2, None, None),
         ("partitions", "[]int32", 0, 2, None, None),
         ("desired_leaders", "[]int32", 2, 2, None, 10000),
         ("seen_leader_epochs", "[]int32", 2, 2, None, 10001),
+        ("accepted_offsets", "[]int64", 2, 2, None, 10002),
     )
 
     def __init__(
@@ -25,11 +26,13 @@ class TopicPartitions(Message):
         partitions: list[int] = NEW_LIST,
         desired_leaders: list[int] = NEW_LIST,
         seen_leader_epochs: list[int] = NEW_LIST,
+        accepted_offsets: list[int] = NEW_LIST,
     ) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW_LIST else partitions
         self.desired_leaders = [] if desired_leaders is NEW_LIST else desired_leaders
         self.seen_leader_epochs = [] if seen_leader_epochs is NEW_LIST else seen_leader_epochs
+        self.accepted_offsets = [] if accepted_offsets is NEW_LIST else accepted_offsets
 
 
 class ElectLeadersRequest(ApiMessage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
@@ -160,3 +162,95 @@ def test_the_last_member_leads_on_and_the_next_whole_one_takes_over(
     wait_until(lambda: cluster.leader_of(topic) in others, "a whole replica to lead")
     wait_until_same(cluster, topic)
     read(cluster, [topic], COUNT + 20)
+
+
+def values_read(cluster: KafkaliteCluster, topic: str, last: int) -> list[int]:
+    """Return what a consumer is given from the beginning up to a value."""
+    found: list[int] = []
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+
+        def has_last() -> bool:
+            for record in consumer.poll(100):
+                assert record.value is not None
+                found.append(int(record.value.partition(b":")[0]))
+            return bool(found) and found[-1] >= last
+
+        wait_until(has_last, lambda: f"value {last} of {topic}, the last one is {found[-1:]}", poll_s=0)
+    return found
+
+
+def test_an_operator_accepts_a_hole_when_a_replica_does_not_come_back(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(segment_bytes=SEGMENT_BYTES, min_insync_replicas=1)
+    leader = cluster.wait_for_leader(topic)
+    away, returning = (number for number in cluster.brokers if number != leader)
+    for number in (away, returning):
+        cluster.stop(number)
+    wait_until(lambda: cluster.in_sync(topic) == {leader}, "the leader to be the last member")
+    produce(cluster, topic)
+    cut(segments(cluster, leader, topic)[2])
+    cluster.restart(returning)
+    at = ("--bootstrap-server", cluster.broker(leader).bootstrap)
+
+    def damage() -> list[tuple[int, list[list[int]]]]:
+        said = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)["damaged"]
+        return [(each["broker"], each["ranges"]) for each in said if each["topic"] == topic]
+
+    # The follower comes to the hole, and so the leader does.
+    wait_until(lambda: bool(damage()), "the status to show the damage")
+    ((broker, [[start, end]]),) = damage()
+    assert broker == leader and 0 < start < end < COUNT
+    assert f"kafkalite cluster elect --unclean {topic}:0\n" in kafkalite("cluster", "status", *at).stdout
+    # Without the partition's name only those without a leader are meant.
+    assert "every partition has a leader" in kafkalite("cluster", "elect", "--unclean", "--yes", *at).stderr
+    shown = kafkalite("cluster", "elect", "--unclean", "--yes", f"{topic}:0", *at).stdout
+    assert (
+        f"{topic}-0: accepts the hole {start}-{end - 1} of broker {leader}: up to {end - start} records that no "
+        f"replica that has reported has\n{topic}-0: broker {away} has not reported\n" in shown
+    )
+    wait_until(lambda: cluster.in_sync(topic) == {leader, returning}, "the follower to pass over the hole")
+    left = [*range(start), *range(end, COUNT)]
+    assert values_read(cluster, topic, COUNT - 1) == left
+    assert damage() == [] and not damaged(cluster, leader, topic)
+    lines = cluster.broker(leader).stderr_path.read_text().splitlines()
+    (line,) = [each for each in lines if f" {topic}-0: offsets" in each and "are lost" in each]
+    assert f"ERROR {topic}-0: offsets {start} to {end - 1} are lost: an operator has accepted" in line
+    # It is no damage any more: not after a kill, and not when another replica leads.
+    cluster.kill(leader)
+    wait_until(lambda: cluster.leader_of(topic) == returning, "the follower to lead")
+    assert values_read(cluster, topic, COUNT - 1) == left
+    for number in (leader, away):
+        cluster.restart(number)
+    wait_until_same(cluster, topic)
+    assert values_read(cluster, topic, COUNT - 1) == left
+
+
+def test_one_damaged_log_takes_no_proof_from_the_others_of_its_broker(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    good, bad = (new_topic(segment_bytes=SEGMENT_BYTES, min_insync_replicas=1) for _ in range(2))
+    for topic in (good, bad):
+        produce(cluster, topic)
+        cluster.wait_in_sync(topic)
+    first, *others = cluster.brokers
+    for number in others:
+        cluster.stop(number)
+    wait_until(lambda: cluster.in_sync(good) == cluster.in_sync(bad) == {first}, "one member to be left")
+    cluster.kill(first)
+    segments(cluster, first, bad)[1].unlink()
+    cluster.restart(first)
+    # Its only member leads it on, and the other one waits for somebody that knows better.
+    produce(cluster, good, COUNT, 20)
+    wait_until(lambda: cluster.leader_of(bad) is None, "the damaged log to be led by nobody")
+    assert cluster.state_of(bad).incarnations == {}
+    for number in others:
+        cluster.restart(number)
+    # Theirs are whole.
+    kafkalite("cluster", "elect", "--unclean", "--yes", f"{bad}:0", "--bootstrap-server", cluster.bootstrap)
+    for topic in (good, bad):
+        wait_until_same(cluster, topic)
+    read(cluster, [good], COUNT + 20)
+    read(cluster, [bad])

@@ -140,6 +140,9 @@ def test_bytes_that_cannot_be_read_are_an_error_of_their_records_alone(
     ((start, end),) = log.damaged_ranges
     assert start == 28 and 30 <= end < 40
     assert read(log, 0) == list(range(20)) and read(log, 40) == list(range(40, 60))
+    # What is before it is not cut off with it, though one read of all of it fails.
+    truncate_to(log, start)
+    assert (log.log_end_offset, readable(log)) == (start, list(range(start)))
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -315,3 +318,38 @@ def test_a_reader_of_the_last_batch_is_not_sent_into_the_damage(log: PartitionLo
     assert piece is not None and end_of(piece.read()) == 66
     with pytest.raises(KafkaStorageError):
         log.read(66, 1, log.log_end_offset)
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "cut to nothing", "both"])
+def test_what_is_lost_at_the_ends_of_segments_is_spanned_for_good(
+    log: PartitionLog, open_log: LogOpener, fs: MemoryFs, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, segment, third, _ = log.segments
+    if harm in ("gone", "both"):
+        log.segments.forget_files()
+        fs.unlink(third.log_path if harm == "both" else segment.log_path)
+    if harm != "gone":
+        segment.file.truncate(0 if harm == "cut to nothing" else segment.size_bytes // 2 + 30)
+    left = [offset for offset in range(_COUNT) if offset not in range(20, 60)]
+    left += {"cut": [*range(20, 30), *range(40, 60)], "both": [*range(20, 30)]}.get(harm, [*range(40, 60)])
+    assert readable(log) == sorted(left)
+    damage = log.local.known_damage
+    lost = damage.ranges
+    damage.pass_over(lost, log.epochs.epoch_at)
+    for each in lost:
+        damage.accept(*each)
+    damage.write()
+    # A reader at the damage is given a batch without records first, and comes to what is behind it.
+    offset, found = 0, []
+    while offset < _COUNT:
+        piece = log.read(offset, 1 << 20, log.log_end_offset)
+        assert piece is not None
+        data = piece.read()
+        found += [each for each, _ in values_of(data)]
+        offset = end_of(data)
+    assert found == sorted(left)
+    # After a crash too nothing is found to be missing, and the batches follow each other without a gap.
+    log.close()
+    caplog.clear()
+    again = open_log(clean=False, index_interval_bytes=64)
+    assert (again.damaged_ranges, again.was_whole, errors(caplog)) == ((), True, [])

@@ -7,6 +7,7 @@ import pytest
 
 from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.controller.election import elect
 from spark_kafkalite.registry.node_json import MOST_STATE_FIELDS_BYTES, NO_FIELDS, MalformedNode
@@ -230,6 +231,31 @@ def test_config_keeps_text() -> None:
 def test_a_thousand_partition_states_fit_into_one_multi() -> None:
     state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (BrokerId(1), BrokerId(2), BrokerId(3)), ControllerEpoch(2))
     assert 500 * (len(state.encode()) + 2 * len(znodes.state_path("t" * 249, 999))) < MAX_DATA_BYTES
+
+
+def test_a_state_keeps_what_an_operator_has_accepted() -> None:
+    node = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(2))
+    assert b"accepted" not in node.encode()
+    accepted = AcceptedDamage(Incarnation(2**60 + 1), ((500, 1000), (1000, 2000), (2**40, 2**41)))
+    data = replace(node, accepted_damage=accepted).encode()
+    read = LeaderAndIsr.decode("t", 0, data)
+    assert (read.accepted_damage, read.unknown) == (accepted, NO_FIELDS)
+    # A leader that writes its ISR writes it again.
+    state = PartitionState.of((BrokerId(1),), read, Stat(*range(11)))
+    assert replace(state, isr=()).node.accepted_damage == accepted
+    for ranges in (
+        [[5, 5]],
+        [[5, 4]],
+        [[5, 7], [6, 9]],
+        [[-1, 4]],
+        [[1, 2, 3]],
+        [[0, 2**63]],
+        7,
+        [[2 * n, 2 * n + 1] for n in range(65)],
+    ):
+        field = {"accepted_damage": {"incarnation": "7", "ranges": ranges}}
+        with pytest.raises(MalformedNode):
+            LeaderAndIsr.decode("t", 0, with_fields(node.encode(), field))
 
 
 # Fields of a newer version -------------------------------------------------------------------------------------------

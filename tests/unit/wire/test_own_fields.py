@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import decode_request, decode_response_body, encode_body
+from spark_kafkalite.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 from spark_kafkalite.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
@@ -32,3 +38,31 @@ def test_the_replicas_that_are_to_lead_exist_in_the_flexible_version_alone() -> 
     assert (found.partitions, found.desired_leaders, found.seen_leader_epochs) == ([0, 5], [2, 3], [7, 8])
     (found,) = decode_request(ApiKey.ELECT_LEADERS, 1, encode_body(request, 1), 0).topic_partitions
     assert (found.partitions, found.desired_leaders, found.seen_leader_epochs) == ([0, 5], [], [])
+
+
+def test_what_is_wrong_with_a_log_is_said_where_something_is() -> None:
+    logs = [
+        DescribeLogDirsPartition(partition_index=0, damaged_offsets=[500, 1000, 1 << 40, 1 << 41]),
+        DescribeLogDirsPartition(partition_index=1, why_stopped="its log parts"),
+        DescribeLogDirsPartition(partition_index=2),
+    ]
+    result = DescribeLogDirsResult(log_dir="/d", topics=[DescribeLogDirsTopic(name="t", partitions=logs)])
+    for version in (1, 4):
+        body = encode_body(DescribeLogDirsResponse(results=[result]), version)
+        found = decode_response_body(ApiKey.DESCRIBE_LOG_DIRS, version, body).results[0].topics[0].partitions
+        said = [(each.damaged_offsets, each.why_stopped) for each in found]
+        # Before the flexible versions there is no place for it.
+        assert said == (
+            [([500, 1000, 1 << 40, 1 << 41], None), ([], "its log parts"), ([], None)]
+            if version > 1
+            else [([], None)] * 3
+        )
+
+
+def test_accepted_offsets_exist_in_the_flexible_version_alone() -> None:
+    topic = TopicPartitions(topic="t", partitions=[0], accepted_offsets=[0, 500, 1 << 40])
+    request = ElectLeadersRequest(election_type=100, topic_partitions=[topic])
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 2, encode_body(request, 2), 0).topic_partitions
+    assert found.accepted_offsets == [0, 500, 1 << 40]
+    (found,) = decode_request(ApiKey.ELECT_LEADERS, 1, encode_body(request, 1), 0).topic_partitions
+    assert found.accepted_offsets == []

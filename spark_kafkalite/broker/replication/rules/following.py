@@ -165,9 +165,9 @@ class Following:
         "_longest_backoff_s",
         "_ready_at_s",
         "is_busy",
-        "is_stopped",
         "leader_high_watermark",
         "leader_log_start_offset",
+        "stopped_at",
     )
 
     def __init__(self, longest_backoff_s: float) -> None:
@@ -181,8 +181,8 @@ class Following:
         self._failures = 0
         self._ready_at_s = 0.0
         self._cut_count = 0
-        # Whether nothing is asked any more in this epoch.
-        self.is_stopped = False
+        # Where the logs part, once nothing is asked any more in this epoch.
+        self.stopped_at: int | None = None
         # What is said to a leader whose answer would have this log cut below it; -1: nothing.
         self._claimed_high_watermark = -1
         self._has_checked_epochs = False
@@ -196,7 +196,7 @@ class Following:
 
         ``flushed_only``: what is not flushed may not be acknowledged.
         """
-        if self.is_busy or self.is_stopped or now_s < self._ready_at_s:
+        if self.is_busy or self.stopped_at is not None or now_s < self._ready_at_s:
             return None
         if flushed_only and log.recovery_point < log.log_end_offset:
             return None
@@ -292,7 +292,7 @@ class Following:
             self.failed(now_s)
             return Contested(offset)
         if self._has_fitted_since:
-            self.is_stopped = True
+            self.stopped_at = offset
             return StopFollowing(offset)
         self._has_cut_committed = True
         return None

@@ -87,6 +87,25 @@ def others_with_log(state: PartitionState, me: BrokerId) -> tuple[BrokerId, ...]
     return tuple(broker for broker in named if broker != me) if me in named else ()
 
 
+def state_without_proof(state: PartitionState, me: BrokerId) -> PartitionState | None:
+    """Return the state after this broker has taken back that its log is whole (R11); None where the state does not mean
+    its log.
+
+    It leaves the partition to the others that had it, whether they live or not. Where it was the last member it stays
+    one, without its incarnation: then no log is known to be whole, and the best one may be elected.
+    """
+    if others_with_log(state, me):
+        return state_without_lost(state, me)
+    if me not in state.incarnations and me not in state.eligible and state.leader != me:
+        return None
+    return replace(
+        state,
+        leader=NO_LEADER if state.leader == me else state.leader,
+        incarnations={broker: which for broker, which in state.incarnations.items() if broker != me},
+        eligible={broker: which for broker, which in state.eligible.items() if broker != me},
+    )
+
+
 def state_without_lost(state: PartitionState, me: BrokerId) -> PartitionState | None:
     """Return the state after this broker has left because it has no log any more; None where no other had one."""
     if not others_with_log(state, me):

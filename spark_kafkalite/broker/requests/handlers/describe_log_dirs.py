@@ -4,6 +4,9 @@ Sizes are those of the segments' records, without indexes, as Kafka's. ``offset_
 the high watermark: 0, but for a follower that has lost its tail. Logs are never moved between directories, so none is
 a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
 
+Two tagged fields of a log are ours, and other clients skip them: the ranges of offsets that it had and lacks, each as
+its start and its end (exclusive), and why a follower has stopped to copy.
+
 v2  flexible
 v3  error code for the whole answer
 v4  total and usable bytes of the file system
@@ -18,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -91,12 +95,14 @@ def _topics(partitions: list[Partition]) -> Work[list[DescribeLogDirsTopic]]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for partition in sorted(partitions, key=lambda each: each.topic_partition):
         yield None
-        log = partition.log
+        log, role = partition.log, partition.role
         by_topic[partition.topic_partition.topic].append(
             DescribeLogDirsPartition(
                 partition_index=partition.topic_partition.partition,
                 partition_size=log.size_bytes,
                 offset_lag=max(partition.high_watermark - log.log_end_offset, 0),
+                damaged_offsets=[int(offset) for each in log.damaged_ranges for offset in each],
+                why_stopped=role.why_stopped if isinstance(role, Follower) else None,
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=each) for name, each in by_topic.items()]

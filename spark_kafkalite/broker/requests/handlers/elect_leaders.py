@@ -9,7 +9,9 @@ election is held only where there is no leader, and may lose records: clients as
 seconds for what the live replicas report of their logs, and takes the best one.
 
 An election of type 100 is ours: unclean, and of the replicas that the request names in tagged fields, one for each
-partition, with the leader epoch that the client has seen. A broker of an earlier version refuses the type.
+partition, with the leader epoch that the client has seen. A broker of an earlier version refuses the type. Another
+field has the ranges of offsets that such a replica's log lacks and that are accepted as lost, by threes: partition,
+start offset, end offset (exclusive). With any, a replica that leads already leads anew.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError, NotController
 from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry.accepted_damage import MOST_RANGES, Ranges, checked_ranges
 from spark_kafkalite.registry.controller.controller import Chosen
 from spark_kafkalite.slices import Work, counted, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -27,11 +30,14 @@ from spark_kafkalite.wire.messages.elect_leaders import (
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
+    TopicPartitions,
 )
 
 _PREFERRED, _UNCLEAN = 0, 1
 # Not one of Kafka's: unclean, with the replicas that the tagged fields name.
 _CHOSEN = 100
+# Numbers of accepted offsets that are read in one piece; a multiple of three.
+_RANGES_AT_ONCE = 3_000
 
 
 @handles(ApiKey.ELECT_LEADERS, 0, 2)
@@ -96,11 +102,37 @@ def _chosen(message: ElectLeadersRequest) -> Work[dict[TopicPartition, Chosen]]:
             raise InvalidRequest(
                 f"{topic.topic}: {len(leaders)} replicas and {len(epochs)} leader epochs for {len(numbers)} partitions"
             )
+        accepted = yield from _accepted(topic)
         for number, leader, epoch in zip(numbers, leaders, epochs, strict=True):
             if (key := TopicPartition(topic.topic, number)) in found:
                 raise InvalidRequest(f"{key} is named twice")
-            found[key] = Chosen(BrokerId(leader), LeaderEpoch(epoch))
+            found[key] = Chosen(BrokerId(leader), LeaderEpoch(epoch), accepted.pop(number, ()))
             yield None
+        if accepted:
+            raise InvalidRequest(f"{topic.topic}: offsets of partition {min(accepted)}, which is not among those named")
+    return found
+
+
+def _accepted(topic: TopicPartitions) -> Work[dict[int, Ranges]]:
+    """Return the ranges of offsets that are accepted as lost, by partition. Raises InvalidRequest."""
+    numbers = topic.accepted_offsets
+    if len(numbers) % 3 or len(numbers) > 3 * MOST_RANGES * len(topic.partitions):
+        raise InvalidRequest(
+            f"{topic.topic}: {len(numbers)} numbers are not ranges of offsets by threes, at most {MOST_RANGES} of each "
+            "partition"
+        )
+    listed: dict[int, list[tuple[int, int]]] = {}
+    for at in range(0, len(numbers), 3):
+        listed.setdefault(numbers[at], []).append((numbers[at + 1], numbers[at + 2]))
+        if at % _RANGES_AT_ONCE == 0:
+            yield None
+    found: dict[int, Ranges] = {}
+    for number, ranges in listed.items():
+        try:
+            found[number] = checked_ranges(ranges)
+        except ValueError as error:
+            raise InvalidRequest(f"{topic.topic}-{number}: {error}") from None
+        yield None
     return found
 
 

@@ -7,11 +7,13 @@ import errno
 import gc
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue, QueuedBatch
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
@@ -30,14 +32,16 @@ from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
+from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.testing.batches import make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
-from spark_kafkalite.testing.partition_states import partition_state
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from tests.seeds import SEED
 
 TP = TopicPartition("t", 0)
@@ -574,6 +578,53 @@ class TestQueue:
             harness.io.run_one()
             sizes.append(partition.log.size_bytes - before)
         assert sizes[0] > sizes[1] > 0
+
+
+def accepted_state(epoch: int, incarnation: int, *ranges: tuple[int, int]) -> PartitionState:
+    state = partition_state(1, replicas=(1, 2), epoch=epoch, version=epoch)
+    return replace(state, accepted_damage=AcceptedDamage(Incarnation(incarnation), ranges))
+
+
+def test_a_leader_accepts_what_an_operator_has_seen_of_its_log_and_nothing_else(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.services.live_brokers = lambda: {1: live_broker(1, 11, 10)}
+    partition = harness.partition(lead=False)
+    partition.become_leader(partition_state(1, replicas=(1, 2), epoch=0, version=0))
+    harness.append(partition, 100)
+    damage = partition.log.local.known_damage
+    # What was seen, what is larger than what was seen, and what nobody has seen.
+    for each in ((10, 20), (30, 50), (70, 80)):
+        damage.add(*each)
+    # Of another log.
+    partition.become_leader(accepted_state(1, 99, (10, 20), (30, 50), (70, 80)))
+    assert not harness.io.work
+    partition.become_leader(accepted_state(2, 10, (10, 20), (30, 49)))
+    while harness.io.work:
+        harness.io.run_one()
+    assert damage.ranges == ((30, 50), (70, 80))
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert line == (
+        "t-0: offsets 10 to 19 are lost: an operator has accepted that no replica has them; readers pass over them "
+        "from now on"
+    )
+    # The next election may have the same, and the log may have been damaged there since.
+    damage.add(75, 90)
+    partition.become_leader(accepted_state(3, 10, (10, 20), (70, 80)))
+    assert damage.ranges == ((30, 50), (70, 90))
+
+
+def test_a_follower_that_has_stopped_says_why(harness: Harness) -> None:
+    partition = harness.partition(lead=False)
+    partition.resign(2, 3, 1)
+    follower = partition.role
+    assert isinstance(follower, Follower) and follower.why_stopped is None
+    follower._rules.stopped_at = 5
+    assert follower.why_stopped is not None
+    assert "parts from that of broker 2, leader of epoch 3, at offset 5, below its" in follower.why_stopped
+    # Until the next leader epoch.
+    partition.resign(2, 4, 2)
+    assert isinstance(partition.role, Follower) and partition.role.why_stopped is None
 
 
 def test_a_closed_partition_is_freed_without_the_collector(harness: Harness) -> None:

@@ -27,7 +27,9 @@ from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from spark_kafkalite.testing.partition_states import live_broker
 from spark_kafkalite.wire.packed import FetchedPartition
+from tests.simulator.disk import Disk, ReadFault
 from tests.unit.slice_clock import SliceClock
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -38,9 +40,9 @@ DEFAULTS = TopicConfig.from_properties({})
 class World:
     """A broker's partitions; each change of the cluster is one transaction with the next zxid."""
 
-    def __init__(self, loop: ManualLoop, clock: ManualClock) -> None:
+    def __init__(self, loop: ManualLoop, clock: ManualClock, fs: MemoryFs | None = None) -> None:
         self.loop = loop
-        self.fs = MemoryFs()
+        self.fs = fs or MemoryFs()
         self.threads = ManualThreads(loop)
         self.view = ClusterView()
         self.configs: dict[str, TopicConfig] = {}
@@ -294,6 +296,54 @@ def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, ca
     assert not world.replicas.has_lost(A, b"a" * 16)
     assert "a-0 has no log here any more: it is left to brokers 2, which had" in caplog.text
     assert "is lost" not in caplog.text
+
+
+def test_a_log_that_cannot_be_read_is_set_aside_only_where_others_go_on_without_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, clock = Disk(), ManualClock()
+    before = LogManager(disk, ["/d0", "/d1"], clock, config_of=world.config_of)
+    before.open()
+    before.load()
+    log = before.create(A, b"a" * 16)
+    copy_at_once(log, make_stored_batch(0, 0, 3))
+    path = log.segments.active.log_path
+    before.abandon()
+    disk.fail_reads(path, ReadFault(None, at=70))
+    world = World(world.loop, clock, disk)
+    other = replace(live_broker(OTHER), incarnation=world.incarnation)
+    world.services.live_brokers = lambda: {OTHER: other} if is_live else {}
+    is_live = True
+    world.register()
+    led = world.state(OTHER, 3, replicas=(ME, OTHER))
+    without_me = replace(led, isr=(BrokerId(OTHER),), incarnations={BrokerId(OTHER): world.incarnation})
+    may_be_needed = [
+        led,
+        replace(without_me, leader=BrokerId(-1)),
+        replace(without_me, eligible={BrokerId(ME): world.incarnation}),
+        # Its leader is another run, whose log is not known to be whole.
+        replace(without_me, incarnations={BrokerId(OTHER): Incarnation(99)}),
+    ]
+    world.publish({"a": TopicState(b"a" * 16, {0: led}, {})})
+    for version, state in enumerate(may_be_needed):
+        world.change(A, replace(state, version=version))
+        world.settle()
+        assert world.logs.get(A) is None and world.replicas.has_failed
+    is_live = False
+    world.change(A, replace(without_me, version=10))
+    world.settle()
+    assert world.logs.get(A) is None and not [each for each in names(disk) if "-stray" in each]
+    is_live = True
+    world.replicas.retry_failed()
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, Follower) and world.replicas.get(A).log.log_end_offset == 0
+    (kept,) = [each for each in names(disk) if "-stray" in each]
+    (line,) = [each.getMessage() for each in caplog.records if "its files are kept in" in each.getMessage()]
+    assert kept in line and line.endswith("and it is copied again from its leader, broker 2")
+
+
+def names(fs: MemoryFs) -> list[str]:
+    return [each.name for path in ("/d0", "/d1") for each in fs.entries(path)]
 
 
 def test_a_log_that_nobody_else_has_begins_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,16 +3,19 @@ from dataclasses import replace
 import pytest
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.election import (
     Elected,
     elect,
     elect_preferred,
+    kept_acceptance,
     kept_eligible,
     needs_election,
     why_leaderless,
 )
 from spark_kafkalite.registry.znodes import MAX_EPOCH
+from spark_kafkalite.testing.partition_states import live_broker, partition_state
 
 Named = dict[BrokerId, Incarnation]
 
@@ -201,3 +204,15 @@ def test_kept_eligible() -> None:
     assert kept_eligible(one, two, everybody[2:], everybody, 1) == {}
     # Somebody who is in sync again, is no replica any more, or has no name.
     assert kept_eligible({**one, **two}, named({3: -1}), everybody[1:2], everybody[1:], 2) == {}
+
+
+def test_accepted_damage_is_of_one_log() -> None:
+    """It stays while nobody leads and with the log that was meant, and goes when any other one leads."""
+    state = replace(partition_state(1, leader=-1), accepted_damage=AcceptedDamage(Incarnation(10), ((5, 9),)))
+    live = {1: live_broker(1, 11, 10), 2: live_broker(2), 3: live_broker(3)}
+    assert kept_acceptance(state, BrokerId(-1), live) == state.accepted_damage
+    assert kept_acceptance(state, BrokerId(1), live) == state.accepted_damage
+    assert kept_acceptance(state, BrokerId(2), live) is None
+    # Broker 1 with a log that it has not proven to be that one, or with an empty disk.
+    assert kept_acceptance(state, BrokerId(1), {1: live_broker(1, 11)}) is None
+    assert kept_acceptance(partition_state(1), BrokerId(1), live) is None

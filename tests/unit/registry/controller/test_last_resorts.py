@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.errors import EligibleLeadersNotAvailable, FencedLeaderEpoch, KafkaliteError, RequestTimedOut
+from spark_kafkalite.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    FencedLeaderEpoch,
+    KafkaliteError,
+    RequestTimedOut,
+)
 from spark_kafkalite.model import BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, StateChange
 from spark_kafkalite.registry.controller.controller import Chosen, TopicSpec
@@ -187,6 +194,37 @@ def test_an_operators_choice_is_elected_if_it_is_still_what_the_operator_saw(tmp
             assert first.partition().leader == -1
             assert await elect(1, epoch) is None
             assert (await first.until_led(1)).isr == (1,)
+
+    run(work())
+
+
+def test_a_replica_that_leads_leads_anew_with_the_damage_that_an_operator_has_seen(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            first, *others = cluster.brokers
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2, 3]})])
+            before = await first.until_led(1)
+            controller = controller_of(cluster.brokers).controller
+            epoch = before.leader_epoch
+
+            async def accept(broker: int, leader_epoch: int, *ranges: tuple[int, int]) -> object:
+                chosen = {T0: Chosen(BrokerId(broker), LeaderEpoch(leader_epoch), ranges)}
+                return (await controller.elect_leaders([T0], unclean=True, chosen=chosen))[T0]
+
+            assert isinstance(await accept(1, epoch - 1, (5, 9)), FencedLeaderEpoch)
+            # It does not lead, and one that leads needs no election without anything to accept.
+            assert isinstance(await accept(2, epoch, (5, 9)), ElectionNotNeeded)
+            assert isinstance(await accept(1, epoch), ElectionNotNeeded)
+            assert first.partition() == before
+            assert await accept(1, epoch, (5, 9), (20, 30)) is None
+            await first.until(lambda state: state.topics["t"].partitions[0].leader_epoch > epoch)
+            after = first.partition()
+            incarnation = first.registration.incarnation
+            assert after.accepted_damage == AcceptedDamage(incarnation, ((5, 9), (20, 30)))
+            assert (after.leader, after.isr, after.incarnations) == (1, before.isr, before.incarnations)
+            # Another log leads: what it may come to lack nobody has seen.
+            first.expire()
+            assert (await others[0].until_led(2)).accepted_damage is None
 
     run(work())
 

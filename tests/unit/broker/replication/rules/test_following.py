@@ -309,6 +309,7 @@ def test_a_replica_out_of_sync_is_cut_below_its_high_watermark_until_it_fits_and
     assert log.log_end_offset == 6
     effect = following.answered(ask(following, log), LeaderAnswer(diverging=(0, 5)), log, 0.0, OwnState(6))
     assert effect == StopFollowing(5)
+    assert following.stopped_at == 5
     assert following.ask(log, 99.0, flushed_only=False) is None
 
 

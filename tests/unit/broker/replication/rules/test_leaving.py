@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from spark_kafkalite.broker.replication.rules.leaving import state_without, state_without_damaged, state_without_full
+from spark_kafkalite.broker.replication.rules.leaving import (
+    state_without,
+    state_without_damaged,
+    state_without_full,
+    state_without_proof,
+)
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.controller.election import elect
 from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
 
 LIVE = {each: live_broker(each) for each in (1, 2, 3)}
@@ -75,3 +81,24 @@ def test_a_damaged_leader_leaves_it_to_a_whole_member_alone() -> None:
     assert state_without_damaged(state, BrokerId(1), live, {2, 3}) is None, "the last one leads on"
     assert state_without_damaged(state, BrokerId(1), {1: live[1]}, ()) is None
     assert state_without_damaged(partition_state(1), BrokerId(1), live, ()) is None
+
+
+def test_who_takes_back_its_proof_is_meant_no_more() -> None:
+    # Others had all of it, whether they live or not.
+    after = state_without_proof(partition_state(1, 2, eligible=incarnations_of(3)), ME)
+    assert after is not None
+    assert (after.leader, after.isr, after.incarnations) == (-1, (2,), incarnations_of(2))
+    assert after.eligible == incarnations_of(3)
+    after = state_without_proof(partition_state(2, leader=2, eligible=incarnations_of(1)), ME)
+    assert after is not None and (after.leader, after.isr, after.eligible) == (2, (2,), {})
+    # The last member stays one, and leads only where somebody wants the best log.
+    after = state_without_proof(partition_state(1), ME)
+    assert after is not None and (after.leader, after.isr, after.incarnations) == (-1, (1,), {})
+    assert elect(after, {1: live_broker(1, 11, 10)}).leader == -1
+    assert elect(after, {1: live_broker(1, 11, 10)}, unclean=True).leader == 1
+    # The only replica leads whatever became of its log.
+    alone = state_without_proof(partition_state(1, replicas=(1,)), ME)
+    assert alone is not None and elect(alone, {1: live_broker(1, 11, 10)}).leader == 1
+    # Nothing is written twice, nor where nobody means it.
+    for state in (after, partition_state(2, leader=2)):
+        assert state_without_proof(state, ME) is None

@@ -1,0 +1,108 @@
+"""What ``cluster status`` says of damaged logs, and of followers that have stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from spark_kafkalite.cli.cluster import status as status_module
+from spark_kafkalite.cli.cluster.replica_logs import ask_logs, ranges_text
+from spark_kafkalite.client.admin.cluster import ClusterDescription
+from spark_kafkalite.client.admin.logs import LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.network.metadata import Node, PartitionInfo, TopicInfo
+from spark_kafkalite.errors import RequestTimedOut
+from spark_kafkalite.model import TopicPartition
+
+EVENTS, CLICKS = TopicPartition("events", 0), TopicPartition("clicks", 0)
+STOPPED = "its log parts from that of broker 1 at offset 7"
+
+
+class FakeAdmin:
+    """A cluster of three brokers, of which 3 does not answer; ``logs`` are what the others say."""
+
+    def __init__(self, logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]]) -> None:
+        self.logs = logs
+        self.asked: list[tuple[int, tuple[str, ...]]] = []
+
+    def describe_cluster(self) -> ClusterDescription:
+        nodes = tuple(Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3))
+        return ClusterDescription("id", 1, nodes)
+
+    def describe_topics(self) -> dict[str, TopicInfo]:
+        found = {}
+        for key, isr in ((EVENTS, (1,)), (CLICKS, (1, 2, 3))):
+            info = PartitionInfo(key.partition, 1, 5, (1, 2, 3), isr, ())
+            found[key.topic] = TopicInfo(key.topic, b"i" * 16, False, (info,))
+        return found
+
+    def eligible_replicas(self, topics: object) -> dict[TopicPartition, Any]:
+        return {}
+
+    def describe_topic_settings(self, topics: object, names: object) -> dict[str, Any]:
+        return {}
+
+    def describe_configs(self, **_: object) -> dict[str, Any]:
+        raise RequestTimedOut("nobody answers")
+
+    def describe_log_dirs(
+        self, brokers: list[int], *, topics: list[str], timeout_ms: int
+    ) -> dict[int, list[LogDirInfo]]:
+        (broker,) = brokers
+        self.asked.append((broker, tuple(topics)))
+        if broker not in self.logs:
+            raise RequestTimedOut(f"broker {broker} does not answer")
+        return {broker: [LogDirInfo("/d", None, self.logs[broker])]}
+
+
+def log(*damaged: tuple[int, int], why_stopped: str | None = None) -> ReplicaInfo:
+    return ReplicaInfo(1, 0, False, damaged, why_stopped)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) -> str:
+    @contextlib.contextmanager
+    def reachable_admin(_: object) -> Iterator[FakeAdmin]:
+        yield admin
+
+    monkeypatch.setattr(status_module, "reachable_admin", reachable_admin)
+    monkeypatch.setattr(status_module, "can_connect", lambda host, port: port != 9094)
+    result = CliRunner().invoke(status_module.status, arguments, standalone_mode=False)
+    assert result.exception is None, result.exception
+    return result.stdout
+
+
+def test_damaged_logs_and_stopped_followers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = FakeAdmin({1: {EVENTS: log((500, 1000), (1200, 1201))}, 2: {EVENTS: log(why_stopped=STOPPED)}})
+    text = shown(monkeypatch, admin)
+    assert "  events-0: the log of broker 1 is damaged: it lacks offsets 500-999, 1200-1200\n" in text
+    assert (
+        "    what to do: start broker 3; where its log is lost for good: kafkalite cluster elect --unclean events:0\n"
+        in text
+    )
+    assert f"  events-0: broker 2 has stopped following: {STOPPED}\n" in text
+    # Only of what is not in sync, and of those that answer.
+    assert admin.asked == [(1, ("events",)), (2, ("events",))]
+    found = json.loads(shown(monkeypatch, admin, "--json"))
+    assert found["damaged"] == [{"topic": "events", "partition": 0, "broker": 1, "ranges": [[500, 1000], [1200, 1201]]}]
+    assert found["stopped"] == [{"topic": "events", "partition": 0, "broker": 2, "reason": STOPPED}]
+
+
+def test_whole_logs_have_no_lines_and_a_damaged_follower_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, FakeAdmin({1: {EVENTS: log()}}))
+    assert "damaged" not in text and "stopped" not in text
+    text = shown(monkeypatch, FakeAdmin({1: {EVENTS: log()}, 2: {EVENTS: log((0, 10))}}))
+    assert "the log of broker 2 is damaged: it lacks offsets 0-9\n" in text and "what to do" not in text
+
+
+def test_a_broker_that_does_not_answer_hides_its_own_logs_alone() -> None:
+    admin: Any = FakeAdmin({2: {EVENTS: log((0, 10))}})
+    assert ask_logs(admin, ["events"], [1, 2]) == {EVENTS: {2: log((0, 10))}}
+    assert ask_logs(admin, [], [1, 2]) == {}
+
+
+def test_many_ranges_are_named_in_a_bounded_text() -> None:
+    assert ranges_text([(at, at + 5) for at in range(0, 80, 10)]) == "0-4, 10-14, 20-24, 30-34, 40-44 and 3 more ranges"
