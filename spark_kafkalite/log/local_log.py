@@ -324,11 +324,12 @@ class LocalLog:
     # Flush ----------------------------------------------------------------------------------------------------------
 
     def start_flush(self) -> FlushJob | None:
-        """Return what to sync for everything appended so far; None when it is synced, or a flush is under way.
+        """Return what to sync for everything appended so far; None when it is synced, a flush is under way, or the disk
+        does not answer.
 
         The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
         """
-        if self._flushing or not self.is_usable:
+        if self._flushing or not self.is_usable or self.disk.hanging is not None:
             return None
         unsynced = self.unsynced
         if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:

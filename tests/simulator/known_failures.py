@@ -11,5 +11,4 @@ KNOWN_FAILURES: Final[dict[str, str]] = {
     "flip header: damage below the recovery point is served": "only what lies behind the recovery point is read again",
     "flip record: damage below the recovery point is served": "only what lies behind the recovery point is read again",
     "log start raised: all replicas delete what one says": "log-start-offset-checkpoint is believed, and followed",
-    "writes hang: leader keeps the leadership": "nothing measures how long a write takes",
 }
