@@ -4,9 +4,9 @@ Flushes, truncations, look-ups of old data and the like run in threads. One that
 the flush waits on, and the session with the registry lives. So the loop looks, several times in a session, which calls
 have not returned (``log.files.disk_calls``). A directory of which one has not for as long as a session lasts is hanging
 (``LogDirectory.hanging``): this broker leaves the ISRs of its partitions as for a failed disk, gives back what it leads
-where another member of the ISR lives (``isr_leaving``), and copies nothing (``follower``). When the calls have returned
-a thread reads the ends of the logs again, from where they are known to be on the disk; what cannot be read is copied
-again (``known_damage``). Then the broker follows as before.
+where another member of the ISR lives (``isr_leaving``), and copies nothing (``follower``). When the calls have
+returned, and a probe is written soon enough, a thread reads the ends of the logs again, from where they are known to be
+on the disk; what cannot be read is copied again (``known_damage``). Then the broker follows as before.
 
 A loop that hangs itself is the business of ``loop_watch``. A pause of the process is no hang: where looks come late all
 calls get their time anew. A stop waits for such a disk no longer than a session (:class:`StopWatch`).
@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 # How often to look in the time that a call may take.
 _LOOKS: Final = 8
-# Of that time, what a call may be under way when a directory counts as answering again: one that is only slow would
-# else come and go.
-_ANSWERS_SHARE: Final = 1 / 2
+# Of that time, what a probe may take of a directory that is to be used again: one that is only slow would else come and
+# go.
+_PROBE_SHARE: Final = 1 / 2
 # How many sessions a stop waits for a call that the loop itself makes: it may have gigabytes to flush.
 _STOP_SESSIONS: Final = 5
 
@@ -63,10 +63,6 @@ class HungCalls:
             call for call, since_s in self._since_s.items() if call in self._hung or now_s - since_s >= self._limit_s
         }
         return self._hung
-
-    def slow(self, now_s: float) -> list[DiskCall]:
-        """Return the calls of the last look that have been under way for a good part of the limit."""
-        return [call for call, since_s in self._since_s.items() if now_s - since_s >= self._limit_s * _ANSWERS_SHARE]
 
 
 class HungDisks:
@@ -107,12 +103,12 @@ class HungDisks:
         self._timer = self._loop.call_later(self._every_s, self._look)
         now_s = self._loop.time()
         hung = self._by_directory(self._rule.look(now_s, self._calls.under_way()))
-        slow = self._by_directory(self._rule.slow(now_s))
         for directory in self._directories:
             if directory in hung and directory.hanging is None and directory.offline is None:
                 self._hangs(directory, hung[directory], now_s)
-            elif directory.hanging is not None and directory not in self._reading and directory not in slow:
-                self._returned(directory)
+            elif directory.hanging is not None and directory not in self._reading and directory not in hung:
+                self._reading.add(directory)
+                self._probe(directory, now_s)
 
     def _by_directory(self, calls: Iterable[DiskCall]) -> dict[LogDirectory, DiskCall]:
         """Return the directories that some of these calls are of, each with the oldest one."""
@@ -134,11 +130,18 @@ class HungDisks:
         )
         self._replicas.directory_hangs(directory.path)
 
-    def _returned(self, directory: LogDirectory) -> None:
-        """Have a thread read the ends of the logs again, one after the other."""
-        self._reading.add(directory)
-        partitions = self._replicas.in_directory(directory.path)
-        self._read_next(directory, deque(partitions), partitions)
+    def _probe(self, directory: LogDirectory, began_s: float) -> None:
+        """See whether the disk writes again; then have a thread read the ends of the logs, one after the other."""
+
+        def probed(_: object) -> None:
+            # With an error, too: what that means is found out by who writes.
+            if self._loop.time() - began_s > self._limit_s * _PROBE_SHARE:
+                self._reading.discard(directory)
+                return
+            partitions = self._replicas.in_directory(directory.path)
+            self._read_next(directory, deque(partitions), partitions)
+
+        self._io.submit(directory.probe, probed, probed)
 
     def _read_next(self, directory: LogDirectory, left: deque[Partition], partitions: Sequence[Partition]) -> None:
         if not left or directory.offline is not None:
