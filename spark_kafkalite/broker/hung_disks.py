@@ -129,6 +129,8 @@ class HungDisks:
             directory.hanging,
         )
         self._replicas.directory_hangs(directory.path)
+        # What waits for a thread may be for another disk.
+        self._io.renew()
 
     def _probe(self, directory: LogDirectory, began_s: float) -> None:
         """See whether the disk writes again; then have a thread read the ends of the logs, one after the other."""

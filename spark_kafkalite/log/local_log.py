@@ -337,7 +337,8 @@ class LocalLog:
         self._flushing = True
         self.unsynced = Unsynced()
         unsynced.files.append(self.segments.active.file)
-        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        return FlushJob(self._files.fs, self.disk, unsynced, self.log_end_offset, self.generation, now_s)
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""

@@ -208,6 +208,22 @@ def test_no_flush_is_begun_meanwhile_and_one_afterwards(world: World) -> None:
     assert world.partition.log.recovery_point == 1
 
 
+def test_a_flush_that_waits_for_a_thread_does_not_hang_too(world: World) -> None:
+    world.harness.append(world.partition)
+    world.harness.run_loop()
+    assert len(world.harness.io.work) == 1
+    world.calls = [call(0.0)]
+    world.let_pass(5.0)
+    world.harness.io.run_all()
+    assert world.partition.log.recovery_point == 0 and world.partition.log.failure is None
+    world.calls = []
+    world.let_pass(0.5)
+    world.answer()
+    world.harness.run_loop()
+    world.harness.io.run_all()
+    assert world.partition.log.recovery_point == 1
+
+
 def test_a_leader_that_leads_on_takes_what_it_is_sent(world: World) -> None:
     world.calls = [call(0.0)]
     world.let_pass(5.0)

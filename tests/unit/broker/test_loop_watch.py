@@ -46,10 +46,9 @@ def test_a_loop_that_computes_gets_longer() -> None:
 
 
 def test_the_processor_time_of_a_thread_is_its_own() -> None:
-    mine, before_s = processor_time_of(threading.get_ident()), time.thread_time()
-    while time.thread_time() < before_s + 0.02:
-        pass
-    assert mine() >= before_s + 0.02
+    mine = processor_time_of(threading.get_ident())
+    before_s, told_s, after_s = time.thread_time(), mine(), time.thread_time()
+    assert 0.0 < before_s <= told_s <= after_s
     idle, end = threading.Event(), threading.Event()
     other = threading.Thread(target=lambda: (idle.set(), end.wait(PATIENCE_S)))
     other.start()
