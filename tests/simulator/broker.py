@@ -62,6 +62,8 @@ class SimulatedBroker:
         self.hung_call: DiskCall | None = None
         # Whether it writes checkpoints and flushes by the clock.
         self.has_upkeep = False
+        # Whether it looks, by the clock, which calls of its disk have not returned.
+        self.watches_disk = False
         self.boots = 1
         # How often it has lost what was not synced.
         self.losses = 0
@@ -295,7 +297,7 @@ class _Start(BrokerStart):
     async def _get_secret(self, *_: Any) -> None: ...
 
     def _watch_disks(self, ground: Any, storage: Any) -> None:
-        if isinstance(self._fs, Disk):
+        if self.owner.owner.watches_disk:
             super()._watch_disks(ground, storage)
 
     def _bind(self, ground: Any, storage: Any) -> Any:

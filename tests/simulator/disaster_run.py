@@ -43,6 +43,8 @@ class DisasterSimulation(Simulation):
         for broker in self.brokers.values():
             broker.disk = Disk()
             broker.has_upkeep = True
+            # Nothing else hangs, and other schedules stay what they were when they were recorded.
+            broker.watches_disk = FaultKind.WRITES_HANG in {fault.kind for fault in schedule.faults}
         self._not_mounted: dict[int, Disk] = {}
         topics = self.topics.items()
         partitions = [TopicPartition(name, each) for name, topic in topics for each in range(topic.partitions)]
