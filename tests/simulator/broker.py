@@ -58,6 +58,8 @@ class SimulatedBroker:
         self.has_hung = False
         # Until when writes to its disk hang, and which one does of the work that is under way in a thread.
         self.hangs_until_s = 0.0
+        # Which call hangs; "" for all that write.
+        self.hanging_call = ""
         self.is_in_thread = False
         self.hung_call: DiskCall | None = None
         # Whether it writes checkpoints and flushes by the clock.
@@ -119,7 +121,7 @@ class SimulatedBroker:
 
     def written(self, name: str, path: str) -> None:
         """Hear that something is written to its disk: where that hangs, the thread stands still that does it."""
-        if self.run is None or self.world.now_s >= self.hangs_until_s:
+        if self.run is None or self.world.now_s >= self.hangs_until_s or self.hanging_call not in ("", name):
             return
         self.has_hung = True
         if self.is_in_thread:

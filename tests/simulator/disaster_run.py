@@ -126,6 +126,7 @@ class DisasterSimulation(Simulation):
             self._note(fault)
             broker = self.brokers[fault.target]
             broker.hangs_until_s, broker.has_hung = self.world.now_s + fault.seconds, False
+            broker.hanging_call = fault.what
         elif kind in _OF_NODES:
             self._note(fault)
             self.invariants.registry_is_touched = True
