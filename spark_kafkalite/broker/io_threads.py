@@ -7,6 +7,7 @@ new threads take what comes from then on, the old ones end when they have done w
 
 There are lanes, each with threads of its own, because what is done in one may take long: a produce that waits for its
 fsync must not queue behind a dozen consumers that read old data from the disk, nor behind batches being decompressed.
+Nor behind calls to another disk that hang: where these are found (``hung_disks``) others take what is waiting.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class IoThreads:
         self._executors: dict[Lane, ThreadPoolExecutor] = {}
         # Lanes that have a thread: it never ends before close, so it will run whatever is queued there.
         self._started: dict[Lane, ThreadPoolExecutor] = {}
+        # What no thread has begun, in the order in which it was given.
+        self._waiting: dict[Future[Any], tuple[Lane, Callable[[], Any]]] = {}
         self.resize(count)
         self._running = 0
         self._idle = asyncio.Event()
@@ -59,11 +62,21 @@ class IoThreads:
         counts = dict.fromkeys(Lane, count) | {Lane.SYNC: max(count, _SYNC_THREADS)}
         for lane in Lane:
             if counts[lane] != self._counts[lane]:
-                old = self._executors.get(lane)
-                self._executors[lane] = ThreadPoolExecutor(counts[lane], f"kafkalite-{lane.value}")
-                if old is not None:
-                    old.shutdown(wait=False)
+                self._replace(lane, counts[lane])
         self._counts = counts
+
+    def _replace(self, lane: Lane, count: int) -> None:
+        old = self._executors.get(lane)
+        self._executors[lane] = ThreadPoolExecutor(count, f"kafkalite-{lane.value}")
+        if old is not None:
+            old.shutdown(wait=False)
+
+    def renew(self) -> None:
+        """Have new threads do what waits for one, because those that there are may hang. They end when they return."""
+        for lane in Lane:
+            self._replace(lane, self._counts[lane])
+        for outcome, (lane, work) in list(self._waiting.items()):
+            self._start(lane, work, outcome)
 
     def submit(
         self,
@@ -77,6 +90,10 @@ class IoThreads:
         self._idle.clear()
         outcome: Future[T] = Future()
         outcome.add_done_callback(lambda done: self._hand_over(done, on_done, on_error))
+        self._waiting[outcome] = lane, work
+        self._start(lane, work, outcome)
+
+    def _start(self, lane: Lane, work: Callable[[], T], outcome: Future[T]) -> None:
         executor = self._executors[lane]
         try:
             executor.submit(self._run_in_thread, lane, executor, work, outcome)
@@ -93,7 +110,8 @@ class IoThreads:
         self._run(work, outcome)
 
     def _run(self, work: Callable[[], T], outcome: Future[T]) -> None:
-        if outcome.done() or not outcome.set_running_or_notify_cancel():
+        # Whoever takes it first: it may have been given to several.
+        if self._waiting.pop(outcome, None) is None or not outcome.set_running_or_notify_cancel():
             return
         try:
             outcome.set_result(work())

@@ -6,7 +6,9 @@ for as long as a session lasts, and gives the session up. The controller then el
 without this broker. When the loop turns again the broker has lost its session, as after a pause of its process: it
 leads nothing (rule R6), opens another session, and copies what it lacks from the new leaders.
 
-A pause of the whole process is none of this: it stops the thread, too, and the registry ends the session by itself.
+A pause of the whole process is none of this: it stops the thread, too, and the registry ends the session by itself. Nor
+is a loop that computes, on a host that has too much to do: it gets several times as long. Giving up is no help there,
+and makes more work.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 logger = logging.getLogger(__name__)
 
 # How often the loop says that it turns, and the thread looks, in the time that the loop may hang.
 _LOOKS: Final = 8
+# Of a look's time, the processor time with which a thread counts as computing; one that waits for a disk needs hardly
+# any. And what part of the time counts in which the loop computes.
+_COMPUTES_SHARE: Final = 0.01
+_COMPUTED_COUNTS: Final = 0.2
 # How many of the innermost frames of the hanging loop the log line names.
 _FRAMES: Final = 4
 
@@ -38,13 +45,18 @@ class Hang:
         self._turned_s = -1.0
         self._is_told = False
 
-    def has_begun(self, now_s: float, turned_s: float) -> bool:
+    def has_begun(self, now_s: float, turned_s: float, computed_s: float = 0.0) -> bool:
         """Return whether the loop, which has last turned at ``turned_s``, hangs since this look, so that it is told
-        once. Where looks come late this process stood still, and the loop gets its time anew."""
+        once. Where looks come late this process stood still, and the loop gets its time anew.
+
+        ``computed_s``: how much of the processor the loop's thread has had since the last look.
+        """
         if turned_s != self._turned_s:
             self._is_told = False
         if turned_s != self._turned_s or now_s - self._looked_s > 2 * self._every_s:
             self._turned_s, self._since_s = turned_s, now_s
+        elif computed_s > _COMPUTES_SHARE * self._every_s:
+            self._since_s += (1 - _COMPUTED_COUNTS) * (now_s - self._looked_s)
         self._looked_s = now_s
         if self._is_told or now_s - self._since_s < self._limit_s:
             return False
@@ -66,6 +78,7 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = threading.Event()
         self._loop_thread = threading.get_ident()
+        self._computed_s = processor_time_of(self._loop_thread)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -88,9 +101,11 @@ class LoopWatch:
 
     def _watch(self) -> None:
         hang = Hang(self._limit_s, self._every_s, time.monotonic())
+        computed_s = self._computed_s()
         while not self._stopped.wait(self._every_s):
-            now_s = time.monotonic()
-            if hang.has_begun(now_s, self._turned_s):
+            now_s, before_s = time.monotonic(), computed_s
+            computed_s = self._computed_s()
+            if hang.has_begun(now_s, self._turned_s, computed_s - before_s):
                 self._is_hanging = True
                 # First: the log may lie on the disk that hangs.
                 self._give_up()
@@ -105,3 +120,11 @@ class LoopWatch:
             hanging_s,
             " < ".join(f"{each.name} ({each.filename.rpartition('/')[2]}:{each.lineno})" for each in reversed(frames)),
         )
+
+
+def processor_time_of(thread: int) -> Callable[[], float]:
+    """Return what tells how much of the processor a thread has had, in seconds; 0 where the system does not say."""
+    clock_of: Callable[[int], int] | None = getattr(time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return lambda: 0.0
+    return partial(time.clock_gettime, clock_of(thread))

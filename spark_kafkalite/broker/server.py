@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
+from spark_kafkalite.broker.hung_disks import StopWatch
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.start import BrokerStart
@@ -59,6 +60,7 @@ class Broker:
         self.config = config
         if open_store is None and config.zookeeper is not None:
             open_store = SharedRegistry(config.zookeeper).open_session
+        self._fs = fs if fs is not None else OsFs()
         self._stop_wanted: asyncio.Event
         self._exit_code = 0
         # Ends the process when a stop without disks takes too long.
@@ -70,7 +72,7 @@ class Broker:
         self._start = BrokerStart(
             config,
             clock,
-            fs if fs is not None else OsFs(),
+            self._fs,
             open_store,
             self._undo,
             on_registry_lost=self._registry_lost,
@@ -88,6 +90,8 @@ class Broker:
         self._stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        watch = StopWatch(self._fs.calls, self.config["zookeeper.session.timeout.ms"] / 1000)
+        self._undo.callback(watch.stop)
         async with self._undo:
             if not await self._start_unless_stopped(loop):
                 return self._exit_code
@@ -95,6 +99,7 @@ class Broker:
                 on_ready(self._ready_text())
             await self._stop_wanted.wait()
             logger.info("broker %d stops", self.config.broker_id)
+            watch.start()
         return self._exit_code
 
     async def _start_unless_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:

@@ -22,6 +22,7 @@ from functools import partial
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
+from spark_kafkalite.broker.hung_disks import HungDisks
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
@@ -194,6 +195,7 @@ class BrokerStart:
         dispatcher = Dispatcher(context)
         replication = self._start_replication(ground, storage, registry, context)
         await self._join_cluster(ground, storage, registry, listeners, proven)
+        self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
@@ -472,6 +474,13 @@ class BrokerStart:
         replication.start(storage.services, context.retention.follow_leader)
         self._undo.push_async_callback(replication.stop)
         return replication
+
+    def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
+        """Look which log directories do not answer."""
+        limit_s = self.config["zookeeper.session.timeout.ms"] / 1000
+        disks = HungDisks(ground.loop, storage.io, self._fs.calls, storage.logs.directories, storage.replicas, limit_s)
+        disks.start()
+        self._undo.callback(disks.stop)
 
     async def _join_cluster(
         self,

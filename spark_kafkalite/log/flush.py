@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 
-from spark_kafkalite.log.directories.disk import FailureKind, kind_of
+from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of
 from spark_kafkalite.log.files.fs import File, Fs
 
 
@@ -41,10 +41,23 @@ class Unsynced:
 class FlushJob:
     """Files, small files and directories to sync, in this order; ``error`` holds what went wrong."""
 
-    __slots__ = ("_fs", "can_be_repeated", "end_offset", "error", "generation", "in_sync", "started_s", "unsynced")
+    __slots__ = (
+        "_disk",
+        "_fs",
+        "can_be_repeated",
+        "end_offset",
+        "error",
+        "generation",
+        "in_sync",
+        "started_s",
+        "unsynced",
+    )
 
-    def __init__(self, fs: Fs, unsynced: Unsynced, end_offset: int, generation: int, started_s: float) -> None:
+    def __init__(
+        self, fs: Fs, disk: LogDirectory, unsynced: Unsynced, end_offset: int, generation: int, started_s: float
+    ) -> None:
         self._fs = fs
+        self._disk = disk
         self.unsynced = unsynced
         self.end_offset = end_offset
         # Which truncation of the log the job belongs to.
@@ -59,6 +72,10 @@ class FlushJob:
 
     def run(self) -> None:
         """Sync everything; may run in any thread. Never raises: ``error`` is set instead."""
+        if self._disk.hanging is not None:
+            # It was found while the job waited for a thread, which would hang as well.
+            self.error, self.can_be_repeated = OSError(errno.EAGAIN, "its disk does not answer"), True
+            return
         try:
             for file in self.unsynced.files:
                 self._sync(file)

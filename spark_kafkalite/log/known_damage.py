@@ -316,6 +316,21 @@ class KnownDamage:
             self._survey_at(base_offset, MAX_INT64, reason, is_whole=True)
         self._unexplained.clear()
 
+    def survey_end(self, start_offset: int, end_offset: int) -> None:
+        """Read again, in a thread, what may not have reached the disk, from one offset to another, and know from now on
+        what cannot be read of it; a line says so."""
+        generation = self._generation
+        for segment in list(self._segments.from_offset(start_offset)):
+            following = self._segments.after(segment)
+            until_offset = end_offset if following is None else following.base_offset
+            try:
+                found, why = survey(segment, until_offset, max(start_offset, segment.base_offset), is_whole=True)
+            except OSError as error:
+                logger.warning("%s cannot be read again: %s", segment.log_path, text_of(error))
+                continue
+            if found and not self._is_changing and generation == self._generation:
+                self._know(segment, found, why)
+
     def _note_unexplained(self, offset: int, reason: str) -> None:
         if len(self._unexplained) >= _MOST_UNEXPLAINED:
             self._unexplained.clear()
@@ -339,6 +354,10 @@ class KnownDamage:
         if not found:
             logger.warning("%s could not be read at offset %d (%s)", segment.log_path, offset, why or reason)
             return
+        self._know(segment, found, why)
+
+    def _know(self, segment: Segment, found: Ranges, why: str) -> None:
+        """Know what cannot be read of a segment, and say so."""
         is_news = [self.add(*each) for each in found]
         if not any(is_news):
             return

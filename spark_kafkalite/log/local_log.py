@@ -324,11 +324,12 @@ class LocalLog:
     # Flush ----------------------------------------------------------------------------------------------------------
 
     def start_flush(self) -> FlushJob | None:
-        """Return what to sync for everything appended so far; None when it is synced, or a flush is under way.
+        """Return what to sync for everything appended so far; None when it is synced, a flush is under way, or the disk
+        does not answer.
 
         The caller runs the job, in any thread, and then calls ``finish_flush`` in its own.
         """
-        if self._flushing or not self.is_usable:
+        if self._flushing or not self.is_usable or self.disk.hanging is not None:
             return None
         unsynced = self.unsynced
         if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
@@ -336,7 +337,8 @@ class LocalLog:
         self._flushing = True
         self.unsynced = Unsynced()
         unsynced.files.append(self.segments.active.file)
-        return FlushJob(self._files.fs, unsynced, self.log_end_offset, self.generation, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        return FlushJob(self._files.fs, self.disk, unsynced, self.log_end_offset, self.generation, now_s)
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""

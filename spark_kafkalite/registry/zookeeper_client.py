@@ -93,6 +93,8 @@ class Client(KazooClient):  # type: ignore[misc]
         self.handler.servers = len(self.hosts)
         # Whether a server has refused the credentials: kazoo ends the session then, and does not try again.
         self.auth_failed = False
+        # Whether a session has been asked for.
+        self._has_asked = False
         self._state_changed = threading.Condition()
         connect = self._connection._connect
 
@@ -107,8 +109,12 @@ class Client(KazooClient):  # type: ignore[misc]
 
         def ask_for_a_while(timeout_s: float, request: Any, xid: int | None = None) -> Any:
             # A server that is just starting may take the question and never answer it. kazoo would wait for as long as
-            # the session lasts, and so lose it.
-            return ask(timeout_s / _TRIES_IN_A_SESSION, request, xid)
+            # the session lasts, and so lose it. A new one has to reach the server's disk first: asking again and again,
+            # because that is slow, would only give it more to write, and never come to an end.
+            is_first = not self._has_asked
+            self._has_asked = True
+            may_wait = not self._session_id and not is_first
+            return ask(timeout_s if may_wait else timeout_s / _TRIES_IN_A_SESSION, request, xid)
 
         # What kazoo says while it connects, before there is anything else to say.
         self._connection._invoke = ask_for_a_while

@@ -84,6 +84,9 @@ class ManualThreads:
         if self._loop is not None and not self.held:
             self._loop.call_soon(self.run_all)
 
+    def renew(self) -> None:
+        """Here all of it is done."""
+
     async def run(self, work: Callable[[], T], lane: Lane = Lane.FILES) -> T:
         """Return the result of ``work``, a pass of the loop later."""
         await asyncio.sleep(0)

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_kafkalite.log.files.disk_calls import DiskCalls
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
 
@@ -220,6 +221,8 @@ class MemoryFs:
         self.capacity_bytes = capacity_bytes
         # How many changing operations have been asked for.
         self.operations = 0
+        # Nothing waits here.
+        self.calls = DiskCalls()
         self._root = _Directory()
         self._inodes = 0
         self._stop_at: int | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_
 from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.testing.cluster import RegistryProcess
+from spark_kafkalite.wire.frame import framed
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import (
     ADD_WATCH,
@@ -25,7 +29,7 @@ from tests.contract.test_tree_protocol import (
     SET_WATCHES,
     create,
 )
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 CLOSE = -11
 NO_NODE, NO_AUTH, AUTH_FAILED, UNIMPLEMENTED, MARSHALLING = -101, -102, -115, -6, -5
@@ -173,3 +177,25 @@ def test_a_registry_whose_disk_fails_stops(tmp_path: Path) -> None:
     with RegistryProcess(tmp_path / "registry") as registry, ProtocolClient(registry.connect) as peer:
         for number in acknowledged:
             assert peer.ask(EXISTS, write_string(f"/n{number}") + b"\0").error == 0
+
+
+def test_a_session_whose_client_has_given_up_is_not_opened(tmp_path: Path) -> None:
+    """Clients that ask again and again, because the registry's disk is slow, give it no more to write."""
+    with EmbeddedRegistry(tmp_path / "slow") as registry:
+        server = TreeServer(registry)
+        port = server.start("127.0.0.1", 0)
+        sessions, busy = len(registry.tree.sessions), threading.Event()
+        waiting: Future[bool] = Future()
+        registry.submit(lambda: busy.wait(PATIENCE_S), waiting)
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", port)) as impatient:
+                hello = write_int(0) + write_long(0) + write_int(6000) + write_long(0) + write_buffer(bytes(16))
+                impatient.sendall(framed(hello + b"\0"))
+                wait_until(lambda: any(each.opening for each in server._connections), "a session to be asked for")
+            wait_until(lambda: not server._connections, "the server to see that its client has gone")
+        busy.set()
+        assert waiting.result(PATIENCE_S)
+        with ProtocolClient(f"127.0.0.1:{port}") as patient:
+            assert patient.ask(EXISTS, write_string("/") + b"\0").error == 0
+            assert len(registry.tree.sessions) == sessions + 1
+        server.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
@@ -19,6 +20,7 @@ from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.broker.upkeep.timers import Upkeep
+from spark_kafkalite.log.files.disk_calls import DiskCall, DiskCalls
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
@@ -54,11 +56,16 @@ class SimulatedBroker:
         self.fs = MemoryFs()
         # Whether the present hang has met a write.
         self.has_hung = False
-        # Until when writes to its disk hang, and whether one of the work under way in a thread does.
+        # Until when writes to its disk hang, and which one does of the work that is under way in a thread.
         self.hangs_until_s = 0.0
-        self.is_in_thread = self.thread_hangs = False
+        # Which call hangs; "" for all that write.
+        self.hanging_call = ""
+        self.is_in_thread = False
+        self.hung_call: DiskCall | None = None
         # Whether it writes checkpoints and flushes by the clock.
         self.has_upkeep = False
+        # Whether it looks, by the clock, which calls of its disk have not returned.
+        self.watches_disk = False
         self.boots = 1
         # How often it has lost what was not synced.
         self.losses = 0
@@ -72,6 +79,7 @@ class SimulatedBroker:
                 "log.dir.reserve.bytes": "0",
                 "log.dir.min.free.bytes": "0",
                 "replica.compare.max.bytes.per.second": "0",
+                "zookeeper.session.timeout.ms": str(round(registry.session_timeout_s * 1000)),
                 **settings,
             }
         )
@@ -84,8 +92,11 @@ class SimulatedBroker:
 
     @disk.setter
     def disk(self, disk: Disk) -> None:
-        disk.on_write = self.written
+        self._take_up(disk)
         self.fs = disk
+
+    def _take_up(self, disk: Disk) -> None:
+        disk.on_write, disk.calls = self.written, SimulatedCalls()
 
     def start(self) -> None:
         """Begin a process; it has joined the cluster some simulated time later."""
@@ -98,7 +109,7 @@ class SimulatedBroker:
         self.run.die()
         self.fs = self.fs.crash(mode, self.world.random)
         if isinstance(self.fs, Disk):
-            self.fs.on_write = self.written
+            self._take_up(self.fs)
         if mode is not CrashMode.PROCESS:
             self.boots += 1
         self.run = None
@@ -108,15 +119,16 @@ class SimulatedBroker:
         assert self.run is not None
         self.run.stop()
 
-    def written(self) -> None:
+    def written(self, name: str, path: str) -> None:
         """Hear that something is written to its disk: where that hangs, the thread stands still that does it."""
-        if self.run is None or self.world.now_s >= self.hangs_until_s:
+        if self.run is None or self.world.now_s >= self.hangs_until_s or self.hanging_call not in ("", name):
             return
         self.has_hung = True
         if self.is_in_thread:
-            self.thread_hangs = True
-        else:
+            self.hung_call = DiskCall(0, name, path, self.world.now_s)
+        elif self.run.loop.hung_until_s < self.hangs_until_s:
             self.run.loop.hung_until_s = self.hangs_until_s
+            self.run.watch_loop()
 
     def pause(self, seconds: float) -> None:
         """Stop the process for a while, as SIGSTOP does."""
@@ -174,6 +186,15 @@ class Run:
     @property
     def membership(self) -> ClusterMembership:
         return self._start.membership
+
+    def watch_loop(self) -> None:
+        """Give the session up, as ``LoopWatch`` does, if the loop hangs for as long as one lasts."""
+
+        def look() -> None:
+            if self.loop.is_alive and self.loop.hung_until_s > self.owner.world.now_s and self.has_begun:
+                self.membership.abandon_session()
+
+        self.owner.world.later(self.owner.registry.session_timeout_s, look)
 
     def _begin(self) -> None:
         self._task = self.loop.create_task(self._start.run(self.loop))
@@ -277,6 +298,10 @@ class _Start(BrokerStart):
 
     async def _get_secret(self, *_: Any) -> None: ...
 
+    def _watch_disks(self, ground: Any, storage: Any) -> None:
+        if self.owner.owner.watches_disk:
+            super()._watch_disks(ground, storage)
+
     def _bind(self, ground: Any, storage: Any) -> Any:
         listener = self.config.listeners[0].bound(self.config.listeners[0].port)
         return _Acceptor(self.owner, listener), {listener.name: listener}
@@ -320,6 +345,28 @@ class _Acceptor:
     def close(self) -> None: ...
 
 
+class SimulatedCalls(DiskCalls):
+    """The calls of one simulated disk that hang; all others return at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hung: list[DiskCall] = []
+
+    def hang(self, call: DiskCall) -> Callable[[], None]:
+        """Have a call hang; what is returned has it return."""
+        call = call._replace(thread=len(self._hung))
+        self._hung.append(call)
+        return lambda: self._hung.remove(call)
+
+    def under_way(self) -> list[DiskCall]:
+        return list(self._hung)
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> None:
+    first()
+    second()
+
+
 class _Threads:
     """As ``IoThreads``: what a thread does takes a moment, and is done in one go."""
 
@@ -337,17 +384,18 @@ class _Threads:
     ) -> None:
         def run() -> None:
             broker = self._broker
-            broker.is_in_thread, broker.thread_hangs = True, False
+            broker.is_in_thread, broker.hung_call = True, None
             try:
                 outcome, done = work(), on_done
             except Exception as error:
                 outcome, done = error, on_error
             finally:
                 broker.is_in_thread = False
-            if broker.thread_hangs:
-                self._loop.call_later(broker.hangs_until_s - self._world.now_s, done, outcome)
-            else:
+            if broker.hung_call is None:
                 done(outcome)
+            else:
+                returns = broker.fs.calls.hang(broker.hung_call)
+                self._loop.call_later(broker.hangs_until_s - self._world.now_s, _both, returns, partial(done, outcome))
 
         self._loop.call_later(self._world.random.uniform(0, _LONGEST_WORK_S), run)
 
@@ -357,6 +405,8 @@ class _Threads:
         return await done
 
     def resize(self, count: int) -> None: ...
+
+    def renew(self) -> None: ...
 
     async def wait_until_idle(self) -> None: ...
 

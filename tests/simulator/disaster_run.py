@@ -43,6 +43,8 @@ class DisasterSimulation(Simulation):
         for broker in self.brokers.values():
             broker.disk = Disk()
             broker.has_upkeep = True
+            # Nothing else hangs, and other schedules stay what they were when they were recorded.
+            broker.watches_disk = FaultKind.WRITES_HANG in {fault.kind for fault in schedule.faults}
         self._not_mounted: dict[int, Disk] = {}
         topics = self.topics.items()
         partitions = [TopicPartition(name, each) for name, topic in topics for each in range(topic.partitions)]
@@ -124,6 +126,7 @@ class DisasterSimulation(Simulation):
             self._note(fault)
             broker = self.brokers[fault.target]
             broker.hangs_until_s, broker.has_hung = self.world.now_s + fault.seconds, False
+            broker.hanging_call = fault.what
         elif kind in _OF_NODES:
             self._note(fault)
             self.invariants.registry_is_touched = True

@@ -20,6 +20,8 @@ SEGMENT: Final = ".log"
 INDEXES: Final = (".index", ".timeindex")
 CHECKPOINTS: Final = ("leader-epoch-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint")
 FILES: Final = (SEGMENT, *INDEXES, *CHECKPOINTS)
+# The call that hangs where not all do that write.
+FLUSH: Final = "fdatasync"
 # Nodes of the registry that somebody may remove: of a topic's first partition, of a topic, of a broker.
 NODES: Final = ("state", "partitions", "config", "guard", "broker", "controller")
 KINDS: Final = tuple(kind for kind in FaultKind if kind in DISASTERS)
@@ -76,6 +78,8 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
         seconds = round(chance.choice((0.5, 2.0, 4.0)) * chance.uniform(0.5, 1.5), 3)
         if kind is FaultKind.WRITES_HANG:
             seconds *= 4
+            # Flushes are made in threads; writes of the loop's keep the loop from turning.
+            what = what or chance.choice(("", FLUSH))
     if kind is FaultKind.FILE_OLDER and chance.random() < 0.5:
         return _older_on_leader(what, drawn, chance)
     faults = [Fault(at_s, kind, target, round(seconds, 3), what, drawn, apart_s)]

@@ -44,11 +44,11 @@ class _DiskFile(MemoryFile):
         raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        self._fs.on_write()
+        self._fs.on_write("pwrite", self.path)
         return super().pwrite(data, position)
 
     def sync(self) -> None:
-        self._fs.on_write()
+        self._fs.on_write("fdatasync", self.path)
         super().sync()
 
 
@@ -59,8 +59,8 @@ class Disk(MemoryFs):
         super().__init__(capacity_bytes=capacity_bytes)
         # By the number of the file's inode.
         self.read_faults: dict[int, ReadFault] = {}
-        # Called before each write of the broker's: it may find that the disk hangs.
-        self.on_write: Callable[[], None] = lambda: None
+        # Called before each write of the broker's, with its name and the file's: it may find that the disk hangs.
+        self.on_write: Callable[[str, str], None] = lambda name, path: None
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         return _DiskFile(self, path, super().open(path, create=create)._inode)

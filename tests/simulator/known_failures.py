@@ -10,5 +10,4 @@ KNOWN_FAILURES: Final[dict[str, str]] = {
     "file cut .log: a short segment is led on": "zeros behind a cut are read like records; only a CRC tells",
     "flip header: damage below the recovery point is served": "only what lies behind the recovery point is read again",
     "flip record: damage below the recovery point is served": "only what lies behind the recovery point is read again",
-    "writes hang: leader keeps the leadership": "nothing measures how long a write takes",
 }

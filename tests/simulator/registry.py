@@ -139,6 +139,16 @@ class SimulatedStore(Store):
     def __repr__(self) -> str:
         return f"SimulatedStore({self.loop.name}, {self._session_id}, {self.state.value})"
 
+    def abandon(self) -> None:
+        if self._closed or self.is_forgotten:
+            return
+        self.was_ended = True
+        if self._session_id and self._connected and self._reaches:
+            self._world.later(self._way_s(), lambda: self.registry.end_session(self._session_id))
+        self._connected = False
+        self._connection += 1
+        self._in_process(self._expire)
+
     @property
     def session_id(self) -> int:
         return self._session_id

@@ -59,7 +59,7 @@ class FaultKind(Enum):
     PARTITION_OLDER = "partition older"  # the directory of one partition
     NOT_MOUNTED = "not mounted"  # the log directory is empty at one start, and back at the next, ``apart_s`` later
     ALL_POWER = "all power"  # all hosts; any of the writes that were not flushed are lost
-    WRITES_HANG = "writes hang"  # for ``seconds``, and then they go on
+    WRITES_HANG = "writes hang"  # for ``seconds``, and then they go on; ``what``: only calls of this name
     NODE_DELETED = "node deleted"  # a node of the registry
     NODE_BY_HAND = "node by hand"  # the node of a partition's state, as somebody writes it who wants another leader
     REGISTRY_OLDER = "registry older"  # down, then a copy of earlier

@@ -169,7 +169,7 @@ class Follower:
         """Return what the next fetch says, None while nothing is to be asked: until ``on_ready`` is called, or it is
         :attr:`ready_at_s`."""
         log = self.log
-        if self.has_ended:
+        if self.has_ended or log.disk.hanging is not None:
             return None
         if not log.local.is_ready:
             if not log.local.is_usable:
@@ -252,6 +252,10 @@ class Follower:
     def take(self, asked: Asked, fetched: FetchedPartition, now_s: float) -> Work[None]:
         """Do what the leader's answer to what was asked asks for. Its records stay valid until that is done."""
         if self.has_ended or not self.log.local.is_usable:
+            return
+        if self.log.disk.hanging is not None:
+            # It was asked before the disk hung, and is asked again.
+            self._rules.failed(now_s)
             return
         answer = LeaderAnswer(
             fetched.error_code,

@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 _PACE: Final = WritePace(together=100, steps=4, alone=100, retry_s=0.2)
 # How long what is appended may take to be acknowledged before the partition is given back without that.
 _SETTLED_S: Final = 1.0
+# Partitions that one line of the log names.
+_SHOWN: Final = 5
 # How long this broker leads a partition on, though its disk is full, that it has given back before and got again.
 _GIVEN_BACK_AGAIN_S: Final = 10.0
 
@@ -66,14 +68,15 @@ class _Why(Enum):
     LACKING = "lacking"
     DIFFERING = "differing"
     LOST = "lost"
+    HANGING = "hanging"
 
 
 # There is no time for another session; with this one the registration has gone, too.
 _IN_THIS_SESSION: Final = (_Why.STOP, _Why.FULL, _Why.LACKING, _Why.DIFFERING)
 # What stays so until it is done: it is tried again when the cluster changes.
-_STANDING: Final = (_Why.FAILED, _Why.DAMAGED)
+_STANDING: Final = (_Why.FAILED, _Why.DAMAGED, _Why.HANGING)
 # Of these the partition may be led on, where the state has changed meanwhile and there is nobody to leave it to.
-_LED_ON: Final = (_Why.FULL, _Why.DAMAGED, _Why.LACKING)
+_LED_ON: Final = (_Why.FULL, _Why.DAMAGED, _Why.LACKING, _Why.HANGING)
 
 
 @dataclass(eq=False, slots=True)
@@ -148,6 +151,22 @@ class IsrLeaving:
         # All of a directory fail in one pass of the loop.
         self._note(partition, _Why.FAILED)
 
+    def partitions_hang(self, partitions: Sequence[Partition]) -> None:
+        """Leave partitions to others, now or when there are any, until their disk answers again."""
+        led_on = []
+        for partition in partitions:
+            self._note(partition, _Why.HANGING)
+            is_possible = self._leaves.is_possible(self._leave(partition, _Why.HANGING))
+            if partition.is_leader and partition.is_replicated and not is_possible:
+                led_on.append(str(partition.topic_partition))
+        if led_on:
+            logger.warning(
+                "%d partitions whose disk does not answer are led on, because no other in-sync replica lives: %s%s",
+                len(led_on),
+                ", ".join(led_on[:_SHOWN]),
+                ", ..." if len(led_on) > _SHOWN else "",
+            )
+
     def partition_full(self, partition: Partition) -> None:
         """Leave a partition to others, if they can go on without this broker, because its disk takes no records."""
         leave = self._leave(partition, _Why.FULL)
@@ -218,7 +237,9 @@ class IsrLeaving:
             return partition.log.is_damaged and partition.is_leader
         if why is _Why.DIFFERING:
             return isinstance(partition.role, Follower)
-        return why is not _Why.FAILED or self._replicas.find(partition.topic_partition) is partition
+        if why is _Why.HANGING and partition.log.disk.hanging is None:
+            return False
+        return why not in _STANDING or self._replicas.find(partition.topic_partition) is partition
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving = None
@@ -369,6 +390,8 @@ class IsrLeaves(StateWrites[_Leave]):
             if leader is None or not leave.partition.log.is_damaged:
                 return None
             return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers())
+        if leave.why is _Why.HANGING and leave.partition.log.disk.hanging is None:
+            return None
         keeps_log = leave.why is _Why.STOP and leave.partition.storage_error is None
         return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
 

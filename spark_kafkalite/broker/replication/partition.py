@@ -65,6 +65,7 @@ class PartitionServices:
         "on_damaged",
         "on_follower_log_start",
         "on_full",
+        "on_hanging",
         "on_lacking",
         "on_following",
         "on_leader_log_start",
@@ -108,6 +109,8 @@ class PartitionServices:
         self.on_offline: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.
         self.on_full: Callable[[Partition], None] = lambda partition: None
+        # Told which partitions lie on a disk that does not answer, so that others may go on without it.
+        self.on_hanging: Callable[[Sequence[Partition]], None] = lambda partitions: None
         # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
         self.on_damaged: Callable[[Partition], None] = lambda partition: None
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
@@ -391,6 +394,18 @@ class Partition:
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)
+
+    def disk_hangs(self) -> None:
+        """Ask nothing of the leader, if this broker follows, because the disk does not answer."""
+        if isinstance(self.role, Follower):
+            self.role.on_ready()
+
+    def disk_answers(self) -> None:
+        """Go on: the disk answers again, and the log's end has been read."""
+        self.log.local.known_damage.tell()
+        self._flusher.request()
+        if isinstance(self.role, Follower):
+            self.role.on_ready()
 
     def close(self) -> None:
         """Answer everybody who waits, because the partition goes or the broker stops."""

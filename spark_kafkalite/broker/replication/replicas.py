@@ -509,10 +509,20 @@ class Replicas:
 
     def directory_failed(self, path: str) -> None:
         """Stop serving the partitions of a log directory that is offline now; the manager has said why."""
-        for partition in self._partitions.values():
-            if partition.log.disk.path == path:
-                partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
+        for partition in self.in_directory(path):
+            partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
         self._changed()
+
+    def in_directory(self, path: str) -> list[Partition]:
+        """Return the partitions whose logs lie in a log directory."""
+        return [partition for partition in self._partitions.values() if partition.log.disk.path == path]
+
+    def directory_hangs(self, path: str) -> None:
+        """Have the partitions of a log directory whose disk does not answer left to others, where there are any."""
+        partitions = self.in_directory(path)
+        for partition in partitions:
+            partition.disk_hangs()
+        self._services.on_hanging(partitions)
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Return whether this broker's replica cannot be served because of its disk."""

@@ -75,6 +75,7 @@ class Replication:
         services.isr_changes = self._changes
         services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
         services.on_settled = _both(services.on_settled, self._reports.log_changed)
+        services.on_hanging = self._leaving.partitions_hang
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         services.on_lacking, services.on_differing = self._leaving.partition_lacking, self._leaving.partition_differs
         services.on_damaged, services.on_damage_found = self._leaving.partition_damaged, _note_damage

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.os_fs import NOWAIT
 from spark_kafkalite.log.segments.segment import LogSlice
@@ -109,7 +110,11 @@ def read_into_cache(piece: LogSlice) -> None:
     ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
     os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
     while position < end:
-        count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
+        CALLS.begin("preadv", piece.file.path)
+        try:
+            count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
+        finally:
+            CALLS.end()
         if count == 0:
             raise OSError(errno.EIO, f"the file ends at {position} bytes, {end} were written to it", piece.file.path)
         position += count

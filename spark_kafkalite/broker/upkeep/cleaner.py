@@ -192,6 +192,8 @@ class Cleaner:
             return "it has been deleted"
         if log.failure is not None or partition.storage_error is not None:
             return "its log directory is offline"
+        if log.disk.hanging is not None:
+            return "its log directory does not answer"
         if log.local.generation != generation:
             return "it has been truncated"
         if not log.config.is_compacted:

@@ -79,7 +79,7 @@ class DiskWatch:
         refusing = False
         for watched in self._watched:
             directory = watched.directory
-            if directory.offline is not None:
+            if directory.offline is not None or directory.hanging is not None:
                 continue
             directory.look()
             if directory.refusal is not None:

@@ -315,7 +315,8 @@ class Retention:
 
 
 def _is_out_of_use(partition: Partition) -> bool:
-    return partition.storage_error is not None or not partition.log.local.is_usable
+    log = partition.log
+    return partition.storage_error is not None or not log.local.is_usable or log.disk.hanging is not None
 
 
 def _why(plan: RetentionPlan) -> str:

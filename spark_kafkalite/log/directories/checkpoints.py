@@ -107,7 +107,7 @@ class Checkpoints:
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
-            if disk.offline is None:
+            if disk.offline is None and disk.hanging is None:
                 marks = self._high_watermark_files[path]
                 unopened = self._unopened.in_directory(path)
                 marks.set({key: at for key, at in self.high_watermarks.items() if key in logs or key in unopened})
@@ -121,7 +121,7 @@ class Checkpoints:
         checkpoints = {}
         for path, logs in self.logs_by_directory().items():
             disk = self._directories[path]
-            if disk.offline is None:
+            if disk.offline is None and disk.hanging is None:
                 marks, unopened = self._high_watermark_files[path], self._unopened.in_directory(path)
                 marks.set({key: at for key, at in self.high_watermarks.items() if key in logs or key in unopened})
                 checkpoints[disk] = (marks,)

@@ -113,6 +113,8 @@ class LogDirectory:
         self.offline: str | None = None
         # What is to be done about it.
         self.remedy = REPAIR_DISK
+        # Which call of its disk has not returned for so long that nothing new is asked of it; None while it answers.
+        self.hanging: str | None = None
         # Why no records are taken at present; None while they are.
         self.refusal: str | None = None
         # Whether that is because nothing at all can be written, so that nothing may be begun that cannot stop halfway.

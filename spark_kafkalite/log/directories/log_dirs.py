@@ -215,7 +215,8 @@ class LogDirectories:
             )
 
     def choose(self, paths: Iterable[str]) -> LogDirectory:
-        """Return where a new log goes: the directory with the fewest logs of those that take records, if any does.
+        """Return where a new log goes: the directory with the fewest logs of those that answer and take records, if any
+        does.
 
         ``paths``: the directory of each log. KafkaStorageError when none is online.
         """
@@ -224,7 +225,11 @@ class LogDirectories:
             # Counting thousands of logs for each of thousands of new ones takes seconds.
             return self.online[0]
         counts = Counter(paths)
-        return min(self.online, key=lambda directory: (directory.refusal is not None, counts.get(directory.path, 0)))
+
+        def order(directory: LogDirectory) -> tuple[bool, bool, int]:
+            return directory.hanging is not None, directory.refusal is not None, counts.get(directory.path, 0)
+
+        return min(self.online, key=order)
 
     def release_reserve_beside(self, path: str) -> bool:
         """Give back a piece of a reserve on the file system that holds ``path``; return whether there was any.

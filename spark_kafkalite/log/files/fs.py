@@ -26,6 +26,7 @@ import errno
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from spark_kafkalite.log.files.disk_calls import DiskCalls
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 
 
@@ -113,7 +114,10 @@ class Lock(Protocol):
 
 
 class Fs(Protocol):
-    """A file system."""
+    """A file system. ``calls`` are those of it that wait for the disk."""
+
+    @property
+    def calls(self) -> DiskCalls: ...
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing. FileNotFoundError otherwise.

@@ -11,6 +11,7 @@ import stat
 import sys
 from typing import Final
 
+from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
 from spark_kafkalite.log.files.needs_thread import NotInMemory, patience
@@ -36,14 +37,21 @@ class OsFile:
             data = self._pread_from_memory(length, position)
             if data is not None:
                 return data
-        data = os.pread(self._descriptor, length, position)
+        data = self._pread(length, position)
         # One system call reads at most 0x7ffff000 bytes and a signal may cut it shorter; both are rare.
         while len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            more = self._pread(length - len(data), position + len(data))
             if not more:
                 break
             data += more
         return data
+
+    def _pread(self, length: int, position: int) -> bytes:
+        CALLS.begin("pread", self.path)
+        try:
+            return os.pread(self._descriptor, length, position)
+        finally:
+            CALLS.end()
 
     def _pread_from_memory(self, length: int, position: int) -> bytes | None:
         """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot tell."""
@@ -61,10 +69,18 @@ class OsFile:
         return bytes(memoryview(buffer)[:count])
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        return os.pwrite(self._descriptor, data, position)
+        CALLS.begin("pwrite", self.path)
+        try:
+            return os.pwrite(self._descriptor, data, position)
+        finally:
+            CALLS.end()
 
     def truncate(self, size_bytes: int) -> None:
-        os.ftruncate(self._descriptor, size_bytes)
+        CALLS.begin("ftruncate", self.path)
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        finally:
+            CALLS.end()
 
     def allocate(self, size_bytes: int) -> None:
         os.posix_fallocate(self._descriptor, 0, size_bytes)
@@ -96,12 +112,21 @@ class OsFile:
         return f"{os.fstat(self._descriptor).st_ino}.{int.from_bytes(generation, sys.byteorder)}"
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        CALLS.begin("fdatasync", self.path)
+        try:
+            os.fdatasync(self._descriptor)
+        finally:
+            CALLS.end()
 
     def start_writeback(self, position: int, length: int) -> None:
         sync_file_range = getattr(_libc(), "sync_file_range", None)
-        if sync_file_range is not None:
+        if sync_file_range is None:
+            return
+        CALLS.begin("sync_file_range", self.path)
+        try:
             sync_file_range(self._descriptor, ctypes.c_int64(position), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+        finally:
+            CALLS.end()
 
     def __del__(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -143,9 +168,15 @@ class OsLock:
 class OsFs:
     """The operating system's file system."""
 
+    calls = CALLS
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        return OsFile(path, _open(path, flags))
+        CALLS.begin("open", path)
+        try:
+            return OsFile(path, _open(path, flags))
+        finally:
+            CALLS.end()
 
     def kind(self, path: str) -> Kind | None:
         try:
@@ -183,20 +214,32 @@ class OsFs:
             raise misplaced(path, kind, Kind.DIRECTORY) from error
 
     def rename(self, source: str, target: str) -> None:
-        os.rename(source, target)
+        CALLS.begin("rename", target)
+        try:
+            os.rename(source, target)
+        finally:
+            CALLS.end()
 
     def unlink(self, path: str) -> None:
-        os.unlink(path)
+        CALLS.begin("unlink", path)
+        try:
+            os.unlink(path)
+        finally:
+            CALLS.end()
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        CALLS.begin("fsync", path)
         try:
-            os.fsync(descriptor)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         finally:
-            os.close(descriptor)
+            CALLS.end()
 
     def sync_everything(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -276,7 +276,8 @@ class TreeConnection(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self.closed or self._ending or self.transport.is_closing():
             return
-        reading = self._may_take() and len(self._received) <= MAX_UNTAKEN_BYTES
+        # While a session is opened, too: a client that gives up is to be noticed.
+        reading = (self.opening or self._may_take()) and len(self._received) <= MAX_UNTAKEN_BYTES
         if reading != self._reading:
             self._reading = reading
             if reading:

@@ -385,7 +385,14 @@ class TreeServer:
             opened.add_done_callback(
                 lambda done: store.call_in_loop(self._loop, self._opened, connection, kept, knows_read_only, done)
             )
-            self.registry.submit(lambda: self.registry.open_session(set(), kept), opened)
+            self.registry.submit(lambda: self._open_session(connection, kept), opened)
+
+    def _open_session(self, connection: TreeConnection, kept: KeptSession) -> int:
+        """Open a session, in the writer thread, unless its client has given up: nobody else will ever use it, and a
+        slow disk would have the more to do, the more clients give up."""
+        if connection.closed:
+            raise store.ConnectionLoss("the connection was closed before its session was opened")
+        return self.registry.open_session(set(), kept)
 
     def _opened(self, connection: TreeConnection, kept: KeptSession, knows_read_only: bool, done: Future[int]) -> None:
         connection.opening = False

@@ -5,7 +5,7 @@
 stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. While there is a file
 ``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died; while
 there is ``filled_by(directory)``, every write fails as on one that is full; while there is ``hung_by(directory)``, no
-write and no flush returns.
+write and no flush returns; while there is ``stalled_by(directory)``, writes do and flushes, which threads make, do not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from spark_kafkalite.broker import event_loop
@@ -22,6 +23,7 @@ from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
+from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 
 
@@ -40,6 +42,11 @@ def hung_by(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-hung")
 
 
+def stalled_by(directory: Path) -> Path:
+    """Return the file whose presence has a log directory's disk flush nothing."""
+    return directory.with_name(f"{directory.name}-stalled")
+
+
 class _Disks:
     directories: tuple[Path, ...] = ()
 
@@ -50,10 +57,13 @@ class _Disks:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     @classmethod
-    def wait(cls, path: str) -> None:
+    def wait(cls, name: str, path: str, *causes: Callable[[Path], Path]) -> None:
+        """Wait in a call of this name, as long as there is one of the causes."""
+        CALLS.begin(name, path)
         for directory in cls.directories:
-            while path.startswith(f"{directory}/") and hung_by(directory).exists():
+            while path.startswith(f"{directory}/") and any(cause(directory).exists() for cause in causes):
                 time.sleep(0.05)
+        CALLS.end()
 
     @classmethod
     def check_room(cls, path: str) -> None:
@@ -66,13 +76,13 @@ class _File(OsFile):
     __slots__ = ()
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        _Disks.wait(self.path)
+        _Disks.wait("pwrite", self.path, hung_by)
         _Disks.check(self.path)
         _Disks.check_room(self.path)
         return super().pwrite(data, position)
 
     def sync(self) -> None:
-        _Disks.wait(self.path)
+        _Disks.wait("fdatasync", self.path, hung_by, stalled_by)
         _Disks.check(self.path)
         super().sync()
 

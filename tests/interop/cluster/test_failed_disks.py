@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
-from tests.interop.cluster.failing_disk import broken_by, filled_by, hung_by
+from tests.interop.cluster.failing_disk import broken_by, filled_by, hung_by, stalled_by
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
@@ -218,3 +218,50 @@ def test_what_lies_on_a_disk_that_does_not_answer_is_led_by_others(two_disks_eac
             lambda number=number: len({log_bytes(cluster, each, topic, number) for each in cluster.brokers}) == 1,  # type: ignore[misc]
             f"equal replicas of {topic}-{number}",
         )
+
+
+def test_what_lies_on_a_disk_that_flushes_nothing_is_led_by_others(two_disks_each: KafkaliteCluster) -> None:
+    """Threads hang in flushes, while the loop turns; what lies on the other disk goes on. A stop does not wait."""
+    cluster, topic = two_disks_each, "stalled"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS, configs={"flush.before.ack": "true"})
+    victim, stalled, there = victim_of(cluster, topic, "leader")
+    kept = [number for number in range(PARTITIONS) if number not in there]
+    assert kept, "all partitions lie in one directory"
+    led_before = {number: cluster.leader_of(topic, number) for number in kept}
+
+    def is_left() -> bool:
+        states = [cluster.state_of(topic, number) for number in there]
+        return all(state.leader not in (-1, victim) and victim not in state.isr for state in states)
+
+    def log() -> str:
+        return cluster.broker(victim).stderr_path.read_text()
+
+    hung_before = log().count("the event loop has not turned")
+    with Numbers(cluster.bootstrap, topic) as numbers:
+        numbers.wait_for_more()
+        stalled_by(stalled).touch()
+        wait_until(is_left, f"broker {victim} to give up what lies on the disk that flushes nothing")
+        numbers.wait_for_more()
+        assert f"log directory {stalled} does not answer: fdatasync of {stalled}/" in log()
+        for number in kept:
+            assert victim in cluster.in_sync(topic, number)
+            assert cluster.leader_of(topic, number) == led_before[number]
+        stalled_by(stalled).unlink()
+        # It comes back by itself, in the same process.
+        cluster.wait_in_sync(topic)
+        numbers.wait_for_more()
+        assert f"log directory {stalled} answers again, after" in log()
+        assert log().count("the event loop has not turned") == hung_before
+        stalled_by(stalled).touch()
+        wait_until(is_left, f"broker {victim} to give up what lies on the disk that flushes nothing once more")
+        assert cluster.stop(victim, PATIENCE_S) == 1
+        assert "the stop ends here, because a disk does not answer: fdatasync of" in log()
+        stalled_by(stalled).unlink()
+        cluster.broker(victim).start()
+        cluster.wait_in_sync(topic)
+        numbers.wait_for_more()
+    assert numbers.errors == []
+    assert numbers.acknowledged == [numbers.sent] * PARTITIONS
+    for number in range(PARTITIONS):
+        assert values_of(cluster, topic, number, numbers.sent) == list(range(numbers.sent))

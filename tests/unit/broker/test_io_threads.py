@@ -69,3 +69,23 @@ def test_threads_that_are_not_wanted_any_more_end() -> None:
         io.close()
 
     asyncio.run(run())
+
+
+def test_what_waits_behind_threads_that_hang_is_taken_by_others_and_done_once() -> None:
+    async def run() -> None:
+        io, crowd, done = IoThreads(asyncio.get_running_loop(), 2), Crowd(), []
+        hanging = [asyncio.ensure_future(io.run(crowd.work)) for _ in range(2)]
+        waiting = [asyncio.ensure_future(io.run(lambda number=number: done.append(number))) for number in range(50)]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        for _ in hanging:
+            assert await asyncio.to_thread(crowd.working.acquire, timeout=PATIENCE_S)
+        assert not done
+        io.renew()
+        await asyncio.gather(*waiting)
+        crowd.released.set()
+        await asyncio.gather(*hanging)
+        await io.wait_until_idle()
+        io.close()
+        assert sorted(done) == list(range(50)) and not io._waiting
+
+    asyncio.run(run())

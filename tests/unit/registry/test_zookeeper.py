@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+from kazoo.protocol.connection import ConnectionHandler
 
 from spark_kafkalite.registry.store import ConnectionLoss
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.registry.zookeeper_client import Client
 from spark_kafkalite.testing.child_process import free_ports
 
 
@@ -19,3 +22,20 @@ def test_attempts_that_fail_alike_are_logged_once_by_each_client(caplog: pytest.
     refused = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
     # The second one is not silent because the first one has said the same.
     assert [each.partition(": ")[0] for each in refused] == [f"127.0.0.1:{port}" for port in ports]
+
+
+def test_a_new_session_is_waited_for_where_the_registry_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches the registry's disk before the answer. A session that there is gets short tries, and outlives them."""
+    waited: list[float] = []
+
+    def ask(_: object, timeout_s: float, *__: Any) -> None:
+        waited.append(timeout_s)
+
+    monkeypatch.setattr(ConnectionHandler, "_invoke", ask)
+    client = Client(hosts="127.0.0.1:1")
+    for _ in range(3):
+        client._connection._invoke(8.0, None)
+    assert waited == [2.0, 8.0, 8.0]
+    client._session_id = 7
+    client._connection._invoke(8.0, None)
+    assert waited[3:] == [2.0]

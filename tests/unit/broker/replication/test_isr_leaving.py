@@ -43,6 +43,7 @@ def leading() -> Iterator[Leading]:
         led.harness.services.on_offline = leaving.partition_failed
         led.harness.services.on_full = leaving.partition_full
         led.harness.services.on_damaged = leaving.partition_damaged
+        led.harness.services.on_hanging = leaving.partitions_hang
         leaving.start()
         made.append((led, leaving))
         return led, leaving
@@ -439,3 +440,62 @@ def test_a_node_that_cannot_be_read_is_left_alone(leading: Leading, caplog: pyte
     led.registry.write(SetData(znodes.state_path("t", 0), b"{"))
     led.loop.run_until_complete(leaving.hand_over(0.5))
     assert "t-0 is not left: registry node /brokers/topics/t/partitions/0/state" in caplog.text
+
+
+# A disk that does not answer ----------------------------------------------------------------------------------------
+
+
+def hang(led: LedPartitions, leaving: IsrLeaving) -> None:
+    led.partition().log.disk.hanging = "fdatasync has not returned"
+    leaving.partitions_hang(list(led.hosted))
+
+
+def test_what_lies_on_a_disk_that_does_not_answer_is_given_back(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    hang(led, leaving)
+    led.run()
+    # Not eligible, as with a failed disk.
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (-1, (2, 3), {})
+    assert led.partition().storage_error is None
+    elect(led, 2)
+    assert isinstance(led.partition().role, Follower)
+
+
+def test_a_follower_whose_disk_does_not_answer_leaves(leading: Leading) -> None:
+    led, leaving = leading(1, 2)
+    led.set_node(partition_state(2, 1, leader=2, epoch=1))
+    led.publish()
+    hang(led, leaving)
+    led.run()
+    assert (led.node().leader, led.node().isr, led.node().eligible) == (2, (2,), {})
+
+
+def test_the_last_live_member_leads_on_and_says_so_once(leading: Leading, caplog: pytest.LogCaptureFixture) -> None:
+    led, leaving = leading(1, 2)
+    del led.live[2]
+    led.publish_brokers()
+    hang(led, leaving)
+    led.run()
+    assert led.registry.writes == 0 and led.partition().is_leader
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].endswith("led on, because no other in-sync replica lives: t-0")
+    # Another one comes back while the disk still hangs.
+    led.live[2] = live_broker(2)
+    led.publish_brokers()
+    led.run()
+    assert (led.node().leader, led.node().isr) == (-1, (2,))
+    assert len(caplog.messages) == 1
+
+
+def test_what_was_not_left_when_the_disk_answers_is_led_on(leading: Leading) -> None:
+    led, leaving = leading(1, 2, 3)
+    led.registry.faults += ["dropped"] * 2
+    hang(led, leaving)
+    led.run(0.1)
+    led.partition().log.disk.hanging = None
+    led.run(1.0)
+    assert (led.node().leader, led.node().isr) == (1, (1, 2, 3))
+    assert led.hosted.taken_up == [led.partition().topic_partition]
+    led.publish_brokers()
+    led.run()
+    assert led.node().leader == 1
