@@ -2,11 +2,12 @@
 
 Flushes, truncations, look-ups of old data and the like run in threads. One that hangs answers nobody: what waits for
 the flush waits on, and the session with the registry lives. So the loop looks, several times in a session, which calls
-have not returned (``log.files.disk_calls``). A directory of which one has not for as long as a session lasts is hanging
-(``LogDirectory.hanging``): this broker leaves the ISRs of its partitions as for a failed disk, gives back what it leads
-where another member of the ISR lives (``isr_leaving``), and copies nothing (``follower``). When the calls have
-returned, and a probe is written soon enough, a thread reads the ends of the logs again, from where they are known to be
-on the disk; what cannot be read is copied again (``known_damage``). Then the broker follows as before.
+have not returned (``log.files.disk_calls``). A directory of which one has not for as long as a session lasts, and at
+least ten seconds, is hanging (``LogDirectory.hanging``): this broker leaves the ISRs of its partitions as for a failed
+disk, gives back what it leads where another member of the ISR lives (``isr_leaving``), and copies nothing
+(``follower``). When the calls have returned, and a probe is written soon enough, a thread reads the ends of the logs
+again, from where they are known to be on the disk; what cannot be read is copied again (``known_damage``). Then the
+broker follows as before.
 
 A loop that hangs itself is the business of ``loop_watch``. A pause of the process is no hang: where looks come late all
 calls get their time anew. A stop waits for such a disk no longer than a session (:class:`StopWatch`).
@@ -33,6 +34,8 @@ from spark_kafkalite.log.files.disk_calls import DiskCall, DiskCalls
 
 logger = logging.getLogger(__name__)
 
+# What a call may take at least, however short sessions are: a disk that is only busy keeps one for some seconds.
+_LEAST_LIMIT_S: Final = 10.0
 # How often to look in the time that a call may take.
 _LOOKS: Final = 8
 # Of that time, what a probe may take of a directory that is to be used again: one that is only slow would else come and
@@ -40,6 +43,11 @@ _LOOKS: Final = 8
 _PROBE_SHARE: Final = 1 / 2
 # How many sessions a stop waits for a call that the loop itself makes: it may have gigabytes to flush.
 _STOP_SESSIONS: Final = 5
+
+
+def hang_limit_s(session_ms: int) -> float:
+    """Return how long a call, or a turn of the loop, may take in a broker with sessions of this length."""
+    return max(session_ms / 1000, _LEAST_LIMIT_S)
 
 
 class HungCalls:
@@ -123,8 +131,8 @@ class HungDisks:
         self._since_s[directory] = call.since_s
         directory.hanging = f"{call.name} of {call.path} has not returned for {now_s - call.since_s:.1f} s"
         logger.error(
-            "log directory %s does not answer: %s, longer than zookeeper.session.timeout.ms; until it does, what other "
-            "in-sync replicas have is left to them: look whether its disk is overloaded or about to fail",
+            "log directory %s does not answer: %s, longer than a session with the registry; until it does, what "
+            "other in-sync replicas have is left to them: look whether its disk is overloaded or about to fail",
             directory.path,
             directory.hanging,
         )

@@ -2,9 +2,9 @@
 
 The session with the registry is kept alive by a thread of its own. So a broker whose loop hangs stays registered: it
 leads on, and answers nobody, until somebody ends the process. A thread of this class sees that the loop has not turned
-for as long as a session lasts, and gives the session up. The controller then elects other leaders, and their ISRs go on
-without this broker. When the loop turns again the broker has lost its session, as after a pause of its process: it
-leads nothing (rule R6), opens another session, and copies what it lacks from the new leaders.
+for as long as a session lasts, and at least ten seconds, and gives the session up. The controller then elects other
+leaders, and their ISRs go on without this broker. When the loop turns again the broker has lost its session, as after a
+pause of its process: it leads nothing (rule R6), opens another session, and copies what it lacks from the new leaders.
 
 A pause of the whole process is none of this: it stops the thread, too, and the registry ends the session by itself. Nor
 is a loop that computes, on a host that has too much to do: it gets several times as long. Giving up is no help there,

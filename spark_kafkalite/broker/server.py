@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
-from spark_kafkalite.broker.hung_disks import StopWatch
+from spark_kafkalite.broker.hung_disks import StopWatch, hang_limit_s
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.start import BrokerStart
@@ -90,7 +90,7 @@ class Broker:
         self._stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        watch = StopWatch(self._fs.calls, self.config["zookeeper.session.timeout.ms"] / 1000)
+        watch = StopWatch(self._fs.calls, hang_limit_s(self.config["zookeeper.session.timeout.ms"]))
         self._undo.callback(watch.stop)
         async with self._undo:
             if not await self._start_unless_stopped(loop):

@@ -22,7 +22,7 @@ from functools import partial
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
-from spark_kafkalite.broker.hung_disks import HungDisks
+from spark_kafkalite.broker.hung_disks import HungDisks, hang_limit_s
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
@@ -295,7 +295,8 @@ class BrokerStart:
         )
         self._undo.push_async_callback(membership.close)
         if own is None and isinstance(ground.loop, BrokerLoop):
-            watch = LoopWatch(ground.loop, config["zookeeper.session.timeout.ms"] / 1000, membership.abandon_session)
+            limit_s = hang_limit_s(config["zookeeper.session.timeout.ms"])
+            watch = LoopWatch(ground.loop, limit_s, membership.abandon_session)
             watch.start()
             self._undo.callback(watch.stop)
         if own is not None:
@@ -477,7 +478,7 @@ class BrokerStart:
 
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Look which log directories do not answer."""
-        limit_s = self.config["zookeeper.session.timeout.ms"] / 1000
+        limit_s = hang_limit_s(self.config["zookeeper.session.timeout.ms"])
         disks = HungDisks(ground.loop, storage.io, self._fs.calls, storage.logs.directories, storage.replicas, limit_s)
         disks.start()
         self._undo.callback(disks.stop)

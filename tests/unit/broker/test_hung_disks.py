@@ -134,7 +134,7 @@ def test_a_directory_that_hangs_is_said_once_and_left(world: World, caplog: pyte
     (line,) = caplog.messages
     assert line.startswith(
         "log directory /logs does not answer: fdatasync of /logs/t-0/0.log has not returned for 4.0 s, longer than "
-        "zookeeper.session.timeout.ms"
+        "a session with the registry"
     )
 
 
