@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from spark_kafkalite import Admin, Consumer
 from spark_kafkalite.cli import dump_log
-from spark_kafkalite.errors import KafkaliteError, RegistryError
+from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RegistryError
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
@@ -204,18 +204,29 @@ class Examination:
             )
 
     def _read(self, topic: str) -> tuple[int, int, list[tuple[int, bytes | None, bytes | None]]]:
+        """Return where the log starts and ends, and its records. Where retention takes records away meanwhile, all is
+        read again."""
         found: list[tuple[int, bytes | None, bytes | None]] = []
+        start = end = 0
         with Consumer(bootstrap_servers=self._broker.bootstrap, auto_offset_reset="none") as consumer:
             consumer.assign([(topic, 0)])
-            start = next(iter(consumer.beginning_offsets([(topic, 0)]).values()))
-            end = next(iter(consumer.end_offsets([(topic, 0)]).values()))
-            consumer.seek((topic, 0), start)
+
+            def begin() -> None:
+                nonlocal start, end
+                found.clear()
+                start = next(iter(consumer.beginning_offsets([(topic, 0)]).values()))
+                end = next(iter(consumer.end_offsets([(topic, 0)]).values()))
+                consumer.seek((topic, 0), start)
 
             def is_at_the_end() -> bool:
                 if consumer.position((topic, 0)) < end:
-                    found.extend((record.offset, record.key, record.value) for record in consumer.poll(500, 20_000))
+                    try:
+                        found.extend((record.offset, record.key, record.value) for record in consumer.poll(500, 20_000))
+                    except OffsetOutOfRange:
+                        begin()
                 return consumer.position((topic, 0)) >= end
 
+            begin()
             try:
                 wait_until(is_at_the_end, f"the end of {topic}")
             except AssertionError:

@@ -162,7 +162,7 @@ def test_settings_of_topics_are_apache_kafkas(our_broker: BrokerProcess, apache_
             admin.create_topic(name, 1, 1, {"retention.bytes": "5000000", "cleanup.policy": "compact,delete"})
             found.append(describe(client, TOPIC, name))
     ours, kafkas = found
-    assert ours.keys() - kafkas.keys() == {"flush.before.ack", "visibility.policy"}
+    assert ours.keys() - kafkas.keys() == {"flush.before.ack", "unclean.recovery.strategy", "visibility.policy"}
     assert kafkas.keys() <= ours.keys()
     for key, entry in kafkas.items():
         mine = ours[key]
