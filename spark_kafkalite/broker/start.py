@@ -295,8 +295,7 @@ class BrokerStart:
         )
         self._undo.push_async_callback(membership.close)
         if own is None and isinstance(ground.loop, BrokerLoop):
-            limit_s = hang_limit_s(config["zookeeper.session.timeout.ms"])
-            watch = LoopWatch(ground.loop, limit_s, membership.abandon_session)
+            watch = LoopWatch(ground.loop, self._hang_limit_s(), membership.abandon_session)
             watch.start()
             self._undo.callback(watch.stop)
         if own is not None:
@@ -476,10 +475,19 @@ class BrokerStart:
         self._undo.push_async_callback(replication.stop)
         return replication
 
+    def _hang_limit_s(self) -> float:
+        return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
+
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Look which log directories do not answer."""
-        limit_s = hang_limit_s(self.config["zookeeper.session.timeout.ms"])
-        disks = HungDisks(ground.loop, storage.io, self._fs.calls, storage.logs.directories, storage.replicas, limit_s)
+        disks = HungDisks(
+            ground.loop,
+            storage.io,
+            self._fs.calls,
+            storage.logs.directories,
+            storage.replicas,
+            self._hang_limit_s(),
+        )
         disks.start()
         self._undo.callback(disks.stop)
 

@@ -298,6 +298,10 @@ class _Start(BrokerStart):
 
     async def _get_secret(self, *_: Any) -> None: ...
 
+    def _hang_limit_s(self) -> float:
+        # Shorter than at a real broker, as all times here.
+        return self.owner.owner.registry.session_timeout_s
+
     def _watch_disks(self, ground: Any, storage: Any) -> None:
         if self.owner.owner.watches_disk:
             super()._watch_disks(ground, storage)
