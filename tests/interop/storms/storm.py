@@ -138,8 +138,15 @@ class Storm:
             counts = Counter(event.member for event in self.events() if event.kind == "delivered")
             return min(counts[name] for name in names)
 
+        def what() -> str:
+            events = self.events()
+            counts = Counter(event.member for event in events if event.kind == "delivered")
+            return (
+                f"{count} pieces of each member: { ({name: counts[name] for name in names}) }; ended: "
+                f"{self._dead_members()}; not in the newest generation: {self._stragglers(events)}"
+            )
+
         while (before := fewest()) < count:
-            what = f"{count} pieces of each member, one has {before}"
             wait_until(lambda before=before: fewest() > before, what, poll_s=0.1)  # type: ignore[misc]
 
     def wait_for_commit(self) -> None:
