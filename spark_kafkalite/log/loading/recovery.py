@@ -122,7 +122,13 @@ def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastR
     found_segments = bool(found.logs)
     log_start_offset = last_run.log_start_offset
     said_offset = max(last_run.said_start_offset, log_start_offset)
-    if said_offset > max(last_run.recovery_point, last_run.high_watermark):
+    # Both files may have been raised; neither is believed beyond the log's end.
+    is_raised, reached = said_offset > log_start_offset, max(last_run.recovery_point, last_run.high_watermark)
+    if log_start_offset > reached:
+        log_start_offset = believed_start(files, directory, found.logs, found.snapshots, log_start_offset)
+    if not is_raised:
+        said_offset = log_start_offset
+    elif said_offset > reached:
         said_offset = believed_start(files, directory, found.logs, found.snapshots, said_offset)
     log_start_offset = start_in_force(found.logs, log_start_offset, said_offset)
     if said_offset > log_start_offset:

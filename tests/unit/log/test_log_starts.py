@@ -267,6 +267,20 @@ def test_raised_start_is_forgotten_with_the_next_checkpoint(
     assert (log.log_start_offset, log.unconfirmed_start_offset, len(lines(caplog))) == (1, 0, 1)
 
 
+@pytest.mark.parametrize(("own", "said", "start"), [(5000, 5000, 0), (5000, 7000, 0), (2, 5000, 2)])
+def test_start_beyond_the_end_is_believed_in_neither_file(
+    open_manager: Opener, fs: MemoryFs, own: int, said: int, start: int
+) -> None:
+    manager = open_manager()
+    filled(manager, T0)
+    manager.log_starts.begin("/data")
+    manager.shutdown()
+    write_offsets(fs, OWN_FILE, {T0: own})
+    write_offsets(fs, FILE, {T0: said})
+    log = open_manager().logs[T0]
+    assert (log.log_start_offset, log.log_end_offset, bases(log)[-1]) == (start, 5, 4)
+
+
 def test_raised_start_of_another_log_is_not_that_of_one_cut_back(open_manager: Opener, fs: MemoryFs) -> None:
     manager = open_manager()
     filled(manager, T0)
