@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE
+from spark_kafkalite.log.files.small_files import CLEAN_SHUTDOWN_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import NO_LEADER_EPOCH
@@ -93,16 +93,20 @@ def marker_text(logs: Mapping[str, StoppedLog]) -> bytes:
 
 
 def read_marker(data: bytes) -> dict[str, StoppedLog]:
-    """Return what a marker says of each log; nothing when it is not one of ours, or damaged."""
+    """Return what a marker says of each log; nothing when it is Apache Kafka's (empty, or JSON with other fields), or
+    one of ours that is damaged. Raises CheckpointError for what nobody writes there: it says nothing of a stop."""
     try:
-        found = json.loads(data)
+        found = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{CLEAN_SHUTDOWN_FILE}: its {len(data)} bytes are not JSON") from None
+    try:
         # A broker of an earlier version names no epochs.
         epochs = dict(found.get(_EPOCHS, {}))
         marked = {
             str(name): StoppedLog(dict(sizes), epochs.get(name, NO_LEADER_EPOCH))
             for name, sizes in found[_SEGMENTS].items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return {}
     numbers = (number for log in marked.values() for pair in log.segments.items() for number in pair)
     are_sound = all(type(number) is int and 0 <= number <= MAX_INT64 for number in numbers)

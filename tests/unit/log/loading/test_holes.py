@@ -11,6 +11,7 @@ import pytest
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import replace_file, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
+from spark_kafkalite.log.files.small_files import CheckpointError
 from spark_kafkalite.log.loading.holes import StoppedLog, marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -571,7 +572,7 @@ def test_marker_of_a_broker_that_named_no_epochs_names_the_segments() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        *[b"", b"{}", b"null", b"[1]", b"\xff", b'{"segments":1}', b'{"segments":{"t-0":[[1]]}}', b"[" * 100_000],
+        *[b"", b"{}", b"null", b"[1]", b'{"segments":1}', b'{"segments":{"t-0":[[1]]}}'],
         *[
             b'{"segments":{"t-0":[[0,%s]]}}' % number
             for number in (b"1e999", b"NaN", b"-1", b"1.5", b"true", b"1" * 19 + b"0")
@@ -580,3 +581,9 @@ def test_marker_of_a_broker_that_named_no_epochs_names_the_segments() -> None:
 )
 def test_marker_of_others_names_none(data: bytes) -> None:
     assert read_marker(data) == {}
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"rubbish", b"\0" * 100, b"[" * 100_000])
+def test_rubbish_is_no_marker(data: bytes) -> None:
+    with pytest.raises(CheckpointError, match="are not JSON"):
+        read_marker(data)
