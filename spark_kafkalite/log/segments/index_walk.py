@@ -34,6 +34,9 @@ class Walked(Protocol):
     offset_index: OffsetIndex
     time_index: TimeIndex
 
+    @property
+    def log_path(self) -> str: ...
+
     def headers(
         self, position: int, until_position: int | None = None, *, read_bytes: int
     ) -> Iterator[tuple[int, BatchHeader]]: ...
@@ -89,5 +92,5 @@ class IndexWalk:
         except (CorruptMessage, OSError) as error:
             if isinstance(error, OSError) and kind_of(error) is FailureKind.NO_RESOURCES:
                 raise
-            logger.error("%s; what follows cannot be read", error)
+            logger.error("%s: %s; what follows cannot be read", self._segment.log_path, error)
             self.position = end

@@ -114,7 +114,21 @@ def told_losses(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Log
                 by_loss.setdefault((lost, exact), []).append(broker)
     if mine is not None and mine.damaged:
         told.append(f"the log of broker {leader} is damaged: it lacks offsets {_ranges(mine)}")
+    told += _lost_everywhere(logs)
     return [_loss(lost, exact, brokers) for (lost, exact), brokers in by_loss.items()] + told
+
+
+def _lost_everywhere(logs: Logs) -> list[str]:
+    """Say what was committed and lies behind the end of every log that has reported."""
+    committed = max((report.high_watermark for report in logs.values()), default=0)
+    end = max((report.end_offset for report in logs.values()), default=0)
+    if committed <= end:
+        return []
+    hint = "; files that end in .torn may have them" if any(report.damaged for report in logs.values()) else ""
+    return [
+        f"no log has offsets {end} to {committed - 1}, which were committed: a replica remembers the high watermark "
+        f"{committed}{hint}"
+    ]
 
 
 def _loss(lost: int, exact: bool, brokers: list[BrokerId]) -> str:

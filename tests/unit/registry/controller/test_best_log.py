@@ -97,6 +97,14 @@ def test_what_is_lost_is_said() -> None:
     assert told_losses(state, live(1, 2, 3), damaged, BrokerId(2)) == [
         "the log of broker 2 is damaged: it lacks offsets 1 to 1"
     ]
+    beyond = logs(b1=replace(ends_at(500), high_watermark=600), b2=ends_at(400), b3=ends_at(501))
+    assert told_losses(state, live(1, 2, 3), beyond, BrokerId(3)) == [
+        "no log has offsets 501 to 599, which were committed: a replica remembers the high watermark 600"
+    ]
+    beyond = logs(b1=replace(ends_at(500), high_watermark=600), b2=ends_at(400, damaged=True), b3=ends_at(501))
+    assert told_losses(state, live(1, 2, 3), beyond, BrokerId(3))[-1].endswith(
+        "; files that end in .torn may have them"
+    )
     assert told_reasons(state, live(1, 2), logs(b1=ends_at(500))) == [
         "broker 1 (was in sync, has not proven that its log is whole) has a log that ends at 500 under leader epoch 5",
         "broker 2 (was in sync, has not proven that its log is whole) has not reported its log",
