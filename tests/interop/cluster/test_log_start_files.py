@@ -41,7 +41,16 @@ def test_a_raised_log_start_deletes_nothing_and_deleted_records_stay_deleted(
     cluster.wait_in_sync(topic)
     log = cluster.broker(leader).stderr_path.read_text()
     assert log.count(f"{topic}-0: the log start offset in {LOG_START_OFFSET_FILE} is {RAISED}") == 1
-    # Whoever leads shows all that was not deleted, and nothing that was.
+
+    def start_of(number: int) -> int:
+        return read_offsets(OsFs(), str(cluster.broker(number).data_dir / LOG_START_OFFSET_FILE)).get(partition, 0)
+
+    # A follower is in sync before its own log starts where its leader's does.
+    wait_until(
+        lambda: all(start_of(number) == DELETED for number in cluster.brokers),
+        lambda: f"log starts: { ({number: start_of(number) for number in cluster.brokers}) }",
+    )
+    # Each broker, when it leads, shows all that was not deleted, and nothing that was.
     for _ in cluster.brokers:
         former = cluster.wait_for_leader(topic)
         found = admin.list_offsets({partition: -2})[partition]
