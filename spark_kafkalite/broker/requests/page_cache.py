@@ -110,11 +110,8 @@ def read_into_cache(piece: LogSlice) -> None:
     ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
     os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
     while position < end:
-        CALLS.begin("preadv", piece.file.path)
-        try:
-            count = os.preadv(descriptor, (buffer[: min(end - position, _PIECE_BYTES)],), position)
-        finally:
-            CALLS.end()
+        buffers = (buffer[: min(end - position, _PIECE_BYTES)],)
+        count = CALLS.make("preadv", piece.file.path, os.preadv, descriptor, buffers, position)
         if count == 0:
             raise OSError(errno.EIO, f"the file ends at {position} bytes, {end} were written to it", piece.file.path)
         position += count

@@ -1,7 +1,8 @@
 """The calls of a file system that wait for its disk: which have not returned, of what file, and since when.
 
-A thread notes each one before and after. One system call is the unit, however long the work is that it is part of: a
-large recovery or copy makes many of them, and only a disk that does not answer keeps one of them from returning.
+A thread makes each one through :meth:`DiskCalls.make`, which notes it. One system call is the unit, however long the
+work is that it is part of: a large recovery or copy makes many of them, and only a disk that does not answer keeps one
+of them from returning.
 
 Not noted are calls that take long on a sound disk: ``syncfs``, which waits for what others have written, and making
 room for a large file.
@@ -12,7 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class DiskCall(NamedTuple):
@@ -26,7 +30,7 @@ class DiskCall(NamedTuple):
 
 
 class DiskCalls:
-    """See the module's text. Any thread notes its own calls, one at a time, and any may ask for all."""
+    """See the module's text. Any thread makes its own calls, one at a time, and any may ask for all."""
 
     __slots__ = ("_now_s", "_under_way")
 
@@ -34,13 +38,14 @@ class DiskCalls:
         self._now_s = now_s
         self._under_way: dict[int, tuple[str, str, float]] = {}
 
-    def begin(self, name: str, path: str) -> None:
-        """Note that this thread makes a call."""
-        self._under_way[get_ident()] = name, path, self._now_s()
-
-    def end(self) -> None:
-        """Note that this thread's call has returned."""
-        self._under_way.pop(get_ident(), None)
+    def make(self, name: str, path: str, call: Callable[_P, _T], *arguments: _P.args, **more: _P.kwargs) -> _T:
+        """Make a call of this thread's, and return what it returns; it is under way until then."""
+        thread = get_ident()
+        self._under_way[thread] = name, path, self._now_s()
+        try:
+            return call(*arguments, **more)
+        finally:
+            self._under_way.pop(thread, None)
 
     def under_way(self) -> list[DiskCall]:
         """Return the calls that have not returned, of all threads."""

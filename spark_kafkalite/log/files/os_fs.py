@@ -47,11 +47,7 @@ class OsFile:
         return data
 
     def _pread(self, length: int, position: int) -> bytes:
-        CALLS.begin("pread", self.path)
-        try:
-            return os.pread(self._descriptor, length, position)
-        finally:
-            CALLS.end()
+        return CALLS.make("pread", self.path, os.pread, self._descriptor, length, position)
 
     def _pread_from_memory(self, length: int, position: int) -> bytes | None:
         """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot tell."""
@@ -69,18 +65,10 @@ class OsFile:
         return bytes(memoryview(buffer)[:count])
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        CALLS.begin("pwrite", self.path)
-        try:
-            return os.pwrite(self._descriptor, data, position)
-        finally:
-            CALLS.end()
+        return CALLS.make("pwrite", self.path, os.pwrite, self._descriptor, data, position)
 
     def truncate(self, size_bytes: int) -> None:
-        CALLS.begin("ftruncate", self.path)
-        try:
-            os.ftruncate(self._descriptor, size_bytes)
-        finally:
-            CALLS.end()
+        CALLS.make("ftruncate", self.path, os.ftruncate, self._descriptor, size_bytes)
 
     def allocate(self, size_bytes: int) -> None:
         os.posix_fallocate(self._descriptor, 0, size_bytes)
@@ -112,21 +100,13 @@ class OsFile:
         return f"{os.fstat(self._descriptor).st_ino}.{int.from_bytes(generation, sys.byteorder)}"
 
     def sync(self) -> None:
-        CALLS.begin("fdatasync", self.path)
-        try:
-            os.fdatasync(self._descriptor)
-        finally:
-            CALLS.end()
+        CALLS.make("fdatasync", self.path, os.fdatasync, self._descriptor)
 
     def start_writeback(self, position: int, length: int) -> None:
         sync_file_range = getattr(_libc(), "sync_file_range", None)
-        if sync_file_range is None:
-            return
-        CALLS.begin("sync_file_range", self.path)
-        try:
-            sync_file_range(self._descriptor, ctypes.c_int64(position), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
-        finally:
-            CALLS.end()
+        if sync_file_range is not None:
+            place = ctypes.c_int64(position), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE
+            CALLS.make("sync_file_range", self.path, lambda: sync_file_range(self._descriptor, *place))
 
     def __del__(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -165,6 +145,14 @@ class OsLock:
             self._descriptor = -1
 
 
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class OsFs:
     """The operating system's file system."""
 
@@ -172,11 +160,7 @@ class OsFs:
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        CALLS.begin("open", path)
-        try:
-            return OsFile(path, _open(path, flags))
-        finally:
-            CALLS.end()
+        return OsFile(path, CALLS.make("open", path, _open, path, flags))
 
     def kind(self, path: str) -> Kind | None:
         try:
@@ -214,32 +198,16 @@ class OsFs:
             raise misplaced(path, kind, Kind.DIRECTORY) from error
 
     def rename(self, source: str, target: str) -> None:
-        CALLS.begin("rename", target)
-        try:
-            os.rename(source, target)
-        finally:
-            CALLS.end()
+        CALLS.make("rename", target, os.rename, source, target)
 
     def unlink(self, path: str) -> None:
-        CALLS.begin("unlink", path)
-        try:
-            os.unlink(path)
-        finally:
-            CALLS.end()
+        CALLS.make("unlink", path, os.unlink, path)
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        CALLS.begin("fsync", path)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        finally:
-            CALLS.end()
+        CALLS.make("fsync", path, _sync_directory, path)
 
     def sync_everything(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

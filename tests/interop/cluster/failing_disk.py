@@ -59,11 +59,13 @@ class _Disks:
     @classmethod
     def wait(cls, name: str, path: str, *causes: Callable[[Path], Path]) -> None:
         """Wait in a call of this name, as long as there is one of the causes."""
-        CALLS.begin(name, path)
-        for directory in cls.directories:
-            while path.startswith(f"{directory}/") and any(cause(directory).exists() for cause in causes):
-                time.sleep(0.05)
-        CALLS.end()
+
+        def until_there_is_none() -> None:
+            for directory in cls.directories:
+                while path.startswith(f"{directory}/") and any(cause(directory).exists() for cause in causes):
+                    time.sleep(0.05)
+
+        CALLS.make(name, path, until_there_is_none)
 
     @classmethod
     def check_room(cls, path: str) -> None:

@@ -263,7 +263,7 @@ def test_a_stop_ends_although_a_thread_waits_for_a_disk(caplog: pytest.LogCaptur
         codes.append(code)
         ended.set()
 
-    hanging = threading.Thread(target=lambda: (calls.begin("fdatasync", "/logs/t-0/0.log"), ended.wait(PATIENCE_S)))
+    hanging = threading.Thread(target=lambda: calls.make("fdatasync", "/logs/t-0/0.log", ended.wait, PATIENCE_S))
     hanging.start()
     wait_until(calls.under_way, "the call to begin")
     with caplog.at_level(logging.CRITICAL):
