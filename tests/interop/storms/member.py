@@ -228,6 +228,17 @@ class ConfluentClient:
         self._consumer.close()
 
 
+def _static_members_first(assignor: Any) -> Any:
+    """Return kafka-python's ``assignor``, with members in an order in which it forgets none."""
+
+    class StaticMembersFirst(assignor):  # type: ignore[misc]
+        @classmethod
+        def assign(cls, cluster: Any, members: list[Any]) -> Any:
+            return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))
+
+    return StaticMembersFirst
+
+
 class KafkaPythonClient:
     """kafka-python 3.0.12, with what it takes to be a right member.
 
@@ -235,6 +246,10 @@ class KafkaPythonClient:
     (SubscriptionState._apply_assignment, which a join leads to): what it has read and not committed is not read again,
     and after a generation that it has missed it reads, and commits, from where it was in the one before. So this member
     seeks to the committed offsets of what it is assigned.
+
+    A leader of kafka-python forgets members with range and roundrobin: it groups the members by whether they are static
+    with itertools.groupby, without sorting them first, and keeps the last run of each kind. What it forgets gets no
+    partition. So this member's assignors get the static members first.
     """
 
     def __init__(self, member: Member, settings: dict[str, Any]) -> None:
@@ -253,8 +268,8 @@ class KafkaPythonClient:
         to_seek = self._to_seek
         incremental = settings["assignor"] == "cooperative-sticky"
         assignors = {
-            "range": RangePartitionAssignor,
-            "roundrobin": RoundRobinPartitionAssignor,
+            "range": _static_members_first(RangePartitionAssignor),
+            "roundrobin": _static_members_first(RoundRobinPartitionAssignor),
             "cooperative-sticky": CooperativeStickyAssignor,
         }
         config = {
