@@ -31,6 +31,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import store
+from spark_kafkalite.registry.ruok import why_no_session
 from spark_kafkalite.registry.store import (
     Check,
     Children,
@@ -297,10 +298,7 @@ class ZooKeeperStore(Store):
                 self.close()
                 if self._client.auth_failed:
                     raise self._refused("AuthFailedError")
-                raise store.ConnectionLoss(
-                    f"no ZooKeeper answers at {self._where} within {round(timeout_s, 1):g} s; start it, or correct "
-                    "zookeeper.connect"
-                )
+                raise store.ConnectionLoss(why_no_session(self._client.hosts, timeout_s))
             try:
                 # Both answer only when the credentials, if any are asked for, are right.
                 found = self._client.exists("/")
@@ -457,6 +455,10 @@ def _translated(error: Exception, path: str) -> Exception:
     if refusal is not None:
         kind, reason = refusal
         return kind(f"the registry refused an operation on {path}: {reason}", path)
+    if isinstance(error, kazoo_errors.QuotaExceededError):
+        return store.OutOfRoom(
+            f"the registry has no room for {path}: its disk is full, or a quota is reached; make room, then try again"
+        )
     if isinstance(error, kazoo_errors.SessionExpiredError):
         return store.SessionExpired(f"the registry session has ended before an answer on {path} came")
     if isinstance(error, kazoo_errors.ConnectionLoss):

@@ -1,6 +1,7 @@
 """ZooKeeper's four-letter words, which a client may send instead of a session's first frame, and their answers.
 
-Those that only read and that tools ask for are known: ruok, srvr, stat, isro, envi.
+Those that only read and that tools ask for are known: ruok, srvr, stat, isro, envi. While the registry's disk is full,
+"ruok" is answered "no room: REASON" in place of "imok".
 Source: zookeeper/server/NIOServerCnxn.java, zookeeper/server/command.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from spark_kafkalite.registry import ruok
 from spark_kafkalite.registry.served.connection import TreeConnection
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 
@@ -19,8 +21,8 @@ def answer_to(
     word: bytes, registry: EmbeddedRegistry, connections: Collection[TreeConnection], received: int, sent: int
 ) -> str | None:
     """Return the answer, None when it is no such word. ``received`` and ``sent`` count frames."""
-    if word == b"ruok":
-        return "imok"
+    if word == ruok.WORD:
+        return ruok.answer(registry.missing_room)
     if word == b"isro":
         return "rw"
     if word == b"envi":

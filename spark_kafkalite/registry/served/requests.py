@@ -97,6 +97,7 @@ _CODES: Final[dict[type[BaseException], int]] = {
     store.ConnectionLoss: -4,
     NoWatcher: -121,
     ReconfigDisabled: -123,
+    store.OutOfRoom: -125,
 }
 SYSTEM_ERROR: Final = -1
 # In a multi: what comes after the refused operation.
@@ -104,7 +105,10 @@ _NOT_REACHED: Final = -2
 
 
 def error_code(error: BaseException) -> int:
-    """Return ZooKeeper's number of an error; OutOfRoom and what should not happen are SYSTEM_ERROR."""
+    """Return ZooKeeper's number of an error; what should not happen is SYSTEM_ERROR.
+
+    ZooKeeper has no number for a full disk, because its server then ends. OutOfRoom is QUOTAEXCEEDED.
+    """
     return _CODES.get(type(error), SYSTEM_ERROR)
 
 

@@ -46,6 +46,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.tree.acl import Identity, SetAcl
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFull, NodeDatabase
+from spark_kafkalite.registry.tree.room import Room
 from spark_kafkalite.registry.tree.tree import DataNode, KeptSession, Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
 
@@ -117,6 +118,7 @@ class EmbeddedRegistry:
         self.after_answers: list[Callable[[], None]] = []
         self._lock_fd = take_lock(self.directory)
         self._note = ZxidNote(self.directory)
+        self._room = Room(self.directory / DATABASE_NAME, time.monotonic)
         try:
             # It moves to the writer thread after loading; the two never use it at the same time.
             self._open(check)
@@ -165,6 +167,11 @@ class EmbeddedRegistry:
     def committed_zxid(self) -> int:
         """The number of the last transaction that is on the disk. In any thread."""
         return self._committed_zxid
+
+    @property
+    def missing_room(self) -> str | None:
+        """Why the last commit did not fit on the disk, None when it did. In any thread."""
+        return self._room.missing
 
     def begin_session(self, report: SessionListener) -> int:
         """Open a session of this process and return its number; ``report`` is told when it is LOST.
@@ -324,16 +331,13 @@ class EmbeddedRegistry:
                         self._finish_group([task], self._run(task), *before)
                     return
                 group[0].fired = []
-                what = str(error) or "out of memory"
-                group[0].error = OutOfRoom(
-                    f"the registry {self.directory / DATABASE_NAME} has no room: {what}; free space on its disk, then "
-                    "try again"
-                )
+                group[0].error = OutOfRoom(self._room.note_missing(str(error) or "out of memory"))
             except Exception as error:  # DatabaseFailed, and whatever else leaves unknown what is on disk
                 self._fail(error, group)
                 return
             self._committed_zxid = self._zxid
             self._note.write(self._zxid)
+            self._room.note_commit()
         self._tree.settle()
         for task in group:
             _deliver(task)
