@@ -82,6 +82,8 @@ class FakeLoop:
 class FakeChannel:
     """``room`` bytes can be sent before it would block."""
 
+    # Descriptors of files to send begin here, beyond those of any process: a file is full of the byte that follows.
+    FILES = 1 << 30
     needs_handshake = False
     has_buffered = False
     read_needs_write = False
@@ -125,7 +127,7 @@ class FakeChannel:
 
     def send_file(self, fileno: int, position: int, count: int) -> int | None:
         self.calls.append("file")
-        return self._take(bytes([fileno]) * count)
+        return self._take(bytes([fileno - self.FILES]) * count)
 
     def _take(self, data: bytes) -> int | None:
         taken = data[: self.room]
