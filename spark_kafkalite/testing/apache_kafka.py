@@ -224,8 +224,8 @@ class ApacheKafka:
             self._process = None
 
     def pause(self) -> None:
-        """Freeze the node with SIGSTOP: its connections stay open and nothing is answered."""
-        self._running().signal(signal.SIGSTOP)
+        """Freeze the node (SIGSTOP): its connections stay open, and nothing is answered from when this returns on."""
+        self._running().pause()
 
     def resume(self) -> None:
         """Let the node go on after :meth:`pause`."""

@@ -117,6 +117,11 @@ class ChildProcess:
         """Send a signal to the process (not to its children); nothing happens when it has ended."""
         self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """Freeze the process as :func:`freeze` does; nothing happens when it has ended."""
+        if self.running:
+            freeze(self.pid)
+
     def wait(self, timeout_s: float) -> int:
         """Wait for the end and return the exit code. Raises ChildFailed when it does not come in time."""
         try:
@@ -159,6 +164,29 @@ class ChildProcess:
             if last:
                 parts.append("\n".join((f"--- end of {path}", *last)))
         return "\n" + "\n".join(parts) if parts else " (it printed nothing)"
+
+
+def freeze(pid: int) -> None:
+    """Send SIGSTOP to a process, and return when all its threads stand still, or it has ended.
+
+    The signal stops nothing before one thread has taken it. On a busy host that may take a while, and the other threads
+    run on until then.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    while any(state not in "TtZXx" for state in _thread_states(pid)):
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _thread_states(pid: int) -> list[str]:
+    """Return the state of each thread of a process (proc(5)), none when it has ended."""
+    states = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                content = Path(f"/proc/{pid}/task/{thread}/stat").read_text(encoding="ascii", errors="replace")
+                # The name before it may hold anything.
+                states.append(content.rpartition(")")[2].split()[0])
+    return states
 
 
 def free_ports(count: int) -> list[int]:

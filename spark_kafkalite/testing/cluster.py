@@ -144,8 +144,8 @@ class _ServerProcess(ABC):
         return self.start()
 
     def pause(self) -> None:
-        """Freeze it with SIGSTOP: its connections stay open and nothing is answered."""
-        self._started().signal(signal.SIGSTOP)
+        """Freeze it (SIGSTOP): its connections stay open, and nothing is answered from when this returns on."""
+        self._started().pause()
 
     def resume(self) -> None:
         """Let it go on after :meth:`pause`."""

@@ -17,6 +17,7 @@ from typing import Final, Self, cast
 from spark_kafkalite.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.child_process import freeze
 from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
@@ -57,7 +58,7 @@ class ZooKeeperRegistry(ZooKeeperServer):
         return 0
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

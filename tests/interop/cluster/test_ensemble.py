@@ -14,6 +14,7 @@ from spark_kafkalite import Admin
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.child_process import freeze
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
 from tests.interop.cluster.streams import Ours
@@ -39,7 +40,7 @@ def broker_epochs(store: Store) -> dict[int, int]:
 @contextmanager
 def paused(servers: list[ZooKeeperServer]) -> Iterator[None]:
     for server in servers:
-        os.kill(server.pid, signal.SIGSTOP)
+        freeze(server.pid)
     try:
         yield
     finally:

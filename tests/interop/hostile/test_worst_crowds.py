@@ -72,7 +72,7 @@ def send_at_once(broker: MeteredBroker, frame: bytes, connections: int, count: i
         clients[0].send_frame(ALL_TOPICS)
         clients[0].receive_frame()
         broker.read()
-        os.kill(broker.pid, signal.SIGSTOP)
+        broker.pause()
         try:
             for client in clients:
                 for _ in range(count):

@@ -243,7 +243,7 @@ class Storm:
         """Let it stand still, for a moment or for longer than its session lasts."""
         seconds = self._random.choice((0.3, self.plan.session_ms / 1000 + 1.5))
         self._note("pause", *process.names, f"for {seconds} s")
-        process.child.signal(signal.SIGSTOP)
+        process.child.pause()
         process.resume_at = time.monotonic() + seconds
 
     def _gone(self, process: MemberProcess) -> None:

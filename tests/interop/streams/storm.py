@@ -165,9 +165,8 @@ class Storm:
             self.outcome.kills += 1
         else:
             member = self._random.choice(running)
-            member.process.signal(signal.SIGSTOP)
-            # It runs on until the last of its threads has stopped, which is when its parent is told.
-            os.waitid(os.P_PID, member.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            # It runs on until the last of its threads has stopped.
+            member.process.pause()
             member.ended_ns = time.monotonic_ns()
             self.outcome.freezes += 1
 

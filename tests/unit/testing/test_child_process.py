@@ -55,6 +55,34 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+def test_all_threads_of_a_paused_child_stand_still(tmp_path: Path) -> None:
+    child = python(
+        tmp_path,
+        """
+        import threading, time
+
+        def work():
+            while True:
+                time.sleep(0)
+
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        print("ready", flush=True)
+        time.sleep(600)
+        """,
+    )
+    child.wait_until(lambda: "ready" in child.stdout_text(), PATIENCE_S, "being ready")
+    for _ in range(20):
+        child.pause()
+        states = [
+            path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{child.pid}/task").glob("*/stat")
+        ]
+        assert states == ["T"] * 5
+        child.signal(signal.SIGCONT)
+    child.kill()
+    child.pause()
+
+
 def test_kill_takes_its_children_too(tmp_path: Path) -> None:
     child = python(
         tmp_path,
