@@ -162,6 +162,31 @@ def test_a_registry_with_a_digest_serves_only_who_proves_it(tmp_path: Path) -> N
         server.close()
 
 
+def test_a_session_whose_client_does_not_authenticate_ends(tmp_path: Path) -> None:
+    def has_ended(peer: ProtocolClient) -> bool:
+        try:
+            peer.ask(PING, xid=-2)
+        except OSError:
+            return True
+        return False
+
+    with EmbeddedRegistry(tmp_path) as registry:
+        server = TreeServer(registry, digest="user:secret")
+        address = f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+        with ProtocolClient(address) as silent, ProtocolClient(address) as user:
+            assert user.ask(AUTH, write_int(0) + write_string("digest") + write_buffer(b"user:secret"), -4).error == 0
+            with ProtocolClient(address) as gone:
+                pass
+            # Not when its time is over: others could open any number of sessions until then.
+            wait_until(lambda: gone.session_id not in registry.tree.sessions, "the session ends with its connection")
+            with ProtocolClient(address, session=(gone.session_id, gone.password)) as again:
+                assert again.session_id == 0
+            wait_until(lambda: has_ended(silent), "the end of a session that only says that it lives")
+            wait_until(lambda: list(registry.tree.sessions) == [user.session_id], "the others' sessions are forgotten")
+            assert user.ask(PING, xid=-2).error == 0
+        server.close()
+
+
 def test_a_registry_whose_disk_fails_stops(tmp_path: Path) -> None:
     # A write beyond this size is an error of the disk, as far as SQLite can tell.
     with RegistryProcess(tmp_path / "registry", command_prefix=("prlimit", "--fsize=400000")) as registry:

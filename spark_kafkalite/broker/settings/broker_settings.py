@@ -79,8 +79,8 @@ BROKER_SETTINGS = SettingGroup(
             "registry.listener.digest",
             "password",
             None,
-            "USER:PASSWORD that every client of registry.listener must prove (scheme digest) before anything else is "
-            "answered.",
+            "USER:PASSWORD as which every client of registry.listener must authenticate (scheme digest). Until then "
+            "only pings are answered, and the session ends after 5 s.",
         ),
         Setting(
             "registry.listener.insecure",

@@ -17,7 +17,8 @@ come back (SetWatches, auth).
 A session ends when its timeout passes without a word. What is not held against it: time in which this process stood
 still, and waiting for the registry.
 
-With ``digest`` (``user:password``) every connection must authenticate as that user before anything else is answered.
+With ``digest`` (``user:password``) every connection must authenticate as that user before anything but a ping is
+answered, and within AUTHENTICATE_S: its session ends then, so that sessions of others keep no broker out.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class TreeServer:
         # Connections that hold requests, among them closed ones, and how many bytes they hold together.
         self._holders: set[TreeConnection] = set()
         self.request_bytes = 0
-        self._sessions = Sessions(_TICK_S, time.monotonic())
+        self._sessions = Sessions(_TICK_S, time.monotonic(), must_authenticate=digest is not None)
         self._outbox: AnswerQueue
         # Connections whose buffers hold something to take.
         self._in_turn: deque[TreeConnection] = deque()
@@ -153,7 +154,7 @@ class TreeServer:
         self.registry.after_answers.append(self._outbox.send_soon)
         now_s = time.monotonic()
         for session_id, kept in self.registry.kept_sessions.items():
-            self._sessions.add(session_id, kept.timeout_ms, kept.password, now_s)
+            self._sessions.add(session_id, kept.timeout_ms, kept.password, now_s, is_new=False)
         try:
             # asyncio accepts as many as the backlog in one go, before any of them is counted here.
             listener = await self._loop.create_server(
@@ -211,6 +212,8 @@ class TreeServer:
         if session is not None and session.connection is connection:
             session.connection = None
             self._forget_rights(session.session_id)
+            if not session.is_trusted and self._sessions.find(session.session_id, session.password) is session:
+                self._expire(session)
 
     def _forget_rights(self, session_id: int) -> None:
         tree = self.registry.tree
@@ -375,6 +378,8 @@ class TreeServer:
                 session.timeout_ms = negotiated_ms(wanted_ms)
                 if session.connection is not None:
                     session.connection.close("its session came back on another connection")
+                    # It may have ended with that connection.
+                    session = self._sessions.find(session_id, password)
             self._welcome(connection, session, knows_read_only)
         elif len(self._sessions) >= MAX_SESSIONS:
             connection.close(f"there are {MAX_SESSIONS} sessions already")
@@ -465,6 +470,8 @@ class TreeServer:
         identity = digest_identity(text) if scheme == "digest" and text.partition(":")[1] else None
         if identity is not None and self._identity is not None:
             connection.authorized = hmac.compare_digest(identity[1].encode(), self._identity[1].encode())
+            if connection.authorized:
+                session.trust(time.monotonic())
         if identity is None or (self._identity is not None and not connection.authorized):
             self.log_closed(connection, f"authentication by {scheme} failed")
             connection.send(jute.reply(_AUTH_XID, connection.last_zxid, _AUTH_FAILED))

@@ -1,6 +1,14 @@
 from __future__ import annotations
 
-from spark_kafkalite.registry.served.sessions import MAX_TIMEOUT_MS, MIN_TIMEOUT_MS, Sessions, negotiated_ms
+import pytest
+
+from spark_kafkalite.registry.served.sessions import (
+    AUTHENTICATE_S,
+    MAX_TIMEOUT_MS,
+    MIN_TIMEOUT_MS,
+    Sessions,
+    negotiated_ms,
+)
 
 
 def test_a_session_is_overdue_when_nothing_was_heard_for_its_timeout() -> None:
@@ -29,6 +37,33 @@ def test_time_in_which_the_server_stood_still_moves_every_deadline() -> None:
         now_s += 0.1
         overdue = sessions.tick(now_s)
     assert overdue == [session]
+
+
+def test_a_session_whose_client_does_not_authenticate_ends_whatever_it_sends() -> None:
+    sessions = Sessions(0.1, 0.0, must_authenticate=True)
+    stranger, user = sessions.add(1, 60_000, b"secret", 0.0), sessions.add(2, 60_000, b"secret", 0.0)
+    short = sessions.add(3, 1000, b"secret", 0.0)
+    user.trust(0.0)
+    now_s = 0.0
+    ended: dict[int, float] = {}
+    while now_s < AUTHENTICATE_S + 1:
+        now_s += 0.1
+        for session in (stranger, user, short):
+            session.touch(now_s)
+        for session in sessions.tick(now_s):
+            ended.setdefault(session.session_id, now_s)
+    assert ended == {3: pytest.approx(1.1), 1: pytest.approx(AUTHENTICATE_S + 0.1)}
+    # From its last word on.
+    assert user.deadline_s == now_s + 60
+
+
+def test_a_session_of_an_earlier_process_has_its_whole_time_to_authenticate() -> None:
+    sessions = Sessions(0.1, 0.0, must_authenticate=True)
+    kept = sessions.add(1, 60_000, b"secret", 0.0, is_new=False)
+    kept.touch(30.0)
+    assert kept.deadline_s == 60.0
+    kept.trust(31.0)
+    assert kept.deadline_s == 91.0
 
 
 def test_a_session_is_found_with_its_password_only() -> None:
