@@ -30,6 +30,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.tree import private_files
 from spark_kafkalite.registry.tree.acl import from_text, to_text
 from spark_kafkalite.registry.tree.tree import DataNode, KeptSession, Tree
 
@@ -93,6 +94,7 @@ class NodeDatabase:
             if each.exists() and not each.is_file():
                 # SQLite would find out with the first commit, and say that the disk has failed.
                 raise RegistryError(f"cannot open the registry {path}: {each} is not a file; put the file in its place")
+        private_files.create_empty(path)
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:

@@ -44,6 +44,7 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
     call_back,
 )
+from spark_kafkalite.registry.tree import private_files
 from spark_kafkalite.registry.tree.acl import Identity, SetAcl
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, DatabaseFull, NodeDatabase
 from spark_kafkalite.registry.tree.room import Room
@@ -117,6 +118,7 @@ class EmbeddedRegistry:
         # Called in the writer thread after the answers and events of a commit, once for all of them.
         self.after_answers: list[Callable[[], None]] = []
         self._lock_fd = take_lock(self.directory)
+        private_files.narrow(self.directory)
         self._note = ZxidNote(self.directory)
         self._room = Room(self.directory / DATABASE_NAME, time.monotonic)
         try:
@@ -415,8 +417,9 @@ def _resolve(future: Future[Any], result: Any, error: BaseException | None) -> N
 def take_lock(directory: Path) -> int:
     """Lock the directory for this process and return the lock file's descriptor."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(private_files.DIRECTORY_MODE, exist_ok=True)
+        lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_files.FILE_MODE)
     except OSError as error:
         where = f" ({error.filename})" if error.filename != str(directory) else ""
         raise RegistryError(f"cannot use the registry directory {directory}: {error.strerror}{where}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.model import MAX_REGISTRY_ZXID
+from spark_kafkalite.registry.tree.private_files import FILE_MODE
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class ZxidNote:
 
     def _open(self, flags: int) -> int:
         """Open the note, if it is a regular file: what waits for its other end would hold up everybody."""
-        fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+        fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, FILE_MODE)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), str(self.path))
