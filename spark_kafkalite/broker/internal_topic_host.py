@@ -169,10 +169,7 @@ class InternalTopicHost:
             except CorruptMessage as error:
                 await self._survey(hosted, offset, str(error))
                 # To pass over it would take back what it says, and nobody would know.
-                raise CorruptMessage(
-                    f"{error}; restore the file from a backup, or stop the broker and cut the log there: "
-                    f"kafkalite dump-log --repair {hosted.log.directory}"
-                ) from error
+                raise CorruptMessage(f"{error}; {_remedy(hosted)}") from error
             position = 0
             for header in headers:
                 hosted.check_leader(leader_epoch)
@@ -235,6 +232,16 @@ def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[m
             )
         position += header.size_bytes
     return data, headers
+
+
+def _remedy(hosted: Partition) -> str:
+    """Return what helps where a partition's log cannot be read."""
+    has_others = hosted.log.local.known_damage.is_kept
+    return (
+        f"{'another in-sync replica leads, and this one copies from it; if there is none, ' if has_others else ''}"
+        "restore the file from a backup, or stop the broker and cut the log there: "
+        f"kafkalite dump-log --repair {hosted.log.directory}"
+    )
 
 
 class _CommitWait(DelayedOperation):

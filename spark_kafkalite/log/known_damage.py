@@ -71,6 +71,7 @@ class KnownDamage:
         "on_report",
         "ranges",
         "stage",
+        "unknown",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class KnownDamage:
         self._segments = segments
         self._clock = clock
         self.ranges: Ranges = NONE
+        # Of which offsets it is not known whether they are damaged, since the file could not be read.
+        self.unknown: Ranges = NONE
         # How often they have changed since the log was opened.
         self.stage = 0
         # What the loop has been told of, by ``on_change``, and what the file says; None while nobody knows.
@@ -117,7 +120,7 @@ class KnownDamage:
     def load(self, start_offset: int, end_offset: int) -> None:
         """Read what the last run has known of a log, which may go back to before its start.
 
-        A file that is damaged itself says that something is, and not what: all of the log is.
+        A file that is damaged itself says that something is, and not what: all of the log counts as damaged.
         """
         try:
             self._written = merged(read_damaged_ranges(self._fs, self.path))
@@ -125,10 +128,12 @@ class KnownDamage:
             self.stage = int(bool(self.ranges))
         except CheckpointError as error:
             self._written = None
-            self.ranges = clipped([(0, MAX_INT64)], start_offset, end_offset)
+            self.ranges = self.unknown = clipped([(0, MAX_INT64)], start_offset, end_offset)
             self.stage = 1
             logger.error(
-                "%s; all %d offsets of %s count as damaged, and are copied again from a broker that has them",
+                "%s; so it is not known which of the %d offsets of %s are damaged, and all count as damaged: this "
+                "replica copies them from its leader, if that has them; where no other replica has them, readers get "
+                "what can be read",
                 error,
                 end_offset - start_offset,
                 self._topic_partition,
@@ -174,6 +179,7 @@ class KnownDamage:
         """Forget what lies outside of this part of the log, because nothing is there any more."""
         self._suspects.clear()
         self._is_changing = False
+        self.unknown = clipped(self.unknown, start_offset, end_offset)
         self._replace(clipped(self.ranges, start_offset, end_offset))
 
     def files_change(self) -> None:
@@ -183,7 +189,30 @@ class KnownDamage:
 
     def accept(self, start_offset: int = 0, end_offset: int = MAX_INT64) -> None:
         """Forget a range, because no broker has its records."""
+        self.unknown = without(self.unknown, [(start_offset, end_offset)])
         self._replace(without(self.ranges, [(start_offset, end_offset)]))
+
+    def log_acceptance(self, ranges: Ranges, why: str) -> None:
+        """Write the lines about ranges that are about to be accepted. ``why``: that no replica has them."""
+        unknown = tuple(each for each in ranges if clipped(self.unknown, *each))
+        lost = tuple(each for each in ranges if each not in unknown)
+        if unknown:
+            logger.error(
+                "%s: it is not known which of the offsets %s are damaged: %s could not be read, and no other replica "
+                "is known to have them whole; they count as sound from now on, and readers get what can be read: check "
+                "them with kafkalite dump-log %s",
+                self._topic_partition,
+                _named(unknown),
+                self.path,
+                self._directory,
+            )
+        if lost:
+            logger.error(
+                "%s: offsets %s are lost: %s; readers pass over them from now on",
+                self._topic_partition,
+                _named(lost),
+                why,
+            )
 
     def _replace(self, ranges: Ranges) -> None:
         with self._lock:
@@ -367,7 +396,7 @@ class KnownDamage:
             logger.error(
                 "%s: offsets %s cannot be read from %s: %s; %s",
                 self._topic_partition,
-                ", ".join(f"{start} to {end - 1}" for start, end in found[:5]),
+                _named(found[:5]),
                 segment.log_path,
                 why,
                 "its other replicas lead, and this one is copied again from them"
@@ -389,6 +418,10 @@ class Survey(NeedsThread):
 
     def work(self) -> None:
         self._damage.survey(*self._asked)
+
+
+def _named(ranges: Ranges) -> str:
+    return ", ".join(f"{start} to {end - 1}" for start, end in ranges)
 
 
 def _text_of(error: Exception) -> str:

@@ -4,12 +4,14 @@ Each broker has as many ephemeral nodes as it needs, /kafkalite/logs/N-I for bro
 use again: so a path and a version are those of one text for ever. A node is JSON:
 ``{"version":1,"broker":N,"incarnation":"I","logs":[LOG,...]}``, and a LOG an array that is read by its places::
 
-    topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone, high_watermark
+    topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone, high_watermark,
+    log_start_offset
 
 ``created_zxid`` and ``version`` are those of the state node that the log was reported for; a report for another state,
 or of another incarnation than the broker is registered as, does not count. ``epochs`` are the last three entries of the
 log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive). What
-stands behind the places that are known here, a later version's, is passed over, and ``high_watermark`` may be missing.
+stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and
+``log_start_offset`` may be missing: earlier versions do not write them.
 
 A node that cannot be read raises MalformedNode, and says nothing at all.
 """
@@ -62,6 +64,7 @@ class LogReport:
 
     ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
     end. ``high_watermark`` is the highest one that the replica remembers: the log may end below it.
+    ``log_start_offset`` is -1 where the report does not say it, and where there is no log.
     """
 
     created_zxid: int
@@ -72,6 +75,7 @@ class LogReport:
     damaged: Ranges = ()
     gone: str = ""
     high_watermark: int = 0
+    log_start_offset: int = -1
 
     def is_for(self, state: PartitionState) -> bool:
         """Whether this was said of the log under exactly this state."""
@@ -81,6 +85,11 @@ class LogReport:
     def has_records(self) -> bool:
         """Whether there is a log that ends behind offset 0."""
         return not self.gone and self.end_offset > 0
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether a sound log starts where it ends, behind offset 0: what it had was deleted, and it has no record."""
+        return self.has_records and not self.damaged and self.log_start_offset == self.end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,7 @@ def encode_log(key: TopicPartition, report: LogReport) -> bytes:
         [list(each) for each in damaged],
         report.gone,
         report.high_watermark,
+        report.log_start_offset,
     ]
     return encode_object({"": fields})[4:-1]
 
@@ -193,6 +203,7 @@ def _log(value: Any) -> tuple[TopicPartition, LogReport]:
         _ranges(damaged),
         gone,
         number(more[0], 0, MAX_INT64) if more else 0,
+        number(more[1], -1, MAX_INT64) if len(more) > 1 else -1,
     )
     return TopicPartition(topic, number(partition, 0, MAX_PARTITIONS - 1)), report
 

@@ -141,6 +141,20 @@ MUTANTS: Final = (
         (f"{_RULES_TESTS}/test_following.py", f"{_REPLICATION_TESTS}/test_replica_fetcher.py"),
     ),
     Mutant(
+        "follower_believes_a_log_start_behind_the_leaders_end",
+        f"{_REPLICATION}/rules/following.py",
+        "        if answer.is_start_wrong:\n",
+        "        if False:\n",
+        (f"{_RULES_TESTS}/test_following.py",),
+    ),
+    Mutant(
+        "a_log_that_ends_before_an_emptied_one_leads_by_itself",
+        "spark_kafkalite/registry/controller/recovery.py",
+        "    if other.end_offset > log.end_offset:\n        return False\n    if other.is_emptied or",
+        "    if other.is_emptied or",
+        ("tests/unit/registry/controller/test_recovery.py",),
+    ),
+    Mutant(
         "leader_epoch_not_fenced",
         f"{_REPLICATION}/partition.py",
         "if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:",

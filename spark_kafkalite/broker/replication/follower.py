@@ -32,6 +32,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     LeaderAnswer,
     OwnState,
     Refused,
+    RefuseLogStart,
     StartAnew,
     StopFollowing,
     Truncate,
@@ -194,13 +195,20 @@ class Follower:
     @property
     def why_stopped(self) -> str | None:
         """Why nothing is copied until the next leader epoch; None where following goes on."""
-        if self._rules.stopped_at is None:
-            return None
-        return (
-            f"its log parts from that of broker {self.leader_id}, leader of epoch {self.epoch}, at offset "
-            f"{self._rules.stopped_at}, below its high watermark {self._bounds.high_watermark}; it keeps its records "
-            "and copies nothing until the next leader epoch"
-        )
+        match self._rules.stopped:
+            case StopFollowing(offset):
+                why = (
+                    f"its log parts from that of broker {self.leader_id}, leader of epoch {self.epoch}, at offset "
+                    f"{offset}, below its high watermark {self._bounds.high_watermark}"
+                )
+            case RefuseLogStart(start, end):
+                why = (
+                    f"the log of broker {self.leader_id}, leader of epoch {self.epoch}, starts at offset {start}, "
+                    f"behind its own end {end}"
+                )
+            case None:
+                return None
+        return f"{why}; it keeps its records and copies nothing until the next leader epoch"
 
     def _prepare(self) -> None:
         """Have a thread read what a fast start has left unread."""
@@ -220,7 +228,7 @@ class Follower:
     def leader_said(self, said: ReplicaDamage) -> None:
         """Cut the log back to be copied again, if what the leader says of damage here and there allows it."""
         log, damage, rules = self.log, self.log.local.known_damage, self._rules
-        if self.has_ended or said.leader_epoch != self.epoch or not damage.ranges:
+        if self.has_ended or said.leader_epoch != self.epoch or not damage.ranges or rules.stopped is not None:
             return
         if said.stage != damage.stage or rules.is_busy or not log.local.is_ready:
             return
@@ -263,6 +271,7 @@ class Follower:
             fetched.log_start_offset,
             bool(fetched.records),
             fetched.diverging_epoch,
+            fetched.last_stable_offset if fetched.error_code else -1,
         )
         own = _UNASKED
         if fetched.diverging_epoch is not None or fetched.error_code:
@@ -291,6 +300,15 @@ class Follower:
                     "elected, or remove the directory of the log that is wrong while its broker is stopped",
                     self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
                     self.log.log_end_offset - self.log.log_start_offset,
+                )  # fmt: skip
+            case RefuseLogStart(start, end):
+                logger.error(
+                    "%s: the log of broker %d, leader of epoch %d, starts at offset %d, behind its own end %d; this "
+                    "replica deletes nothing because of that, keeps its %d offsets and copies nothing until the next "
+                    "leader epoch: restart broker %d, which compares its file of log starts with its log then, or have "
+                    "another replica elected",
+                    self.topic_partition, self.leader_id, self.epoch, start, end,
+                    self.log.log_end_offset - self.log.log_start_offset, self.leader_id,
                 )  # fmt: skip
             case Refused(code, problem):
                 self._refused(code, problem)

@@ -536,12 +536,7 @@ class Partition:
         def accept(_: object) -> None:
             if leader is not self.leader:
                 return
-            logger.error(
-                "%s: offsets %s are lost: %s; readers pass over them from now on",
-                self.topic_partition,
-                ", ".join(f"{start} to {end - 1}" for start, end in ranges),
-                why,
-            )
+            damage.log_acceptance(ranges, why)
             for start, end in ranges:
                 damage.accept(start, end)
             damage.tell()

@@ -375,13 +375,15 @@ class Reading:
             self.is_enough = True
             context = self._fetching.context
             said = context.lease.said(error, context.clock.monotonic_s())
-            log_start_offset = -1
+            log_start_offset = log_end_offset = -1
             if leader is not None and isinstance(said, OffsetOutOfRange) and self._fetching.replica_id >= 0:
-                # Where a follower begins anew that ends before that. Apache Kafka's asks for it (ListOffsets).
-                log_start_offset = leader.log.log_start_offset
+                # Where a follower begins anew that ends before that, if the log's end is not before it as well. Apache
+                # Kafka's asks for both (ListOffsets).
+                log_start_offset, log_end_offset = leader.log.log_start_offset, int(leader.log.log_end_offset)
             return FetchedPartition(
                 asked.partition,
                 said.code,
+                last_stable_offset=log_end_offset,
                 log_start_offset=log_start_offset,
                 current_leader=self.hints.of(topic_partition, said),
             )

@@ -31,6 +31,7 @@ class TopicPartitionState:
         "last_stable_offset",
         "leader_epoch",
         "log_start_offset",
+        "out_of_range_logged_s",
         "paused",
         "position",
         "reset_to",
@@ -58,6 +59,8 @@ class TopicPartitionState:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
+        # When it was logged that its offset is not in the log; None once a fetch has succeeded.
+        self.out_of_range_logged_s: float | None = None
 
     def move_to(self, position: int | None, reset_to: int | None = None, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""

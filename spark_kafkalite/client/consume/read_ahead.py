@@ -44,8 +44,8 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 
 # How often the keeper looks by itself.
 _IDLE_S: Final = 1.0
-# A reader that seeks to a damaged batch again and again should not fill the log.
-_UNREADABLE_PAUSE_S: Final = 60.0
+# A reader that meets the same damaged batch, or an offset out of range, again and again should not fill the log.
+_LINE_EVERY_S: Final = 60.0
 
 
 class ReadAhead:
@@ -313,7 +313,7 @@ class ReadAhead:
         """Log that what is at a position cannot be read, and polls raise it: of the same one at most once a minute."""
         now_s = self._clock.monotonic_s()
         logged, logged_s = self._unreadable.get(topic_partition, (-1, -math.inf))
-        if position != logged or now_s - logged_s >= _UNREADABLE_PAUSE_S:
+        if position != logged or now_s - logged_s >= _LINE_EVERY_S:
             self._unreadable[topic_partition] = position, now_s
             _LOG.error("consumer: %s", error)
 
@@ -393,6 +393,7 @@ class ReadAhead:
         state = want.state
         try:
             fetched = answer.of(want.position)
+            state.out_of_range_logged_s = None
             state.high_watermark = fetched.high_watermark
             state.last_stable_offset = fetched.last_stable_offset
             state.log_start_offset = fetched.log_start_offset
@@ -458,7 +459,12 @@ class ReadAhead:
                 f"{state.topic_partition}: offset {offset} is not in the log and auto.offset.reset=none: seek() first"
             )
             return
-        policy = self._config.offset_reset
-        _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)
+        policy, now_s, logged_s = self._config.offset_reset, self._clock.monotonic_s(), state.out_of_range_logged_s
+        if logged_s is None or now_s - logged_s >= _LINE_EVERY_S:
+            state.out_of_range_logged_s = now_s
+            _LOG.warning("%s: offset %d is not in the log: going to the %s", state.topic_partition, offset, policy)
         state.move_to(None, place)
+        if logged_s is not None:
+            # A log that is damaged can lack its own earliest and latest offset.
+            self._put_off(state)
         self._keeper_wanted.notify_all()

@@ -67,8 +67,9 @@ def report(where: str, holes: Iterable[Hole]) -> None:
     texts = [f"{hole.start_offset} to {hole.end_offset - 1} ({hole.reason})" for hole in found[:_NAMED]]
     more = f" and {len(found) - _NAMED} more holes" if len(found) > _NAMED else ""
     logger.error(
-        "%s: %d offsets are missing in %s: %s%s; readers pass over them; restore the files from a backup while the "
-        "broker is stopped, or produce the records again",
+        "%s: %d offsets are missing in %s: %s%s; a replica copies them from its leader, if that has them; where no "
+        "other broker has them, readers pass over them: restore the files from a backup while the broker is stopped, "
+        "or produce the records again",
         where.rpartition("/")[2],
         count,
         where,

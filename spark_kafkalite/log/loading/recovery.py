@@ -258,7 +258,8 @@ class _Loader:
             try:
                 return self._trust()
             except CorruptMessage as error:
-                logger.warning("%s: not what a clean stop leaves: %s; recovering", self._directory, error)
+                name = self._directory.rpartition("/")[2]
+                logger.warning("%s: not what a clean stop leaves: %s; recovering", name, error)
                 self._load_epochs()
                 first_unsound -= 1
         return self._recover(first_unsound)

@@ -293,7 +293,7 @@ class ActiveSegment(Segment):
         try:
             last = self.load_tail()
         except CorruptMessage as error:
-            last = self.rebuild_indexes(str(error))
+            last = self.rebuild_indexes(self._reason_of(error))
         end = last.next_offset if last else self.base_offset
         text = f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
         if end > self.unread_until_offset:
@@ -307,6 +307,10 @@ class ActiveSegment(Segment):
             raise EndLost(text, end)
         self.unread_until_offset = -1
         return last
+
+    def _reason_of(self, error: CorruptMessage) -> str:
+        """Return what ``load_tail`` has raised without the segment's path, which lines begin with."""
+        return str(error).removeprefix(f"{self.log_path}: ")
 
     def rebuild_indexes(self, reason: str) -> BatchHeader | None:
         walk = self._take_walk()
@@ -372,4 +376,4 @@ class ActiveSegment(Segment):
         try:
             self.load_tail()
         except CorruptMessage as error:
-            self.rebuild_indexes(str(error))
+            self.rebuild_indexes(self._reason_of(error))

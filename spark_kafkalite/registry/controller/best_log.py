@@ -53,19 +53,20 @@ def by_likely_loss(state: PartitionState, live: Mapping[int, BrokerInfo]) -> Ite
                 yield replica
 
 
-def lost_records(leader: LogReport, other: LogReport) -> tuple[int, bool]:
+def lost_records(leader: LogReport, other: LogReport, deleted_below: int = 0) -> tuple[int, bool]:
     """Return how many records ``other`` has that are not in the log of ``leader``, and whether that is exact.
 
+    Records below the offset ``deleted_below`` do not count: they were deleted, though not in all logs yet.
     Two logs are equal up to where the smaller of their last epochs ends in either (KIP-101). The reports have the last
     epochs only; where they do not reach back so far, the count is the most that can be lost.
     """
     if not other.has_records:
         return 0, True
-    if not leader.has_records:
-        return other.end_offset, True
-    common, exact = _common_end(leader, other)
-    lost = max(other.end_offset - common, 0)
-    return lost, exact or not lost
+    start = max(other.log_start_offset, deleted_below, 0)
+    common, exact = _common_end(leader, other) if leader.has_records else (0, True)
+    lost = max(other.end_offset - max(common, start), 0)
+    # Behind the leader's end it has nothing, whatever the epochs say.
+    return lost, exact or not lost or start >= leader.end_offset
 
 
 def _common_end(one: LogReport, other: LogReport) -> tuple[int, bool]:
@@ -99,6 +100,7 @@ def told_losses(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Log
     told = []
     if mine is None:
         told.append(f"broker {leader} has not reported what it has")
+    deleted_below = max((report.log_start_offset for report in logs.values()), default=-1)
     by_loss: dict[tuple[int, bool], list[BrokerId]] = {}
     for broker in dict.fromkeys((*state.replicas, *state.isr, *state.eligible)):
         if broker == leader:
@@ -109,11 +111,13 @@ def told_losses(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Log
         elif report.gone == OFFLINE:
             told.append(f"the log of broker {broker} is offline")
         elif mine is not None:
-            lost, exact = lost_records(mine, report)
+            lost, exact = lost_records(mine, report, deleted_below)
             if lost:
                 by_loss.setdefault((lost, exact), []).append(broker)
     if mine is not None and mine.damaged:
         told.append(f"the log of broker {leader} is damaged: it lacks offsets {_ranges(mine)}")
+    if mine is not None and mine.end_offset < deleted_below:
+        told.append(f"new records get offsets {mine.end_offset} to {deleted_below - 1} again, which were deleted")
     told += _lost_everywhere(logs)
     return [_loss(lost, exact, brokers) for (lost, exact), brokers in by_loss.items()] + told
 
@@ -151,6 +155,8 @@ def told_log(report: LogReport | None) -> str:
         return {MISSING: "has no log", EMPTY: "has an empty log", OFFLINE: "has its log offline"}[report.gone]
     if not report.end_offset:
         return "has an empty log"
+    if report.is_emptied:
+        return f"has a log without records that starts and ends at {report.end_offset}"
     damage = f", damaged at offsets {_ranges(report)}" if report.damaged else ""
     return f"has a log that ends at {report.end_offset} under leader epoch {report.last_epoch}{damage}"
 

@@ -8,6 +8,10 @@ A log contains another one if it has the other's last record: both are equal up 
 that record ends in the log at or behind the other's end then. Reports have the last epochs only; where the epoch is not
 among them nobody knows, and an operator is asked.
 
+A log whose records were all deleted starts where it ends, and may know no leader epoch any more. It has no record that
+another log could lack, so each log that does not end before it contains it. Where the best log does end before it, an
+operator is asked: which of the two is of the later leader is not known.
+
 The best log has to be one that a member of the ISR, or an eligible replica, has. These had all that was committed, so
 where another replica has more, they have come back with less than they had: perhaps with copies of earlier, and what
 they had may lie on another disk.
@@ -57,6 +61,8 @@ def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], log
         return f"broker {leader}, which was not in sync, has more than those that were"
     for broker in brokers:
         if not contains(logs[leader], logs[broker]):
+            if logs[broker].is_emptied:
+                return f"broker {broker} {told_log(logs[broker])}, behind the end of the log of broker {leader}"
             return f"broker {broker} may have records that broker {leader} has not"
     return ""
 
@@ -71,9 +77,11 @@ def _why_not_empty(state: PartitionState, logs: Logs) -> str:
 
 
 def contains(log: LogReport, other: LogReport) -> bool:
-    """Return whether a log is known to have all that another one has, which has records."""
-    if other.last_epoch == log.last_epoch:
-        return other.end_offset <= log.end_offset
+    """Return whether a log is known to have all that another one has, and not to end before it does."""
+    if other.end_offset > log.end_offset:
+        return False
+    if other.is_emptied or other.last_epoch == log.last_epoch >= 0:
+        return True
     ends = [start for _, start in log.epochs[1:]]
     return any(
         epoch == other.last_epoch and other.end_offset <= end for (epoch, _), end in zip(log.epochs, ends, strict=False)

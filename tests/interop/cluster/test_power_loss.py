@@ -7,6 +7,7 @@ operator asked.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +133,51 @@ def test_the_command_says_what_is_lost_and_takes_the_replica_that_is_named(clust
     cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
     assert cluster.leader_of("t") == 1
     wait_until(lambda: ends(cluster) == {1: 500, 2: 500, 3: 500}, "the others to follow")
+
+
+def lose_power_after_all_was_deleted(cluster: KafkaliteCluster, strategy: str) -> None:
+    """Brokers 1 and 2 have deleted the 580 records; broker 3 comes back with its directory of before."""
+    create(cluster, "t", [1, 2, 3])
+    produce(cluster, "t", 0, 580)
+    data_dir = cluster.broker(3).data_dir
+    before = data_dir.parent / "before"
+    shutil.copytree(data_dir / "t-0", before)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_configs({"unclean.recovery.strategy": strategy}, topic="t")
+        assert admin.delete_records({T0: 580}) == {T0: 580}
+    lose_all_power(cluster, {})
+    for broker in (1, 2):
+        # As retention leaves it that has rolled the segment: a recovery finds no record of the epoch.
+        directory = cluster.broker(broker).data_dir / "t-0"
+        for path in directory.glob(f"{0:020d}.*"):
+            path.unlink()
+        (directory / f"{580:020d}.log").touch()
+        (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 580\n", encoding="ascii")
+    shutil.rmtree(data_dir / "t-0")
+    before.rename(data_dir / "t-0")
+    for name in ("log-start-offset-checkpoint", "kafkalite-log-starts"):
+        (data_dir / name).unlink(missing_ok=True)
+    restart_all(cluster)
+
+
+def test_a_log_of_which_all_was_deleted_needs_no_operator(cluster: KafkaliteCluster) -> None:
+    lose_power_after_all_was_deleted(cluster, "Balanced")
+    cluster.wait_in_sync("t", timeout_s=PATIENCE_S)
+    produce(cluster, "t", 580, 590)
+    wait_until(lambda: ends(cluster) == {1: 590, 2: 590, 3: 590}, "all logs to go on behind what was deleted")
+
+
+def test_records_that_were_deleted_are_not_named_as_lost(cluster: KafkaliteCluster) -> None:
+    lose_power_after_all_was_deleted(cluster, "None")
+    wait_until_leaderless(cluster, "t")
+    wait_until(lambda: len(reported(cluster)) == 3, "all logs to be reported")
+    assert reported(cluster) == {1: (-1, 580), 2: (-1, 580), 3: (0, 580)}
+    for broker in (1, 2, 3):
+        shown, _ = kafkalite(
+            *("cluster", "elect", "--unclean", "--replica", f"t:0={broker}", "--bootstrap-server", cluster.bootstrap),
+            code=2,
+        )
+        assert f"t-0: broker {broker} would lead: loses nothing that a replica has" in shown
 
 
 def test_reports_are_those_of_the_present_state_and_go_when_somebody_leads(cluster: KafkaliteCluster) -> None:

@@ -221,10 +221,15 @@ def test_a_damaged_batch_is_named_with_its_place_and_the_command_that_repairs_it
         file = on.fs.open(on.partition.log.segments.active.log_path)
         at = position + place if place >= 0 else position + position - 1
         file.pwrite(bytes([file.pread(1, at)[0] ^ 0x41]), at)
-        with pytest.raises(CorruptMessage) as caught:
+        damage = on.partition.log.local.known_damage
+        damage.is_kept = False
+        with pytest.raises(CorruptMessage, match=r"; restore the file") as caught:
             await on.read()
         assert said in str(caught.value) and on.partition.log.segments.active.log_path in str(caught.value)
         assert str(caught.value).endswith("cut the log there: kafkalite dump-log --repair /logs/o-0")
+        damage.is_kept = True
+        with pytest.raises(CorruptMessage, match=r"; another in-sync replica leads, and this one copies from it; if "):
+            await on.read()
 
     asyncio.run(run())
 

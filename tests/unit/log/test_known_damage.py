@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.files.needs_thread import NeedsThread, NotInMemory, without_waiting
 from spark_kafkalite.log.files.small_files import read_damaged_ranges
 from spark_kafkalite.log.known_damage import Survey
@@ -74,6 +75,35 @@ def second(log: PartitionLog) -> Segment:
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_a_file_that_cannot_be_read_leaves_open_what_is_damaged(
+    log: PartitionLog, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_whole(fs.open(_FILE, create=True), b"rubbish", 0)
+    damage = log.local.known_damage
+    damage.load(0, _COUNT)
+    assert damage.ranges == damage.unknown == ((0, _COUNT),)
+    damage.log_acceptance(damage.ranges, "no replica has them")
+    loaded, accepted = errors(caplog)
+    assert loaded == (
+        f"{_FILE}: its checksum is missing or wrong; so it is not known which of the 70 offsets of t-0 are damaged, "
+        "and all count as damaged: this replica copies them from its leader, if that has them; where no other replica "
+        "has them, readers get what can be read"
+    )
+    assert accepted == (
+        f"t-0: it is not known which of the offsets 0 to 69 are damaged: {_FILE} could not be read, and no other "
+        "replica is known to have them whole; they count as sound from now on, and readers get what can be read: "
+        "check them with kafkalite dump-log /data/t-0"
+    )
+    damage.accept(*damage.ranges[0])
+    assert readable(log) == list(range(_COUNT))
+    # What is found to be damaged later is known again.
+    damage.add(20, 40)
+    damage.log_acceptance(damage.ranges, "no replica has them")
+    assert errors(caplog)[2] == (
+        "t-0: offsets 20 to 39 are lost: no replica has them; readers pass over them from now on"
+    )
 
 
 @pytest.mark.parametrize("left_batches", [0, 1, 4, 9])

@@ -47,11 +47,13 @@ def a_report(chance: random.Random) -> LogReport:
     if chance.random() < 0.2:
         gone = chance.choice((MISSING, EMPTY, OFFLINE))
         return LogReport(created, version, gone=gone, high_watermark=chance.randrange(2**63))
+    start = chance.randrange(-1, 2**63 - 1)
     starts = sorted(chance.sample(range(2**40), 3))
     epochs = tuple(zip(sorted(chance.sample(range(2**31 - 2), 3)), starts, strict=True))[: chance.randrange(4)]
     bounds = sorted(chance.sample(range(2**40), 2 * chance.randrange(MAX_DAMAGED + 1)))
     damaged: Ranges = tuple(zip(bounds[::2], bounds[1::2], strict=True))
-    return LogReport(created, version, chance.randrange(-1, 2**31 - 1), chance.randrange(2**63), epochs, damaged)
+    last_epoch, end = chance.randrange(-1, 2**31 - 1), chance.randrange(2**63)
+    return LogReport(created, version, last_epoch, end, epochs, damaged, log_start_offset=start)
 
 
 def test_what_is_written_is_read() -> None:
@@ -68,7 +70,19 @@ def test_more_damaged_ranges_than_a_node_has_room_for_are_told_as_one() -> None:
 
 
 def with_log(**changes: object) -> bytes:
-    names = ("topic", "partition", "created", "version", "last_epoch", "end", "epochs", "damaged", "gone", "hw")
+    names = (
+        "topic",
+        "partition",
+        "created",
+        "version",
+        "last_epoch",
+        "end",
+        "epochs",
+        "damaged",
+        "gone",
+        "hw",
+        "start",
+    )
     fields = json.loads(encoded((KEY, WHOLE)))
     values = dict(zip(names, fields["logs"][0], strict=True)) | changes
     return json.dumps({**fields, "logs": [list(values.values())]}).encode()
@@ -95,6 +109,7 @@ def with_log(**changes: object) -> bytes:
         (with_log(damaged=[[2 * n, 2 * n + 1] for n in range(21)]), "21 elements are more than 20"),
         (with_log(gone="away"), "is none of"),
         (with_log(hw=-1), "is not from 0"),
+        (with_log(start=-2), "is not from -1"),
         (encode_node(2, 77, [b"[]"]), "unpack"),
         (encode_node(2, 77, [encode_log(KEY, WHOLE)] * 2), "named twice"),
         (encode_node(2, 0, []), "is not from 1"),
@@ -123,13 +138,15 @@ def test_damage_raises_nothing_else() -> None:
             continue
 
 
-def test_what_later_versions_say_besides_is_passed_over_and_the_high_watermark_may_be_missing() -> None:
-    said = replace(WHOLE, high_watermark=1400)
+def test_what_later_versions_say_besides_is_passed_over_and_what_earlier_ones_do_not_say_is_missing() -> None:
+    said = replace(WHOLE, high_watermark=1400, log_start_offset=3)
     fields = json.loads(encoded((KEY, said)))
     log = fields["logs"][0]
     fields["logs"] = [[*log, {"more": 1}]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
     fields["logs"] = [log[:-1]]
+    assert decoded(json.dumps(fields).encode()).logs == {KEY: replace(said, log_start_offset=-1)}
+    fields["logs"] = [log[:-2]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: WHOLE}
 
 

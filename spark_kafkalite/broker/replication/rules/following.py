@@ -20,6 +20,8 @@ Then, and not before, it goes by the leader's high watermark: what it cut may li
 - A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
   leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
   leader would have it cut off, for ever, what the leader itself has sent: it stops until the next epoch.
+- No log starts behind its own end. A leader whose log does has a wrong file, and nothing is deleted because of it: the
+  follower stops until the next epoch, too.
 
 An answer may come when the log is not any more what it was asked with: leaders answer two requests in a row. Records
 count only if they come after the log's present end; an answer to what was asked before a truncation does not count.
@@ -88,13 +90,22 @@ _NOBODY: Final = OwnState()
 
 class LeaderAnswer(NamedTuple):
     """What the leader says of one partition; -1 for offsets that it does not say. ``diverging``: the largest leader
-    epoch that it knows at or below the one asked with, and the end offset of that."""
+    epoch that it knows at or below the one asked with, and the end offset of that.
+
+    ``log_end_offset`` comes with OFFSET_OUT_OF_RANGE, but not from brokers of earlier versions.
+    """
 
     error_code: int = _NO_ERROR
     high_watermark: int = -1
     log_start_offset: int = -1
     has_records: bool = False
     diverging: tuple[int, int] | None = None
+    log_end_offset: int = -1
+
+    @property
+    def is_start_wrong(self) -> bool:
+        """Whether the leader's log is said to start behind its own end."""
+        return 0 <= self.log_end_offset < self.log_start_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,14 @@ class StopFollowing:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseLogStart:
+    """Nothing is asked any more in this epoch: the leader's log is said to start behind its own end."""
+
+    log_start_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The leader does not serve this partition at present, or its answer is nonsense: ``problem``, or the error."""
 
@@ -147,7 +166,7 @@ class Refused:
     problem: str = ""
 
 
-Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | StopFollowing | Refused
+Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | StopFollowing | RefuseLogStart | Refused
 _APPEND: Final = Append()
 
 
@@ -167,7 +186,7 @@ class Following:
         "is_busy",
         "leader_high_watermark",
         "leader_log_start_offset",
-        "stopped_at",
+        "stopped",
     )
 
     def __init__(self, longest_backoff_s: float) -> None:
@@ -181,8 +200,8 @@ class Following:
         self._failures = 0
         self._ready_at_s = 0.0
         self._cut_count = 0
-        # Where the logs part, once nothing is asked any more in this epoch.
-        self.stopped_at: int | None = None
+        # Why nothing is asked any more in this epoch.
+        self.stopped: StopFollowing | RefuseLogStart | None = None
         # What is said to a leader whose answer would have this log cut below it; -1: nothing.
         self._claimed_high_watermark = -1
         self._has_checked_epochs = False
@@ -196,7 +215,7 @@ class Following:
 
         ``flushed_only``: what is not flushed may not be acknowledged.
         """
-        if self.is_busy or self.stopped_at is not None or now_s < self._ready_at_s:
+        if self.is_busy or self.stopped is not None or now_s < self._ready_at_s:
             return None
         if flushed_only and log.recovery_point < log.log_end_offset:
             return None
@@ -227,9 +246,18 @@ class Following:
 
         After Append, Truncate, StartAnew and CheckEpochs nothing is asked until the caller has said how it went.
         """
+        if self.stopped is not None:
+            # The answer to a request that was sent before that one's.
+            return None
+        if answer.is_start_wrong:
+            self._is_aligned = False
+            self.stopped = RefuseLogStart(answer.log_start_offset, answer.log_end_offset)
+            return self.stopped
         # They only grow under one leader epoch, so old answers count as well.
         self.leader_high_watermark = max(self.leader_high_watermark, answer.high_watermark)
-        self.leader_log_start_offset = max(self.leader_log_start_offset, answer.log_start_offset)
+        if answer.error_code == _NO_ERROR and answer.diverging is None:
+            # What was asked lies between the start and the end of the leader's log, so the start can be right.
+            self.leader_log_start_offset = max(self.leader_log_start_offset, answer.log_start_offset)
         if self.is_busy or asked.cut_count != self._cut_count:
             return None
         if answer.error_code == _OFFSET_OUT_OF_RANGE:
@@ -292,8 +320,8 @@ class Following:
             self.failed(now_s)
             return Contested(offset)
         if self._has_fitted_since:
-            self.stopped_at = offset
-            return StopFollowing(offset)
+            self.stopped = StopFollowing(offset)
+            return self.stopped
         self._has_cut_committed = True
         return None
 

@@ -185,13 +185,28 @@ def test_nothing_is_written_while_partitions_have_leaders(world: Reporting) -> N
 
 def test_a_log_is_reported_for_the_state_that_has_no_leader_until_there_is_one(world: Reporting) -> None:
     led_once(world, 3)
-    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), high_watermark=3)}
+    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), high_watermark=3, log_start_offset=0)}
     world.change(A, world.leaderless(version=2))
     world.pass_time()
-    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),), high_watermark=3)}
+    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),), high_watermark=3, log_start_offset=0)}
     world.change(A, world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)))
     world.pass_time()
     assert world.store is not None and world.store.data == {}
+
+
+def test_a_log_of_which_everything_was_deleted_is_reported_with_its_start(world: Reporting) -> None:
+    led_once(world, 3)
+    partition = world.replicas.find(A)
+    assert partition is not None
+    log = partition.log
+    log.advance_log_start(3)
+    # What a start of the broker does with an epoch that has no record.
+    log.epochs.drop_empty(3)
+    world.change(A, world.leaderless(version=2))
+    world.pass_time()
+    (report,) = world.reported().values()
+    assert report == LogReport(5, 2, -1, 3, high_watermark=3, log_start_offset=3)
+    assert report.is_emptied
 
 
 def test_an_empty_log_is_gone_where_the_state_names_the_broker(world: Reporting) -> None:
@@ -199,7 +214,7 @@ def test_an_empty_log_is_gone_where_the_state_names_the_broker(world: Reporting)
     assert world.reported() == {A: LogReport(5, 1, gone=EMPTY)}
     world.change(A, world.leaderless(version=2, isr=(OTHER,)))
     world.pass_time()
-    assert world.reported() == {A: LogReport(5, 2)}
+    assert world.reported() == {A: LogReport(5, 2, log_start_offset=0)}
     # It is named by the ISR alone, and no replica any more: it has set its log aside.
     world.change(A, replace(world.leaderless(version=3), replicas=(OTHER,)))
     world.pass_time()

@@ -15,6 +15,7 @@ import pytest
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, AppendQueue, QueuedBatch
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.rules.following import StopFollowing
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
@@ -42,6 +43,7 @@ from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from spark_kafkalite.wire.packed import FetchedPartition
 from tests.seeds import SEED
 
 TP = TopicPartition("t", 0)
@@ -619,12 +621,39 @@ def test_a_follower_that_has_stopped_says_why(harness: Harness) -> None:
     partition.resign(2, 3, 1)
     follower = partition.role
     assert isinstance(follower, Follower) and follower.why_stopped is None
-    follower._rules.stopped_at = 5
+    follower._rules.stopped = StopFollowing(5)
     assert follower.why_stopped is not None
     assert "parts from that of broker 2, leader of epoch 3, at offset 5, below its" in follower.why_stopped
     # Until the next leader epoch.
     partition.resign(2, 4, 2)
     assert isinstance(partition.role, Follower) and partition.role.why_stopped is None
+
+
+def test_a_follower_deletes_nothing_for_a_log_start_behind_its_leaders_end(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = harness.partition()
+    harness.append(partition, 3)
+    harness.run_loop()
+    partition.resign(2, 3, 1)
+    follower = partition.role
+    assert isinstance(follower, Follower)
+    asked = follower.ask(0.0)
+    assert asked is not None
+    for _ in range(2):
+        list(follower.take(asked, FetchedPartition(0, 1, -1, 2, 9), 0.0))
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 3)
+    assert follower.ask(99.0) is None
+    assert follower.why_stopped == (
+        "the log of broker 2, leader of epoch 3, starts at offset 9, behind its own end 2; it keeps its records and "
+        "copies nothing until the next leader epoch"
+    )
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert line == (
+        "t-0: the log of broker 2, leader of epoch 3, starts at offset 9, behind its own end 2; this replica deletes "
+        "nothing because of that, keeps its 3 offsets and copies nothing until the next leader epoch: restart broker "
+        "2, which compares its file of log starts with its log then, or have another replica elected"
+    )
 
 
 def test_a_closed_partition_is_freed_without_the_collector(harness: Harness) -> None:

@@ -13,6 +13,7 @@ from spark_kafkalite.client.config import consumer_config
 from spark_kafkalite.client.consume.broker_fetcher import BrokerFetcher
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.consume.fetched import BufferPool, columns_from
+from spark_kafkalite.client.consume.partition_state import TopicPartitionState
 from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, RangeNotInLog
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.network.cluster import ClusterClient
@@ -240,6 +241,41 @@ def test_records_that_were_deleted_are_passed_by_the_policy(make: Make, broker: 
     strict.move([T0], 10, None)
     with pytest.raises(OffsetOutOfRange, match="offset 10 is not in the log"):
         take(strict)
+
+
+def test_a_log_that_lacks_its_own_earliest_offset_is_logged_once_and_asked_after_pauses(
+    make: Make, broker: ModelBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_off = 0
+    put_off_state = ReadAhead._put_off
+
+    def count(ahead: ReadAhead, state: TopicPartitionState) -> None:
+        nonlocal put_off
+        put_off_state(ahead, state)
+        put_off += 1
+        ahead.changed.notify_all()
+
+    monkeypatch.setattr(ReadAhead, "_put_off", count)
+    # It is said to start behind its end.
+    log = broker.partitions[T0]
+    log.log_start_offset = 200
+    ahead = make()
+    ahead.assign([T0])
+    with ahead.lock:
+        assert ahead.changed.wait_for(lambda: put_off >= 5, PATIENCE_S)
+    (line,) = lines_about_ranges(caplog)
+    assert line == "t-0: offset 200 is not in the log: going to the earliest"
+    with broker.lock:
+        log.log_start_offset = 0
+    assert take(ahead)[0] == 0
+    # What happens after that is another one.
+    ahead.move([T0], 999, None)
+    assert take(ahead)[0] == 0
+    assert lines_about_ranges(caplog)[1:] == ["t-0: offset 999 is not in the log: going to the earliest"]
+
+
+def lines_about_ranges(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "is not in the log" in each.getMessage()]
 
 
 def test_closing_ends_every_wait_and_thread(make: Make) -> None:

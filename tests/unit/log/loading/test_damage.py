@@ -107,6 +107,10 @@ def test_recovery_names_log_offset_file_and_position(
     assert open_log(clean=False, recovery_point=5).log_end_offset == 10
     line, lost = lines(caplog)
     assert "t-0: 4 offsets are missing in /data/t-0: 6 to 9 " in lost
+    assert lost.endswith(
+        "; a replica copies them from its leader, if that has them; where no other broker has them, readers pass over "
+        "them: restore the files from a backup while the broker is stopped, or produce the records again"
+    )
     assert line.startswith(f"t-0: {PATH}: cut at position {positions[6]} (")
     assert ": its CRC field (at 17) is" in line or ": its CRC field is 0x" in line
     assert line.endswith("; the log ends at offset 6")

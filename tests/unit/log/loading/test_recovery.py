@@ -184,6 +184,21 @@ def test_lost_index_is_rebuilt(open_log: LogOpener, fs: MemoryFs, suffix: str, d
     assert read_whole(fs, FIRST + suffix) == before
 
 
+def test_the_line_about_an_index_that_does_not_fit_names_its_segment_once(
+    open_log: LogOpener, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(index_interval_bytes=100)
+    for _ in range(10):
+        append(log)
+    active = log.segments.active
+    active.offset_index.append(99, active.size_bytes + 1)
+    # As a fast start leaves it.
+    active.unread_until_offset = log.log_end_offset
+    active.read_tail()
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.count(FIRST) == 1 and "its index points to" in line and line.endswith("its indexes are rebuilt")
+
+
 def test_index_that_does_not_fit_its_log_is_rebuilt(open_log: LogOpener, fs: MemoryFs) -> None:
     log = open_log(index_interval_bytes=100)
     for _ in range(10):

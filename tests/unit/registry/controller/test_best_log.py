@@ -12,6 +12,7 @@ from spark_kafkalite.registry.controller.best_log import (
     best_log,
     by_likely_loss,
     lost_records,
+    told_log,
     told_losses,
     told_reasons,
 )
@@ -114,28 +115,57 @@ def test_what_is_lost_is_said() -> None:
 
 @dataclass
 class Log:
-    """A replica's log as a list of the leader epochs that wrote its records, with a number that tells records apart."""
+    """A replica's log as a list of the leader epochs that wrote its records, with a number that tells records apart.
+
+    Those before ``start`` were deleted; they stand here so that offsets are places.
+    """
 
     records: list[tuple[int, int]] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def present(self) -> list[tuple[int, int]]:
+        return self.records[self.start :]
 
     def report(self) -> LogReport:
         entries: list[tuple[int, int]] = []
-        for offset, (epoch, _) in enumerate(self.records):
+        for offset, (epoch, _) in enumerate(self.present, self.start):
             if not entries or entries[-1][0] != epoch:
                 entries.append((epoch, offset))
         last = entries[-1][0] if entries else -1
-        return LogReport(50, 7, last, len(self.records), tuple(entries[-MAX_EPOCHS:]))
+        return LogReport(
+            50, 7, last, len(self.records), tuple(entries[-MAX_EPOCHS:]), log_start_offset=min(self.start, self.end)
+        )
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def delete(self, before: int) -> None:
+        self.start = max(self.start, min(before, self.end))
+
+    def lose_end(self, end: int) -> None:
+        del self.records[end:]
+        self.start = min(self.start, end)
 
     def follow(self, leader: Log, until: int) -> None:
         """Be what a follower is that has come so far: equal to its leader up to there."""
+        if self.end < leader.start:
+            # It begins anew where its leader's log starts.
+            self.records, self.start = leader.records[: leader.start], leader.start
         common = 0
         while common < min(len(self.records), len(leader.records)) and self.records[common] == leader.records[common]:
             common += 1
         self.records[common:] = leader.records[common : max(until, common)]
+        self.start = min(self.start, common)
+        self.delete(leader.start)
 
 
-def a_history(chance: random.Random) -> list[Log]:
-    """Three logs after some leaders, each of which wrote, was followed more or less, and lost its end or not."""
+def a_history(chance: random.Random, *, deletes: bool = False) -> list[Log]:
+    """Three logs after some leaders, each of which wrote, was followed more or less, and lost its end or not.
+
+    ``deletes``: leaders have deleted some of their first records, or all, and followers know it or not.
+    """
     replicas = [Log(), Log(), Log()]
     for epoch in range(chance.randrange(1, 9)):
         leader = chance.choice(replicas)
@@ -143,9 +173,14 @@ def a_history(chance: random.Random) -> list[Log]:
         for follower in replicas:
             if follower is not leader and chance.random() < 0.5:
                 follower.follow(leader, chance.randrange(len(leader.records) + 1))
+        if deletes and chance.random() < 0.4:
+            before = leader.end if chance.random() < 0.6 else chance.randrange(leader.end + 1)
+            for each in replicas:
+                if each is leader or (each.records[:before] == leader.records[:before] and chance.random() < 0.7):
+                    each.delete(before)
     for each in replicas:
         if chance.random() < 0.3:
-            del each.records[chance.randrange(len(each.records) + 1) :]
+            each.lose_end(chance.randrange(len(each.records) + 1))
     return replicas
 
 
@@ -159,6 +194,39 @@ def test_what_is_said_to_be_lost_is_what_is_lost() -> None:
         assert lost == really if exact else lost >= really, (one, other)
         exact_ones += exact
     assert exact_ones > CASES / 2
+
+
+def test_what_was_deleted_is_not_said_to_be_lost() -> None:
+    chance = random.Random(SEED)
+    exact_ones = 0
+    for _ in range(CASES):
+        replicas = a_history(chance, deletes=True)
+        one, other, _ = replicas
+        deleted_below = max(each.start for each in replicas)
+        lost, exact = lost_records(one.report(), other.report(), deleted_below)
+        really = sum(1 for each in other.records[max(other.start, deleted_below) :] if each not in one.records)
+        assert lost == really if exact else lost >= really, (one, other)
+        assert lost <= max(other.end - deleted_below, 0)
+        exact_ones += exact
+    assert exact_ones > CASES / 2
+
+
+def test_a_log_of_which_everything_was_deleted_has_nothing_to_lose() -> None:
+    state, all_live = leaderless(), live(1, 2, 3)
+    emptied = LogReport(50, 7, -1, 580, high_watermark=580, log_start_offset=580)
+    assert told_log(emptied) == "has a log without records that starts and ends at 580"
+    # Of an earlier version's report nobody knows that it is empty.
+    found = logs(b1=replace(emptied, log_start_offset=-1), b2=ends_at(580), b3=ends_at(580))
+    assert told_losses(state, all_live, found, BrokerId(2)) == ["loses up to 580 records that broker 1 has"]
+    found = logs(b1=emptied, b2=ends_at(580), b3=ends_at(600))
+    assert told_losses(state, all_live, found, BrokerId(3)) == []
+    # What broker 2 has was deleted; of broker 3 it is known what is behind that.
+    assert told_losses(state, all_live, found, BrokerId(1)) == ["loses 20 records that broker 3 has"]
+    found = logs(b1=emptied, b2=ends_at(500), b3=ends_at(500))
+    assert told_losses(state, all_live, found, BrokerId(1)) == []
+    assert told_losses(state, all_live, found, BrokerId(2)) == [
+        "new records get offsets 500 to 579 again, which were deleted"
+    ]
 
 
 def test_no_replica_has_more_of_the_latest_leader_than_the_one_that_is_taken() -> None:

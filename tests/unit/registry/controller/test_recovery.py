@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from spark_kafkalite.model import BrokerId, LeaderEpoch
 from spark_kafkalite.registry.controller.best_log import best_log
 from spark_kafkalite.registry.controller.recovery import contains, why_not_recovered
@@ -18,15 +20,20 @@ ALL = live(1, 2, 3)
 NOTHING = LogReport(50, 7, gone=EMPTY)
 
 
-def test_what_leads_by_itself_has_every_record_that_any_replica_has() -> None:
+EMPTIED = LogReport(50, 7, -1, 580, high_watermark=580, log_start_offset=580)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_leads_by_itself_has_every_record_that_any_replica_has(deletes: bool) -> None:
     chance = random.Random(SEED)
     outcomes: Counter[bool] = Counter()
+    emptied: Counter[bool] = Counter()
     for _ in range(CASES):
-        replicas = a_history(chance)
+        replicas = a_history(chance, deletes=deletes)
         if chance.random() < 0.2:
             # A directory of earlier, which is sound as far as it goes.
             older = chance.choice(replicas)
-            del older.records[chance.randrange(len(older.records) + 1) :]
+            older.lose_end(chance.randrange(len(older.records) + 1))
         found = {BrokerId(number): each.report() for number, each in enumerate(replicas, 1)}
         named = [BrokerId(each) for each in chance.sample((1, 2, 3), chance.randrange(1, 4))]
         for broker in named:
@@ -35,14 +42,18 @@ def test_what_leads_by_itself_has_every_record_that_any_replica_has() -> None:
         state = leaderless(isr=named)
         by_itself = not why_not_recovered(state, ALL, found)
         outcomes[by_itself] += 1
+        emptied[by_itself] += any(each.is_emptied for each in found.values())
         leader = best_log(state, ALL, found)
         assert leader is not None
         has = set(replicas[leader - 1].records)
         if by_itself:
             assert leader in named
             for each in replicas:
-                assert has.issuperset(each.records), (state, replicas)
+                assert has.issuperset(each.present), (state, replicas)
+                # No offset that was deleted is given to another record.
+                assert each.start <= replicas[leader - 1].end
     assert min(outcomes[True], outcomes[False]) > CASES / 20, outcomes
+    assert not deletes or min(emptied[True], emptied[False]) > CASES / 40, emptied
 
 
 def test_a_log_contains_another_one_only_where_its_epochs_say_so() -> None:
@@ -63,6 +74,28 @@ def test_an_epoch_beyond_the_reach_of_a_report_asks_for_an_operator() -> None:
     assert why_not_recovered(leaderless(), ALL, found) == "broker 3 may have records that broker 1 has not"
     found[BrokerId(3)] = found[BrokerId(2)]
     assert why_not_recovered(leaderless(), ALL, found) == ""
+
+
+def test_a_log_of_which_everything_was_deleted_lacks_nothing() -> None:
+    state = leaderless()
+    assert why_not_recovered(state, ALL, logs(b1=EMPTIED, b2=ends_at(580), b3=ends_at(580))) == ""
+    assert why_not_recovered(state, ALL, logs(b1=EMPTIED, b2=EMPTIED, b3=ends_at(600))) == ""
+    assert why_not_recovered(state, ALL, logs(b1=EMPTIED, b2=EMPTIED, b3=EMPTIED)) == ""
+    # The one that ends last was not in sync.
+    assert why_not_recovered(leaderless(isr=(1,)), ALL, logs(b1=EMPTIED, b2=EMPTIED, b3=ends_at(600)))
+    # It may have been a later leader's than the records of the others, or an earlier one's.
+    assert why_not_recovered(state, ALL, logs(b1=EMPTIED, b2=ends_at(579), b3=ends_at(579))) == (
+        "broker 1 has a log without records that starts and ends at 580, behind the end of the log of broker 2"
+    )
+    # An earlier version's report does not say that it is empty, and no leader epoch says what it has.
+    unsaid = replace(EMPTIED, log_start_offset=-1)
+    assert why_not_recovered(state, ALL, logs(b1=unsaid, b2=ends_at(580), b3=ends_at(580))) == (
+        "broker 1 may have records that broker 2 has not"
+    )
+    assert why_not_recovered(state, ALL, logs(b1=EMPTIED, b2=EMPTIED, b3=replace(unsaid, end_offset=500)))
+    # What is damaged there is not known to be empty.
+    damaged = replace(EMPTIED, damaged=((580, 590),))
+    assert why_not_recovered(state, ALL, logs(b1=damaged, b2=ends_at(580), b3=ends_at(580)))
 
 
 def test_every_replica_has_to_be_there_with_a_sound_log() -> None:

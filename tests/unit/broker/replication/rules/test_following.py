@@ -15,6 +15,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     LeaderAnswer,
     OwnState,
     Refused,
+    RefuseLogStart,
     StartAnew,
     StopFollowing,
     Truncate,
@@ -61,7 +62,7 @@ def answer_of(
     """What a leader says: out of range, where the logs part, or records."""
     start = leader.log_start_offset
     if asked.fetch_offset < start:
-        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start), b""
+        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start, log_end_offset=leader.log_end_offset), b""
     if asked.last_fetched_epoch >= 0:
         epoch, end = leader.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
@@ -72,7 +73,7 @@ def answer_of(
         if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
             return LeaderAnswer(0, high_watermark, start, diverging=(epoch, end)), b""
     if asked.fetch_offset > leader.log_end_offset:
-        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start), b""
+        return LeaderAnswer(OUT_OF_RANGE, log_start_offset=start, log_end_offset=leader.log_end_offset), b""
     found = leader.read(asked.fetch_offset, max_bytes, leader.log_end_offset)
     return LeaderAnswer(0, high_watermark, start, found is not None), found.read() if found is not None else b""
 
@@ -285,6 +286,31 @@ def test_an_in_sync_replica_drops_nothing_for_a_log_start_behind_its_end() -> No
     assert following.answered(ask(following, log, 9.0), answer, log, 9.0, OwnState(5)) == StartAnew(40)
 
 
+@pytest.mark.parametrize("own", [OwnState(5, is_member=True), OwnState(5), OwnState()])
+def test_a_leaders_log_start_behind_its_own_end_deletes_nothing(own: OwnState) -> None:
+    log, following = log_with((0, 5)), Following(1.0)
+    asked = ask(following, log)
+    wrong = LeaderAnswer(OUT_OF_RANGE, log_start_offset=40, log_end_offset=39)
+    assert following.answered(asked, wrong, log, 0.0, own) == RefuseLogStart(40, 39)
+    assert following.stopped == RefuseLogStart(40, 39)
+    assert following.ask(log, 99.0, flushed_only=False) is None
+    assert following.answered(asked, wrong, log, 0.0, own) is None, "the answer to the request before is no news"
+    assert (following.log_start(log, 5), following.high_watermark(log)) == (0, 0)
+
+
+def test_a_leaders_log_start_moves_the_own_only_where_the_logs_fit() -> None:
+    log, following = log_with((0, 5)), Following(1.0)
+    for answer in (
+        LeaderAnswer(OUT_OF_RANGE, log_start_offset=40, log_end_offset=50),
+        LeaderAnswer(0, 50, 40, diverging=(0, 4)),
+    ):
+        following.answered(ask(following, log, 9.0), answer, log, 0.0, OwnState(5, is_member=True))
+        following.cut()
+        assert following.log_start(log, 5) == 0
+    following.answered(ask(following, log, 9.0), LeaderAnswer(0, 50, 4), log, 9.0)
+    assert following.log_start(log, 5) == 4
+
+
 def test_a_wrong_file_of_the_followers_own_cuts_nothing() -> None:
     log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
     log.epochs.replace([(0, 0)])
@@ -309,7 +335,7 @@ def test_a_replica_out_of_sync_is_cut_below_its_high_watermark_until_it_fits_and
     assert log.log_end_offset == 6
     effect = following.answered(ask(following, log), LeaderAnswer(diverging=(0, 5)), log, 0.0, OwnState(6))
     assert effect == StopFollowing(5)
-    assert following.stopped_at == 5
+    assert following.stopped == effect
     assert following.ask(log, 99.0, flushed_only=False) is None
 
 
