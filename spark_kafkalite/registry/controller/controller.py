@@ -108,7 +108,7 @@ class Controller:
         replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
         self._slices = slices or Slices(asyncio.get_running_loop())
-        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
+        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
