@@ -26,9 +26,9 @@ from itertools import islice
 from typing import TypeVar
 
 from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
+from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.rules.leaving import others_with_log
-from spark_kafkalite.broker.replication.rules.logs_without_topic import fate_of_stray
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
     KafkaliteError,
