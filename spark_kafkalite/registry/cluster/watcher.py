@@ -269,7 +269,9 @@ class ClusterWatcher:
         self._reads.read(lambda: self._store.get(znodes.CONTROLLER), self._apply_controller)
 
     def _apply_controller(self, result: tuple[bytes, Stat] | None) -> None:
-        controller_id = znodes.NO_LEADER if result is None else znodes.decode_controller(result[0])
+        # A persistent node is no broker's: candidates remove it.
+        is_held = result is not None and result[1].ephemeral_owner
+        controller_id = znodes.decode_controller(result[0]) if result is not None and is_held else znodes.NO_LEADER
         if controller_id != self._controller_id:
             self._controller_id = controller_id
             self._dirty = True

@@ -1,9 +1,10 @@
 """The controller: the one broker that elects leaders and changes the list of topics. One candidacy a registry session.
 
-Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. Every later write is a
-multi that begins with a check of that epoch node's version: a controller that was deposed without noticing fails there
-and steps down (KAFKA-6082). Partition states are written at the version that was read, because leaders write them too
-(their ISR). Brokers are never told anything: they watch the registry (rule R9).
+Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. A persistent /controller,
+which somebody made by hand, is removed first. Every later write is a multi that begins with a check of that epoch
+node's version: a controller that was deposed without noticing fails there and steps down (KAFKA-6082). Partition states
+are written at the version that was read, because leaders write them too (their ISR). Brokers are never told anything:
+they watch the registry (rule R9).
 
 Elections (``elections``) and topic changes (``topic_changes``) run one after the other, each on a snapshot that has
 caught up with the registry. Only the controller creates and deletes topics, so between that snapshot and the writes no
@@ -54,12 +55,14 @@ from spark_kafkalite.registry.store import (
     Check,
     ConnectionLoss,
     Create,
+    Delete,
     NodeExists,
     NoNode,
     Operation,
     SessionExpired,
     SessionState,
     SetData,
+    Stat,
     Store,
     answer,
 )
@@ -314,6 +317,9 @@ class Controller:
                 holder = await answer(self._store.exists(znodes.CONTROLLER))
                 if holder is None:
                     continue
+                if not holder.ephemeral_owner:
+                    await self._remove_persistent(holder, stat)
+                    continue
                 if holder.ephemeral_owner != self._store.session_id:
                     return False
                 data, stat = await answer(self._store.get(znodes.CONTROLLER_EPOCH))
@@ -321,6 +327,23 @@ class Controller:
                 return True
             self._epoch, self._epoch_version = ControllerEpoch(epoch), stat.version + 1
             return True
+
+    async def _remove_persistent(self, holder: Stat, epoch: Stat) -> None:
+        """Remove a persistent /controller: somebody made it by hand, and no end of a session would ever remove it.
+
+        An ephemeral one that has taken its place may have the same version. Its claim has raised the controller epoch,
+        though, so the check of that keeps it.
+        """
+        check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
+        try:
+            await answer(self._store.multi([check, Delete(znodes.CONTROLLER, holder.version)]))
+        except (BadVersion, NoNode):
+            return  # it has changed or gone; the next look says what is there
+        _LOG.warning(
+            "removed %s, because it was a persistent node, under which no broker can become the controller; brokers "
+            "make it as an ephemeral one: do not write it by hand",
+            znodes.CONTROLLER,
+        )
 
     def _resign(self) -> None:
         self._epoch, self._epoch_version = NO_EPOCH, -1
@@ -355,6 +378,9 @@ class Controller:
     def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if change.new_brokers or change.bounced_brokers:
             self._registered.set()
+        if self.is_active and (old.controller_id, new.controller_id) == (self._broker_id, znodes.NO_LEADER):
+            # Somebody has removed this broker's node, or put a persistent one in its place: it may be the only broker.
+            self._resign()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
             self._last_resorts.look_again()
