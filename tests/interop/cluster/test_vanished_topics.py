@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.registry.store import NoNode, Store
+from spark_kafkalite.registry.store import Create, Delete, NoNode, Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
@@ -77,16 +77,15 @@ def test_a_topic_that_is_removed_by_hand_keeps_its_logs_and_has_all_records_when
         wait_until_in_sync(store, "t")
         produce(cluster, "t", b"value", 100)
         nodes = subtree(store, znodes.topic_path("t"))
-        for path, _ in reversed(nodes):
-            store.delete(path).result(PATIENCE_S)
+        # At once: the controller would make the states again.
+        store.multi([Delete(path) for path, _ in reversed(nodes)]).result(PATIENCE_S)
         wait_until_all_have(cluster, "t", ["stray"])
         assert "t" not in admin.list_topics()
     if restarted:
         for number in cluster.brokers:
             cluster.restart(number)
         wait_until_all_have(cluster, "t", ["stray"])
-    for path, data in nodes:
-        store.create(path, data).result(PATIENCE_S)
+    store.multi([Create(path, data) for path, data in nodes]).result(PATIENCE_S)
     wait_until_all_have(cluster, "t", ["0"])
     wait_until_in_sync(store, "t")
     assert values_of(cluster.bootstrap, "t", 100) == [b"value"] * 100
