@@ -64,6 +64,7 @@ from spark_kafkalite.registry.store import (
     SetData,
     Stat,
     Store,
+    WatchEvent,
     answer,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
@@ -110,7 +111,8 @@ class Controller:
         its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync
         replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
-        self._slices = slices or Slices(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._slices = slices or Slices(self._loop)
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
@@ -258,13 +260,26 @@ class Controller:
             self._elections.look_at_everything()
             await self._gather()
         if self._may_be_unfinished:
-            async with self._working:
-                await self._topics.finish_deletions()
-                await self._topics.complete_guards(await self._watcher.caught_up())
+            # Before: a topic may be marked meanwhile.
             self._may_be_unfinished = False
+            async with self._working:
+                await self._topics.finish_deletions(self._topic_marked)
+                await self._topics.complete_guards(await self._watcher.caught_up())
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+
+    def _topic_marked(self, _: WatchEvent) -> None:
+        """Obey a tool that has marked a topic for deletion at once: until then the topic takes records that go with it.
+        In any thread; the controller's own markers are gone when its turn comes."""
+
+        def look() -> None:
+            if self.is_active:
+                self._may_be_unfinished = True
+                self._wanted.set()
+
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(look)  # unless the loop has ended
 
     def _wake(self) -> None:
         self._wanted.set()

@@ -43,6 +43,7 @@ from spark_kafkalite.registry.store import (
     OutOfRoom,
     SetData,
     Store,
+    Watcher,
     answer,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
@@ -292,9 +293,10 @@ class TopicChanges:
             level = below
         return found
 
-    async def finish_deletions(self) -> None:
-        """Finish what a former controller, or a tool that writes the marker, has begun."""
-        for name in await answer(self._store.children(znodes.DELETED_TOPICS)):
+    async def finish_deletions(self, on_marker: Watcher) -> None:
+        """Finish what a former controller, or a tool that writes the marker, has begun; ``on_marker`` gets the event of
+        the next marker."""
+        for name in await answer(self._store.children(znodes.DELETED_TOPICS, on_marker)):
             _LOG.info("finishing the deletion of topic %s", name)
             await self._delete_found(name)
 

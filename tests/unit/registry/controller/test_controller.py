@@ -31,7 +31,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
-from spark_kafkalite.registry.store import ConnectionLoss, answer
+from spark_kafkalite.registry.store import ConnectionLoss, Delete, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -503,8 +503,8 @@ def test_a_topic_that_the_controller_deletes_is_known_as_deleted_when_it_is_seen
             (gone,) = [new for old, new in second.seen if "t" in old.topics and "t" not in new.topics]
             assert gone.has_deleted(created["t"].topic_id)
             # What another program removes is not.
-            for path in ("/partitions/0/state", "/partitions/0", "/partitions", ""):
-                await answer(second.store.delete(znodes.topic_path("by-hand") + path))
+            paths = ("/partitions/0/state", "/partitions/0", "/partitions", "")
+            await answer(second.store.multi([Delete(znodes.topic_path("by-hand") + path) for path in paths]))
             state = await second.watcher.caught_up(TIMEOUT_S)
             assert not state.topics
             assert not state.has_deleted(created["by-hand"].topic_id)
@@ -519,6 +519,24 @@ def test_a_topic_that_the_controller_deletes_is_known_as_deleted_when_it_is_seen
                 await first.controller.delete_topics(["t"])
                 state = await second.watcher.caught_up(TIMEOUT_S)
                 assert state.deleted_topic_ids == {znodes.uuid_text(again["t"].topic_id)}
+
+    run(work())
+
+
+def test_a_topic_that_a_tool_marks_is_deleted_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([TopicSpec("t"), TopicSpec("u", 1200), TopicSpec("v")])
+            await second.until(lambda state: len(state.topics) == 3)
+            for name in ("t", "v"):
+                topic_id = second.state.topics[name].topic_id
+                await answer(second.store.create(znodes.deleted_topic_path(name)))
+                state = await second.until(lambda state, name=name: name not in state.topics)
+                assert state.has_deleted(topic_id)
+                # The controller's own marker comes between.
+                if name == "t":
+                    assert await first.controller.delete_topics(["u"]) == {"u": None}
+            assert first.controller.is_active
 
     run(work())
 
@@ -607,8 +625,8 @@ def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
             assert watches() == before
             await only.controller.delete_topics([f"t{number}" for number in range(5)])
             await only.watcher.caught_up(TIMEOUT_S)
-            # The broker, looked at by its own registration too, the three lists, the controller and the node of
-            # deleted topics; nothing of these topics but their configs to come.
-            assert watches() <= 7
+            # The broker, looked at by its own registration too, the three lists, the controller, the marks of topics to
+            # delete and the node of deleted topics; nothing of these topics but their configs to come.
+            assert watches() <= 8
 
     run(work())
