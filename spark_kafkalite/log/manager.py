@@ -483,12 +483,16 @@ class LogManager:
         return self._awaiting.find(topic_partition, topic_id) is not None
 
     def start_taking_back(self, topic_partition: TopicPartition, topic_id: bytes) -> TakeBackJob | None:
-        """Begin to use a log again that awaits its topic; None where it is not to be had: it stays aside then.
+        """Begin to use a log again that awaits its topic; None where somebody has removed it. Raises KafkaStorageError
+        while its directory is offline.
 
         The caller runs the job in a thread, and then calls ``finish_taking_back`` in its own.
         """
         awaiting = self._awaiting.pop(topic_partition, topic_id)
-        if self.directories[awaiting.log_dir].offline is not None or not self.fs.exists(awaiting.path):
+        if (reason := self.directories[awaiting.log_dir].offline) is not None:
+            self._awaiting.add(awaiting)
+            raise KafkaStorageError(f"{awaiting.path} cannot be used again: {reason}")
+        if not self.fs.exists(awaiting.path):
             return None
         return TakeBackJob(self.fs, awaiting, partial(self._open_log, sync=True))
 
@@ -496,6 +500,8 @@ class LogManager:
         """Have the log that was taken back among the others, or among those that could not be opened."""
         if job.opened.done():
             self._take_opened(job.found, job.opened.result)
+        else:
+            self._awaiting.add(job.awaiting)
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""

@@ -417,17 +417,21 @@ class Replicas:
         foreign = self._logs.get(topic_partition)
         if foreign is not None:
             yield from self._set_aside([topic_partition], "it is not that of the topic that has its name now")
-        job = self._logs.start_taking_back(topic_partition, topic_id)
-        if job is not None:
-            try:
-                yield from self._in_thread(job.run)
-            except OSError as error:
-                logger.error("%s cannot be used again: %s", job.awaiting.path, error)
-            else:
-                self._logs.finish_taking_back(job)
+        try:
+            job = self._logs.start_taking_back(topic_partition, topic_id)
+            if job is not None:
+                try:
+                    yield from self._in_thread(job.run)
+                finally:
+                    self._logs.finish_taking_back(job)
                 logger.info(
                     "the log of %s is in use again, because its topic is in the registry again", topic_partition
                 )
+        except (OSError, KafkaStorageError) as error:
+            # Not an empty log instead: it is tried again with the others that failed.
+            logger.error("the log of %s, which was set aside, cannot be used again: %s", topic_partition, error)
+            self._failed[topic_partition] = KafkaStorageError(f"{topic_partition}: {error}")
+            return
         if self._view.topic_id_of(topic_partition.topic) == topic_id:
             self._queue_partition(topic_partition)
         elif self._logs.get(topic_partition) is not None:

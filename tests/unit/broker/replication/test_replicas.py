@@ -286,6 +286,31 @@ def test_what_an_operator_has_removed_begins_empty_when_its_topic_appears_again(
     assert world.replicas.get(A).log.log_end_offset == 0
 
 
+def test_a_log_that_cannot_be_taken_back_is_not_replaced_by_an_empty_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A, 3)
+    world.vanish("a")
+    world.settle()
+
+    def refuse(old: str, new: str) -> None:
+        raise OSError(errno.EROFS, "read-only", old)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.fs, "rename", refuse)
+        world.create("a")
+        world.settle()
+        with pytest.raises(KafkaStorageError, match="read-only"):
+            world.replicas.get(A)
+        assert kept_and_deleted(world) == ["stray"]
+    world.replicas.retry_failed()
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 3
+
+
 @pytest.mark.parametrize(("deleted", "ends"), [((b"a", b"b"), ["delete", "stray"]), ((), ["stray", "stray"])])
 def test_a_start_deletes_the_logs_of_topics_that_were_deleted_meanwhile(
     world: World, deleted: tuple[bytes, ...], ends: list[str]
