@@ -43,6 +43,7 @@ from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.runs import Run, forget_runs, prove_runs, write_run
 from spark_kafkalite.log.directories.siblings import find_siblings, how_to_go_on
 from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
+from spark_kafkalite.log.files.awaiting_logs import awaiting_in
 from spark_kafkalite.log.files.deletions import DeletionJob, Deletions
 from spark_kafkalite.log.files.fs import Fs, remove_tree, replace_file
 from spark_kafkalite.log.files.log_files import LogRefused
@@ -66,7 +67,8 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
-from spark_kafkalite.log.strays import StraysJob
+from spark_kafkalite.log.strays import FateOf, StraysJob
+from spark_kafkalite.log.taking_back import AwaitingLogs, TakeBackJob
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully
 from spark_kafkalite.model import Incarnation, TopicPartition, topic_name_problem
@@ -135,6 +137,7 @@ class LogManager:
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
         self.checkpoints = Checkpoints(fs, self.directories, self.logs, self._unopened, self.log_starts)
+        self._awaiting = AwaitingLogs()
         # How logs go out of use: see retiring.
         self.retiring = Retiring(
             fs,
@@ -146,6 +149,7 @@ class LogManager:
             log_starts=self.log_starts,
             deletions=self._deletions,
             config_of=config_of,
+            awaiting=self._awaiting,
         )
         self._closed = False
 
@@ -201,6 +205,11 @@ class LogManager:
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.last_run.clean}
         sync_each = sum(not each.last_run.clean for each in found) <= _SYNCED_ONE_BY_ONE
+        for directory in self.directories.online:
+            with contextlib.suppress(OSError):
+                # What the disk's failure costs is found by those that open logs there.
+                for awaiting in awaiting_in(self.fs, directory.path):
+                    self._awaiting.add(awaiting)
         self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
             self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
@@ -307,9 +316,11 @@ class LogManager:
         self._loading.interrupt()
 
     def _open_found(self, found: FoundLog, *, sync: bool) -> None:
+        if self.directories[found.log_dir].offline is None:
+            self._take_opened(found, lambda: self._open_log(found, sync=sync))
+
+    def _open_log(self, found: FoundLog, *, sync: bool) -> PartitionLog:
         disk = self.directories[found.log_dir]
-        if disk.offline is not None:
-            return
 
         def open_log() -> PartitionLog:
             if self._identities.is_foreign(found):
@@ -317,9 +328,14 @@ class LogManager:
             config = self._config_of(found.key.topic)
             return PartitionLog.open(self._host_of(disk), found.path, found.key, config, found.last_run, sync=sync)
 
+        # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
+        return disk.persist(open_log)
+
+    def _take_opened(self, found: FoundLog, opened: Callable[[], PartitionLog]) -> None:
+        """Take up the log that ``opened`` returns, or what it raises."""
+        disk = self.directories[found.log_dir]
         try:
-            # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
-            self.logs[found.key] = disk.persist(open_log)
+            self.logs[found.key] = opened()
             self._unopened.discard(found.key)
         except KafkaStorageError as error:
             self._unopened.add(found, str(error))
@@ -462,6 +478,31 @@ class LogManager:
                 remove_tree(self.fs, directory)
             raise KafkaStorageError(f"{reason}; {disk.refusal}" if disk.refusal else reason) from error
 
+    def awaits(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether a log of this topic is set aside until the registry has the topic again."""
+        return self._awaiting.find(topic_partition, topic_id) is not None
+
+    def start_taking_back(self, topic_partition: TopicPartition, topic_id: bytes) -> TakeBackJob | None:
+        """Begin to use a log again that awaits its topic; None where somebody has removed it. Raises KafkaStorageError
+        while its directory is offline.
+
+        The caller runs the job in a thread, and then calls ``finish_taking_back`` in its own.
+        """
+        awaiting = self._awaiting.pop(topic_partition, topic_id)
+        if (reason := self.directories[awaiting.log_dir].offline) is not None:
+            self._awaiting.add(awaiting)
+            raise KafkaStorageError(f"{awaiting.path} cannot be used again: {reason}")
+        if not self.fs.exists(awaiting.path):
+            return None
+        return TakeBackJob(self.fs, awaiting, partial(self._open_log, sync=True))
+
+    def finish_taking_back(self, job: TakeBackJob) -> None:
+        """Have the log that was taken back among the others, or among those that could not be opened."""
+        if job.opened.done():
+            self._take_opened(job.found, job.opened.result)
+        else:
+            self._awaiting.add(job.awaiting)
+
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
         self._deletions.add_files(self._clock.monotonic_s() + log.config.file_delete_delay_ms / 1000, paths)
@@ -510,10 +551,10 @@ class LogManager:
         """
         return self._deletions.due(self._clock.monotonic_s())
 
-    def look_at_strays(self, retention_ms: int) -> StraysJob:
-        """Return what removes logs that were set aside so long ago; the caller runs it in a thread."""
+    def look_at_strays(self, retention_ms: int, fate_of: FateOf) -> StraysJob:
+        """Return what removes logs that were set aside, as ``StraysJob`` says; the caller runs it in a thread."""
         online = [disk.path for disk in self.directories.online]
-        return StraysJob(self.fs, online, self._clock.wall_ms(), retention_ms)
+        return StraysJob(self.fs, online, self._clock.wall_ms(), retention_ms, fate_of)
 
     def expire_producers(self) -> Generator[None, None, None]:
         """Forget silent producers, in slices of a loop (``slices``); about once a minute."""

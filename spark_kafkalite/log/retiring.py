@@ -15,6 +15,7 @@ from spark_kafkalite.errors import KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.directories.checkpoints import Checkpoints
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.unopened import Unopened
+from spark_kafkalite.log.files.awaiting_logs import read_awaiting
 from spark_kafkalite.log.files.deletions import Deletions, Retired, RetireJob
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs
@@ -22,6 +23,7 @@ from spark_kafkalite.log.files.small_files import PARTITION_METADATA_FILE, Check
 from spark_kafkalite.log.loading.loader import FoundLog, name_out_of_use
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.taking_back import AwaitingLogs
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 
@@ -41,6 +43,7 @@ class Retiring:
         log_starts: LogStarts,
         deletions: Deletions,
         config_of: Callable[[str], TopicConfig],
+        awaiting: AwaitingLogs,
     ) -> None:
         self._fs = fs
         self._clock = clock
@@ -51,6 +54,7 @@ class Retiring:
         self._log_starts = log_starts
         self._deletions = deletions
         self._config_of = config_of
+        self._awaiting = awaiting
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log out of use and rename its directory, which goes after ``file.delete.delay.ms``.
@@ -83,14 +87,15 @@ class Retiring:
                 self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
         return problems
 
-    def set_aside(self, topic_partition: TopicPartition) -> str:
+    def set_aside(self, topic_partition: TopicPartition, *, awaits_topic: bool = False) -> str:
         """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
 
         For logs that belong to no topic any more, or to an older one of the same name, and for such as cannot be
-        opened. Raises what ``delete`` does.
+        opened. ``awaits_topic`` as in :meth:`start_setting_aside`. Raises what ``delete`` does.
         """
         is_open = topic_partition not in self._unopened
-        job = self.start_setting_aside(*(([topic_partition], ()) if is_open else ((), [topic_partition])))
+        keys = ([topic_partition], ()) if is_open else ((), [topic_partition])
+        job = self.start_setting_aside(*keys, awaits_topic=awaits_topic)
         job.run()
         for error in self.finish_setting_aside(job):
             raise error
@@ -98,14 +103,25 @@ class Retiring:
         return job.renamed[0].target if job.renamed else job.logs[0].directory
 
     def start_setting_aside(
-        self, topic_partitions: Iterable[TopicPartition], unopened: Iterable[TopicPartition] = ()
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        unopened: Iterable[TopicPartition] = (),
+        *,
+        awaits_topic: bool = False,
     ) -> RetireJob:
-        """Begin to set logs aside; as :meth:`start_deletion`."""
+        """Begin to set logs aside; as :meth:`start_deletion`. ``awaits_topic``: because the registry does not have
+        their topics, so that they are used again when it has them again."""
         retired = [self._take_out(key, "stray") for key in topic_partitions]
-        return RetireJob(self._fs, retired + self._take_out_unopened(dict.fromkeys(unopened)))
+        retired += self._take_out_unopened(dict.fromkeys(unopened))
+        return RetireJob(self._fs, retired, awaits_topic=awaits_topic)
 
     def finish_setting_aside(self, job: RetireJob) -> list[KafkaStorageError]:
         """End it; return what could not be renamed."""
+        for each in job.renamed:
+            log_dir, _, name = each.target.rpartition("/")
+            awaiting = read_awaiting(self._fs, log_dir, name) if job.awaits_topic else None
+            if awaiting is not None:
+                self._awaiting.add(awaiting)
         return self._finish(job)
 
     def _take_out(self, topic_partition: TopicPartition, suffix: str) -> Retired:

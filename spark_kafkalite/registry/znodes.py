@@ -1,5 +1,5 @@
 """Paths and payloads of brokers, topics and settings in the registry; those of consumers are in :mod:`.consumer_nodes`,
-those of reports about logs in :mod:`.report_nodes`.
+those of reports about logs in :mod:`.report_nodes`, those of deletions in :mod:`.deleted_topics`.
 
 Pure: text and bytes in, values out.
 
@@ -22,6 +22,7 @@ path                                  kind        data
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
+/kafkalite/deleted_topics             persistent  version 1: the topics deleted lately (``deleted_topics``)
 /kafkalite/logs/N-I                   ephemeral   what broker N's logs have of partitions without a leader
                                                   (``report_nodes``)
 /kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other

@@ -11,6 +11,7 @@ Whether the partition is led or followed with its log is the business of ``repli
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_kafkalite.broker.replication.partition import PartitionServices
@@ -24,6 +25,10 @@ from spark_kafkalite.registry.znodes import NO_LEADER, state_path
 from spark_kafkalite.slices import Turn
 
 logger: Final = logging.getLogger(__name__)
+
+# Logs that go out of use in one go, and share the sync of their directory.
+RETIRED_AT_ONCE: Final = 500
+_SHOWN_LOGS: Final = 10
 
 
 class HostedLogs:
@@ -52,7 +57,7 @@ class HostedLogs:
             if is_missed:
                 self._logs.check_all_online(topic_partition)
             if log is not None and (why := _why_foreign(log, topic_id, state)):
-                kept = self._logs.retiring.set_aside(topic_partition)
+                kept = self._logs.retiring.set_aside(topic_partition, awaits_topic=True)
                 logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
             if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
                 return None
@@ -166,18 +171,52 @@ class HostedLogs:
         self._refuse(log.topic_partition, problem, logging.ERROR, problem)
         return True
 
+    def report_failures(self, errors: Iterable[KafkaStorageError]) -> None:
+        """Log what kept logs from going out of use."""
+        for error in errors:
+            logger.error("%s", error)
+
+    def warn_of_vanished(self, kept: Mapping[TopicPartition, str]) -> None:
+        """Warn once of logs that were set aside because their topics vanished; ``kept`` has where they are now."""
+        if not kept:
+            return
+        shown = ", ".join(f"{key} (kept in {path})" for key, path in list(kept.items())[:_SHOWN_LOGS])
+        more = f" and {len(kept) - _SHOWN_LOGS} more" if len(kept) > _SHOWN_LOGS else ""
+        logger.warning(
+            "%d logs are set aside, because the registry does not have their topics and the controller has not deleted "
+            "them: %s%s; they are used again when a topic's node with the same topic id appears, and stay until you "
+            "remove them",
+            len(kept),
+            shown,
+            more,
+        )
+
     async def compare(self, cluster: ClusterState, turn: Turn) -> None:
-        """Set logs aside that belong to no topic of the registry, and note those that are gone; called once, when the
-        logs have been loaded.
+        """Delete, or set aside, logs that belong to no topic of the registry, and note those that are gone; called
+        once, when the logs have been loaded.
 
         The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
         node cannot be read keeps its logs where they are.
         """
-        for topic_partition in list(self._logs.logs):
+        deleted: list[TopicPartition] = []
+        vanished: list[TopicPartition] = []
+        for topic_partition, loaded in list(self._logs.logs.items()):
             await turn.pause()
             if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
-                kept = self._logs.retiring.set_aside(topic_partition)
-                logger.warning("no topic owns the log of %s; its files are kept in %s", topic_partition, kept)
+                (deleted if cluster.has_deleted(loaded.topic_id) else vanished).append(topic_partition)
+        for first in range(0, len(deleted), RETIRED_AT_ONCE):
+            job = self._logs.retiring.start_deletion(deleted[first : first + RETIRED_AT_ONCE])
+            job.run()
+            self.report_failures(self._logs.retiring.finish_deletion(job))
+            await turn.pause()
+        kept: dict[TopicPartition, str] = {}
+        for first in range(0, len(vanished), RETIRED_AT_ONCE):
+            job = self._logs.retiring.start_setting_aside(vanished[first : first + RETIRED_AT_ONCE], awaits_topic=True)
+            job.run()
+            self.report_failures(self._logs.retiring.finish_setting_aside(job))
+            kept |= {each.key: each.target for each in job.renamed}
+            await turn.pause()
+        self.warn_of_vanished(kept)
         # No state names this run yet: where one has this broker among those that have a log, an earlier run had it.
         for name, topic in cluster.topics.items():
             for number, state in topic.partitions.items():
@@ -185,6 +224,8 @@ class HostedLogs:
                 key = TopicPartition(name, number)
                 log = self._logs.get(key)
                 is_gone = not self._logs.knows(key) if log is None else _why_foreign(log, topic.topic_id, state)
+                if self._logs.awaits(key, topic.topic_id):
+                    continue
                 if is_gone and others_with_log(state, self._me):
                     self._lost[key] = topic.topic_id
 

@@ -6,8 +6,8 @@ of removed topics), so that a topic with a thousand partitions does not keep oth
 piece after the other, in order: a topic made again finds the logs of its predecessor gone. What is done is decided by
 the snapshot in force when the work is done, not by the one that asked for it.
 
-All state is keyed by topic id (rule R10). Logs of topics that are gone when a new session shows the cluster are set
-aside and not deleted: this broker has not seen them go, and an older copy of the registry lacks topics, too. Which log
+All state is keyed by topic id (rule R10). Logs of topics that are gone are deleted only if the controller has deleted
+these (``logs_without_topic``); the others are set aside, and used again when their topics appear again. Which log
 a partition has here, and why it has none, is the business of ``hosted_logs``.
 
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
@@ -25,7 +25,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
+from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
+from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
@@ -36,6 +37,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.strays import StrayFate
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
@@ -45,9 +47,6 @@ from spark_kafkalite.slices import SLICE_S, Slices, Work
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-# Logs of removed topics that are renamed in one go, and share the sync of their directory.
-_DELETED_AT_ONCE = 500
 
 
 class Replicas:
@@ -205,19 +204,20 @@ class Replicas:
                 self._queue_partition(TopicPartition(name, number))
         self._start_work()
 
-    def cluster_changed(self, old: ClusterState, _: ClusterState, change: ClusterChange) -> None:
+    def cluster_changed(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
         dropped: deque[Partition] = deque()
         unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
-            logger.info("topic %s has been deleted", name)
+            how = "has been deleted" if new.has_deleted(topic_id) else "is not in the registry any more"
+            logger.info("topic %s %s", name, how)
             dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
         for name in change.unreadable_topics:
             # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
             kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
             self._work.append(partial(self._close, kept))
         if dropped or unopened:
-            self._work.append(partial(self._retire, dropped, unopened, are_kept=self._me is None))
+            self._work.append(partial(self._retire, dropped, unopened))
             if self._failed:
                 # What was deleted may have held the descriptors that others wait for.
                 self._work.append(self.retry_failed)
@@ -251,38 +251,49 @@ class Replicas:
             partition.close()
             yield None
 
-    def _retire(
-        self, dropped: deque[Partition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
-    ) -> Work[None]:
+    def _retire(self, dropped: deque[Partition], unopened: Mapping[TopicPartition, bytes]) -> Work[None]:
         """Answer those who wait for partitions of removed topics, and have their files deleted, or set aside."""
+        kept: dict[TopicPartition, str] = {}
         while dropped:
-            some = [dropped.popleft() for _ in range(min(len(dropped), _DELETED_AT_ONCE))]
-            keys = []
+            some = [dropped.popleft() for _ in range(min(len(dropped), RETIRED_AT_ONCE))]
+            topic_ids: dict[TopicPartition, bytes] = {}
             for partition in some:
                 partition.close()
                 yield from self._untruncated(partition)
                 if self._logs.get(partition.topic_partition) is partition.log:
-                    keys.append(partition.topic_partition)
+                    topic_ids[partition.topic_partition] = partition.topic_id
                 yield None
-            yield from self._retire_logs(keys, {}, are_kept=are_kept)
+            yield from self._retire_logs(topic_ids, {}, kept)
             # Files are closed with the last that refers to a partition, and what has been deleted is given back to the
             # file system then.
             del partition
             yield from self._in_thread(some.clear)
         left = iter(unopened.items())
-        while part := dict(islice(left, _DELETED_AT_ONCE)):
-            yield from self._retire_logs((), part, are_kept=are_kept)
+        while part := dict(islice(left, RETIRED_AT_ONCE)):
+            yield from self._retire_logs({}, part, kept)
+        self._hosted_logs.warn_of_vanished(kept)
 
     def _retire_logs(
-        self, keys: Sequence[TopicPartition], unopened: Mapping[TopicPartition, bytes], *, are_kept: bool
+        self,
+        opened: Mapping[TopicPartition, bytes],
+        unopened: Mapping[TopicPartition, bytes],
+        kept: dict[TopicPartition, str],
     ) -> Work[None]:
-        if are_kept:
-            yield from self._set_aside(keys, "its topic went while this broker had no session", unopened)
-            return
-        job = self._logs.retiring.start_deletion(keys, unopened)
-        yield from self._in_thread(job.run)
-        for error in self._logs.retiring.finish_deletion(job):
-            logger.error("%s", error)
+        """Delete the logs of topics that the controller has deleted, and set the others aside; ``kept`` gets where
+        these are. Both are given with their topic ids."""
+        has_deleted, retiring = self._view.state.has_deleted, self._logs.retiring
+        deleted = [key for key, topic_id in opened.items() if has_deleted(topic_id)]
+        deleted_unopened = {key: topic_id for key, topic_id in unopened.items() if has_deleted(topic_id)}
+        if deleted or deleted_unopened:
+            job = retiring.start_deletion(deleted, deleted_unopened)
+            yield from self._in_thread(job.run)
+            self._hosted_logs.report_failures(retiring.finish_deletion(job))
+        vanished, vanished_unopened = opened.keys() - set(deleted), unopened.keys() - deleted_unopened.keys()
+        if vanished or vanished_unopened:
+            job = retiring.start_setting_aside(sorted(vanished), sorted(vanished_unopened), awaits_topic=True)
+            yield from self._in_thread(job.run)
+            self._hosted_logs.report_failures(retiring.finish_setting_aside(job))
+            kept.update((each.key, each.target) for each in job.renamed)
 
     def _in_thread(self, work: Callable[[], T]) -> Work[T]:
         outcome: asyncio.Future[T] = self._loop.create_future()
@@ -370,6 +381,8 @@ class Replicas:
         if self._services.broker_id not in state.replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
         partition = self._partitions.get(topic_partition)
+        if partition is None and self._logs.awaits(topic_partition, topic.topic_id):
+            return self._take_back(topic_partition, topic.topic_id)
         if state.unreadable or (partition is None and state.epochs_are_used_up):
             self._hosted_logs.refuse_for_state(topic_partition, state)
             return None
@@ -398,6 +411,33 @@ class Replicas:
             # The state means another run of this broker, whose log this may not be; the controller elects again.
             partition.resign(-1, state.leader_epoch, state.version, state.created_zxid)
         return None
+
+    def _take_back(self, topic_partition: TopicPartition, topic_id: bytes) -> Work[None]:
+        """Use a log again that was set aside because its topic had vanished, and bring the partition into its state."""
+        foreign = self._logs.get(topic_partition)
+        if foreign is not None:
+            yield from self._set_aside([topic_partition], "it is not that of the topic that has its name now")
+        try:
+            job = self._logs.start_taking_back(topic_partition, topic_id)
+            if job is not None:
+                try:
+                    yield from self._in_thread(job.run)
+                finally:
+                    self._logs.finish_taking_back(job)
+                logger.info(
+                    "the log of %s is in use again, because its topic is in the registry again", topic_partition
+                )
+        except (OSError, KafkaStorageError) as error:
+            # Not an empty log instead: it is tried again with the others that failed.
+            logger.error("the log of %s, which was set aside, cannot be used again: %s", topic_partition, error)
+            self._failed[topic_partition] = KafkaStorageError(f"{topic_partition}: {error}")
+            return
+        if self._view.topic_id_of(topic_partition.topic) == topic_id:
+            self._queue_partition(topic_partition)
+        elif self._logs.get(topic_partition) is not None:
+            kept: dict[TopicPartition, str] = {}
+            yield from self._retire_logs({topic_partition: topic_id}, {}, kept)
+            self._hosted_logs.warn_of_vanished(kept)
 
     def _leave(self, topic_partition: TopicPartition) -> Work[None]:
         """Set the log of a partition aside that this broker is no replica of (any more)."""
@@ -465,8 +505,7 @@ class Replicas:
     ) -> Work[None]:
         job = self._logs.retiring.start_setting_aside(keys, unopened)
         yield from self._in_thread(job.run)
-        for error in self._logs.retiring.finish_setting_aside(job):
-            logger.error("%s", error)
+        self._hosted_logs.report_failures(self._logs.retiring.finish_setting_aside(job))
         for key, _, _, _, target in job.renamed:
             logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
 
@@ -494,6 +533,10 @@ class Replicas:
         """Set logs aside that belong to no topic of the registry, and note those that are gone; called once, when the
         logs have been loaded and the view is known to be theirs."""
         await self._hosted_logs.compare(self._view.state, self._slices.turn())
+
+    def fate_of_stray(self, directory: str, topic_id: bytes | None) -> StrayFate:
+        """Return what becomes of a log that was set aside. In any thread."""
+        return fate_of_stray(self._view.state, directory, topic_id)
 
     def check_room(self) -> None:
         """Raise KafkaStorageError (56) when no log directory takes records."""

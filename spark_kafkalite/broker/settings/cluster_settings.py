@@ -188,7 +188,8 @@ REPLICATION_SETTINGS: Final = (
         "stray.log.retention.ms",
         "long",
         604_800_000,
-        "How long logs are kept that belong to no topic, or whose partition has moved away; -1 keeps them.",
+        "How long logs are kept that were set aside while their topic exists, because their partition moved away or "
+        "is copied again; -1 keeps them. Logs of topics that are not in the registry stay until you remove them.",
         unit="ms",
         minimum=-1,
     ),

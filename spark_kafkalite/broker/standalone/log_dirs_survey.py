@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.log.files.awaiting_logs import STRAY_SUFFIX
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.small_files import (
@@ -24,7 +25,6 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.loading.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading.loader import topic_partition_of
-from spark_kafkalite.log.strays import STRAY_SUFFIX
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MAX_INT32, number

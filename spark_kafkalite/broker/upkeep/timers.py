@@ -66,9 +66,11 @@ class Upkeep:
         self._repeat("flush", _FLUSH_LOOK_S, self._look_at_flushes)
         self._repeat("checkpoint", self._checkpoint_s, self._checkpoint)
         self._repeat("high watermarks", self._high_watermarks_s, self._checkpoint_high_watermarks)
+        every_s = _STRAYS_LOOK_S
         if self._stray_retention_ms >= 0:
-            self._repeat("strays", min(_STRAYS_LOOK_S, self._stray_retention_ms / 1000 + 1), self._look_at_strays)
-            self._look_at_strays()
+            every_s = min(every_s, self._stray_retention_ms / 1000 + 1)
+        self._repeat("strays", every_s, self._look_at_strays)
+        self._look_at_strays()
         self._repeat("deletions", _DELETIONS_LOOK_S, self._look_at_deletions)
         self._repeat("producers", _PRODUCERS_LOOK_S, self._expire_producers)
         self._repeat("registry", _REGISTRY_NOTE_S, self._note_registry)
@@ -122,7 +124,7 @@ class Upkeep:
         self._io.submit(lambda: self._registry_notes.write(zxid), done, done, lane=Lane.SYNC)
 
     def _look_at_strays(self) -> None:
-        job = self._logs.look_at_strays(self._stray_retention_ms)
+        job = self._logs.look_at_strays(self._stray_retention_ms, self._replicas.fate_of_stray)
         self._io.submit(job.run, lambda _: None, lambda error: logger.error("removing old logs failed: %s", error))
 
     def _checkpoint_high_watermarks(self) -> None:

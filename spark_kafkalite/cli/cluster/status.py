@@ -127,9 +127,10 @@ def status(
         )
     if found.cluster.controller_id < 0:
         warn(
-            "no controller is known: either none is elected yet, or the registry does not answer the broker that was "
-            "asked; then all this is as it was last known, topics and leaders cannot change, and of producers only "
-            "acks=all is served"
+            "no controller is known: either none is elected yet, or /controller in the registry is a persistent node, "
+            "which brokers remove (their logs say so), or the registry does not answer the broker that was asked; then "
+            "all this is as it was last known, topics and leaders cannot change, and of producers only acks=all is "
+            "served"
         )
     if found.refusing:
         warn(

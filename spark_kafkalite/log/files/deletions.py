@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_kafkalite.log.files.awaiting_logs import note_awaiting
 from spark_kafkalite.log.files.fs import Fs, remove_tree
 from spark_kafkalite.model import TopicPartition
 
@@ -62,6 +63,12 @@ class Retired(NamedTuple):
     target: str
 
 
+def _start_of(retired: Retired) -> int:
+    """Return the log start offset of a log, open or not."""
+    log = retired.log
+    return log.last_run.log_start_offset if isinstance(log, tuple) else log.log_start_offset
+
+
 class RetireJob:
     """Directories of logs to rename; ``failed`` has what went wrong, by directory. ``run`` may be called in any thread.
 
@@ -69,10 +76,12 @@ class RetireJob:
     cut may bring the directories back; the next start finds that no topic owns them.
     """
 
-    __slots__ = ("_fs", "failed", "logs", "renamed")
+    __slots__ = ("_fs", "awaits_topic", "failed", "logs", "renamed")
 
-    def __init__(self, fs: Fs, logs: Sequence[Retired]) -> None:
+    def __init__(self, fs: Fs, logs: Sequence[Retired], *, awaits_topic: bool = False) -> None:
+        """``awaits_topic``: the logs are used again when their topic appears again (``awaiting_logs``)."""
         self._fs = fs
+        self.awaits_topic = awaits_topic
         self.logs = logs
         self.renamed: list[Retired] = []
         self.failed: dict[str, OSError] = {}
@@ -83,6 +92,8 @@ class RetireJob:
         for each in self.logs:
             if each.disk.offline is None:
                 try:
+                    if self.awaits_topic:
+                        each.disk.persist(partial(note_awaiting, self._fs, each.directory, each.key, _start_of(each)))
                     each.disk.persist(partial(self._fs.rename, each.directory, each.target))
                     renamed.setdefault(each.disk.path, []).append(each)
                 except OSError as error:

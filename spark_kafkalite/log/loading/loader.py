@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError
+from spark_kafkalite.log.files.awaiting_logs import note_awaiting
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.small_files import (
@@ -252,6 +253,7 @@ class Identities:
         if not self.is_foreign(found):
             return False
         kept = name_out_of_use(found.path, "stray")
+        note_awaiting(self._fs, found.path, found.key, found.last_run.log_start_offset)
         self._fs.rename(found.path, kept)
         logger.warning(
             "the log of %s is that of an older topic of the same name; its files are kept in %s", found.key, kept

@@ -6,7 +6,7 @@ shared between snapshots, so that comparing two costs what changed and not what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -23,7 +23,14 @@ from spark_kafkalite.model import (
 from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.node_json import no_fields
 from spark_kafkalite.registry.store import Stat
-from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, MAX_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr
+from spark_kafkalite.registry.znodes import (
+    INNER_WIRE_VERSION,
+    MAX_EPOCH,
+    NO_LEADER,
+    BrokerRegistration,
+    LeaderAndIsr,
+    uuid_text,
+)
 from spark_kafkalite.slices import Work, run_whole
 
 V = TypeVar("V")
@@ -230,6 +237,7 @@ class ClusterState:
     ``brokers`` are in the order of their numbers, whichever was seen first.
     ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
     ``unreadable_topics`` exist, but what their nodes hold is not known: they are not in ``topics``.
+    ``deleted_topic_ids`` are those that the controller has deleted lately, as text (``deleted_topics``).
     """
 
     cluster_id: str = ""
@@ -238,6 +246,7 @@ class ClusterState:
     controller_id: BrokerId = NO_LEADER
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     unreadable_topics: frozenset[str] = frozenset()
+    deleted_topic_ids: Set[str] = frozenset()
     # Made by the first look-up by id: a request may ask for thousands of ids, and a search for each would be quadratic.
     _names: dict[bytes, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -245,6 +254,10 @@ class ClusterState:
         """Return a partition's state, None when there is no such partition."""
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
+
+    def has_deleted(self, topic_id: bytes | None) -> bool:
+        """Return whether the controller has deleted the topic of this id; False for a log that names no id."""
+        return topic_id is not None and uuid_text(topic_id) in self.deleted_topic_ids
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """Return the name of the topic of this id."""

@@ -7,6 +7,9 @@ Changes are published as one immutable snapshot when the reads that belong toget
 20 ms after the first of them, or when they are many: so no listener has thousands of changes to follow at once. After a
 reconnection, and every minute as a safety net, everything is read again.
 
+No snapshot lacks a topic that the controller has deleted without saying so (``deleted_topic_ids``): the controller
+writes that before, so its event comes before the topic is seen gone, and nothing is published until the node is read.
+
 The first snapshot of a session waits until every read of it has succeeded, and the registry's server has caught up with
 what was written before (``sync``): it replaces that of the former session, and what it lacks counts as deleted.
 
@@ -18,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId
-from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster.cluster_state import (
     BrokerInfo,
     ClusterState,
@@ -33,6 +36,8 @@ from spark_kafkalite.registry.cluster.cluster_state import (
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.node_reads import NodeReads
 from spark_kafkalite.registry.cluster.topic_reads import TopicReads
+from spark_kafkalite.registry.deleted_topics import DeletedTopics
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     SessionExpired,
     SessionState,
@@ -67,6 +72,10 @@ class ClusterWatcher:
         self._controller_id = znodes.NO_LEADER
         # Of each entity: the node's mzxid and what it holds.
         self._broker_configs: dict[str, tuple[int, Mapping[str, str]]] = {}
+        self._deleted_topic_ids: Set[str] = frozenset()
+        # The last read of that node, and the last one that has been answered.
+        self._deleted_topics_asked = 0
+        self._deleted_topics_read = 0
         # Whether there is something to publish.
         self._dirty = False
         # Whether everything has been read and published once.
@@ -162,6 +171,7 @@ class ClusterWatcher:
         self._read_broker_list()
         self._read_broker_config_list()
         self._read_controller()
+        self._read_deleted_topics()
         for broker_id in list(self._brokers):
             self._read_broker(broker_id)
         yield from self._topics.read_all()
@@ -174,7 +184,7 @@ class ClusterWatcher:
         # What is not read yet is no reason to call it deleted.
         if not self._loaded and (pending or self._reads.failed):
             return
-        if self._dirty:
+        if self._dirty and self._deleted_topics_read == self._deleted_topics_asked:
             if pending and self._topics.changes < PUBLISH_AT_MOST:
                 now_s = self._loop.time()
                 if self._publish_timer is None:
@@ -203,6 +213,7 @@ class ClusterWatcher:
             BrokerId(self._controller_id),
             MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),
             frozenset(self._topics.unreadable),
+            self._deleted_topic_ids,
         )
         # The first snapshot follows one that another session has read: any topic may differ.
         compared: Iterable[str] = names if self._loaded else {*old.topics, *topics}
@@ -258,9 +269,32 @@ class ClusterWatcher:
         self._reads.read(lambda: self._store.get(znodes.CONTROLLER), self._apply_controller)
 
     def _apply_controller(self, result: tuple[bytes, Stat] | None) -> None:
-        controller_id = znodes.NO_LEADER if result is None else znodes.decode_controller(result[0])
+        # A persistent node is no broker's: candidates remove it.
+        is_held = result is not None and result[1].ephemeral_owner
+        controller_id = znodes.decode_controller(result[0]) if result is not None and is_held else znodes.NO_LEADER
         if controller_id != self._controller_id:
             self._controller_id = controller_id
+            self._dirty = True
+
+    # Deleted topics ---------------------------------------------------------------------------------------------------
+
+    def _read_deleted_topics(self) -> None:
+        watch = self._reads.watch(self._read_deleted_topics)
+        self._deleted_topics_asked += 1
+        # exists, not get: while there is no such node the watch must wait for it.
+        self._reads.read(lambda: self._store.exists(deleted_topics.PATH, watch), _nothing)
+        read = self._deleted_topics_asked
+        self._reads.read(lambda: self._store.get(deleted_topics.PATH), self._apply_deleted_topics, read)
+
+    def _apply_deleted_topics(self, read: int, result: tuple[bytes, Stat] | None) -> None:
+        self._deleted_topics_read = read
+        try:
+            deleted = DeletedTopics() if result is None else DeletedTopics.decode(result[0])
+        except MalformedNode as malformed:
+            _LOG.error("logs of topics that vanish now are set aside and not deleted: %s", malformed)
+            deleted = DeletedTopics()
+        if deleted.deleted_ms.keys() != self._deleted_topic_ids:
+            self._deleted_topic_ids = deleted.deleted_ms.keys()
             self._dirty = True
 
     # Settings of brokers ----------------------------------------------------------------------------------------------

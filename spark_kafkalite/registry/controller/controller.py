@@ -1,9 +1,10 @@
 """The controller: the one broker that elects leaders and changes the list of topics. One candidacy a registry session.
 
-Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. Every later write is a
-multi that begins with a check of that epoch node's version: a controller that was deposed without noticing fails there
-and steps down (KAFKA-6082). Partition states are written at the version that was read, because leaders write them too
-(their ISR). Brokers are never told anything: they watch the registry (rule R9).
+Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. A persistent /controller,
+which somebody made by hand, is removed first. Every later write is a multi that begins with a check of that epoch
+node's version: a controller that was deposed without noticing fails there and steps down (KAFKA-6082). Partition states
+are written at the version that was read, because leaders write them too (their ISR). Brokers are never told anything:
+they watch the registry (rule R9).
 
 Elections (``elections``) and topic changes (``topic_changes``) run one after the other, each on a snapshot that has
 caught up with the registry. Only the controller creates and deletes topics, so between that snapshot and the writes no
@@ -54,13 +55,16 @@ from spark_kafkalite.registry.store import (
     Check,
     ConnectionLoss,
     Create,
+    Delete,
     NodeExists,
     NoNode,
     Operation,
     SessionExpired,
     SessionState,
     SetData,
+    Stat,
     Store,
+    WatchEvent,
     answer,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
@@ -107,8 +111,9 @@ class Controller:
         its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync
         replicas its high watermark moves (``election``); ``slices``: the long
         work of the running loop, its own when nobody shares them."""
-        self._slices = slices or Slices(asyncio.get_running_loop())
-        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch)
+        self._loop = asyncio.get_running_loop()
+        self._slices = slices or Slices(self._loop)
+        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
@@ -255,13 +260,26 @@ class Controller:
             self._elections.look_at_everything()
             await self._gather()
         if self._may_be_unfinished:
-            async with self._working:
-                await self._topics.finish_deletions()
-                await self._topics.complete_guards(await self._watcher.caught_up())
+            # Before: a topic may be marked meanwhile.
             self._may_be_unfinished = False
+            async with self._working:
+                await self._topics.finish_deletions(self._topic_marked)
+                await self._topics.complete_guards(await self._watcher.caught_up())
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+
+    def _topic_marked(self, _: WatchEvent) -> None:
+        """Obey a tool that has marked a topic for deletion at once: until then the topic takes records that go with it.
+        In any thread; the controller's own markers are gone when its turn comes."""
+
+        def look() -> None:
+            if self.is_active:
+                self._may_be_unfinished = True
+                self._wanted.set()
+
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(look)  # unless the loop has ended
 
     def _wake(self) -> None:
         self._wanted.set()
@@ -314,6 +332,9 @@ class Controller:
                 holder = await answer(self._store.exists(znodes.CONTROLLER))
                 if holder is None:
                     continue
+                if not holder.ephemeral_owner:
+                    await self._remove_persistent(holder, stat)
+                    continue
                 if holder.ephemeral_owner != self._store.session_id:
                     return False
                 data, stat = await answer(self._store.get(znodes.CONTROLLER_EPOCH))
@@ -321,6 +342,23 @@ class Controller:
                 return True
             self._epoch, self._epoch_version = ControllerEpoch(epoch), stat.version + 1
             return True
+
+    async def _remove_persistent(self, holder: Stat, epoch: Stat) -> None:
+        """Remove a persistent /controller: somebody made it by hand, and no end of a session would ever remove it.
+
+        An ephemeral one that has taken its place may have the same version. Its claim has raised the controller epoch,
+        though, so the check of that keeps it.
+        """
+        check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
+        try:
+            await answer(self._store.multi([check, Delete(znodes.CONTROLLER, holder.version)]))
+        except (BadVersion, NoNode):
+            return  # it has changed or gone; the next look says what is there
+        _LOG.warning(
+            "removed %s, because it was a persistent node, under which no broker can become the controller; brokers "
+            "make it as an ephemeral one: do not write it by hand",
+            znodes.CONTROLLER,
+        )
 
     def _resign(self) -> None:
         self._epoch, self._epoch_version = NO_EPOCH, -1
@@ -355,6 +393,9 @@ class Controller:
     def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if change.new_brokers or change.bounced_brokers:
             self._registered.set()
+        if self.is_active and (old.controller_id, new.controller_id) == (self._broker_id, znodes.NO_LEADER):
+            # Somebody has removed this broker's node, or put a persistent one in its place: it may be the only broker.
+            self._resign()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
             self._last_resorts.look_again()

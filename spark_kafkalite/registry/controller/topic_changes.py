@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
+from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     InvalidPartitions,
     KafkaError,
@@ -26,10 +27,11 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import ControllerEpoch
-from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.registry.controller import topic_writes
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
+from spark_kafkalite.registry.deleted_topics import DeletedTopics
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     Create,
@@ -41,6 +43,7 @@ from spark_kafkalite.registry.store import (
     OutOfRoom,
     SetData,
     Store,
+    Watcher,
     answer,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
@@ -57,12 +60,17 @@ FencedWrite = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
 class TopicChanges:
     """See the module's text. Lives in the controller's event loop."""
 
-    def __init__(self, store: Store, slices: Slices, write: FencedWrite, epoch: Callable[[], ControllerEpoch]) -> None:
+    def __init__(
+        self, store: Store, slices: Slices, write: FencedWrite, epoch: Callable[[], ControllerEpoch], clock: Clock
+    ) -> None:
         """``write`` does a multi that the controller's epoch fences; ``epoch`` gives that."""
         self._store = store
         self._slices = slices
         self._write = write
         self._epoch = epoch
+        self._clock = clock
+        # Held while the node of deleted topics is read and written.
+        self._noting = asyncio.Lock()
 
     async def create(
         self, topics: Sequence[TopicSpec], state: ClusterState, *, validate_only: bool
@@ -171,10 +179,16 @@ class TopicChanges:
         marked = set(names_marked)
         known = {name: topic for name in names if (topic := state.topics.get(name)) is not None}
         for batch in topic_writes.batches((name, len(topic.partitions)) for name, topic in known.items()):
-            outcomes = await asyncio.gather(
-                *(self._delete_topic(name, known[name], marked=name in marked) for name in batch),
-                return_exceptions=True,
-            )
+            outcomes: Sequence[Any]
+            try:
+                await self._note_deletions(known[name].topic_id for name in batch)
+            except (KafkaError, RegistryError) as error:
+                outcomes = [error] * len(batch)
+            else:
+                outcomes = await asyncio.gather(
+                    *(self._delete_topic(name, known[name], marked=name in marked) for name in batch),
+                    return_exceptions=True,
+                )
             _take_outcomes(results, dict.fromkeys(batch, "deleting"), outcomes)
         unreadable = [name for name in dict.fromkeys(names) if name in state.unreadable_topics]
         outcomes = await asyncio.gather(*map(self._delete_found, unreadable), return_exceptions=True)
@@ -183,6 +197,24 @@ class TopicChanges:
             if name not in known and name not in results:
                 results[name] = _unknown(name)
         return results
+
+    async def _note_deletions(self, topic_ids: Iterable[bytes]) -> None:
+        """Add topics to those whose logs brokers delete, before anything of them is removed."""
+        named = {znodes.uuid_text(topic_id) for topic_id in topic_ids if topic_id != znodes.NO_TOPIC_ID}
+        async with self._noting:
+            noted, version = DeletedTopics(), -1
+            with contextlib.suppress(NoNode):
+                data, stat = await answer(self._store.get(deleted_topics.PATH))
+                version = stat.version
+                try:
+                    noted = DeletedTopics.decode(data)
+                except MalformedNode as malformed:
+                    _LOG.error("%s; it is replaced by one with the topics that are deleted now", malformed)
+            if named <= noted.deleted_ms.keys():
+                return
+            encoded = noted.with_added(sorted(named), self._clock.wall_ms()).encode()
+            path = deleted_topics.PATH
+            await self._write([Create(path, encoded) if version < 0 else SetData(path, encoded, version)])
 
     async def _delete_topic(self, name: str, topic: TopicState, *, marked: bool) -> None:
         marker = znodes.deleted_topic_path(name)
@@ -201,19 +233,24 @@ class TopicChanges:
         marker, config = znodes.deleted_topic_path(name), znodes.topic_config_path(name)
         with contextlib.suppress(NodeExists):
             await self._write([Create(marker)])
-        paths = await self._guard_of(name)
+        topic_id = await self._topic_id_of(name)
+        await self._note_deletions([topic_id])
+        paths = await self._guard_of(topic_id)
         paths += reversed(await self._subtree(znodes.topic_path(name)))
         if await answer(self._store.exists(config)):
             paths.append(config)
         await self._write_in_pieces(Delete(path) for path in (*paths, marker))
 
-    async def _guard_of(self, name: str) -> list[str]:
-        """Return the path of the guard of a topic, if there is one and the topic's node can be read."""
+    async def _topic_id_of(self, name: str) -> bytes:
+        """Return the id in a topic's node, NO_TOPIC_ID where there is none, or no node that can be read."""
         try:
             data, _ = await answer(self._store.get(znodes.topic_path(name)))
-            topic_id = (await self._slices.run(TopicAssignment.decode_work(name, data))).topic_id
+            return (await self._slices.run(TopicAssignment.decode_work(name, data))).topic_id
         except (NoNode, MalformedNode):
-            return []  # what it leaves is taken away by complete_guards
+            return znodes.NO_TOPIC_ID  # its guard is taken away by complete_guards, its logs are set aside
+
+    async def _guard_of(self, topic_id: bytes) -> list[str]:
+        """Return the path of the guard of a topic, if there is one."""
         path = znodes.topic_guard_path(topic_id)
         stat = None if topic_id == znodes.NO_TOPIC_ID else await answer(self._store.exists(path))
         return [] if stat is None else [path]
@@ -256,9 +293,10 @@ class TopicChanges:
             level = below
         return found
 
-    async def finish_deletions(self) -> None:
-        """Finish what a former controller, or a tool that writes the marker, has begun."""
-        for name in await answer(self._store.children(znodes.DELETED_TOPICS)):
+    async def finish_deletions(self, on_marker: Watcher) -> None:
+        """Finish what a former controller, or a tool that writes the marker, has begun; ``on_marker`` gets the event of
+        the next marker."""
+        for name in await answer(self._store.children(znodes.DELETED_TOPICS, on_marker)):
             _LOG.info("finishing the deletion of topic %s", name)
             await self._delete_found(name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,6 @@ def produce(cluster: KafkaliteCluster, topic: str, value: bytes, count: int) -> 
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for delivery in [producer.send(topic, value, partition=0) for _ in range(count)]:
             delivery.result(PATIENCE_S)
-
-
-def strays(cluster: KafkaliteCluster, number: int, topic: str) -> list[Path]:
-    return list(cluster.broker(number).data_dir.glob(f"{topic}-0.*-stray"))
 
 
 @pytest.fixture
@@ -56,29 +51,6 @@ def end_session(cluster: KafkaliteCluster, number: int) -> None:
         store.delete(znodes.broker_path(number)).result(PATIENCE_S)
     finally:
         store.close()
-
-
-def test_what_a_broker_has_of_a_topic_that_was_deleted_while_it_was_down_is_kept_for_a_while(
-    cluster: KafkaliteCluster, new_topic: Callable[..., str], with_settings: Callable[..., None]
-) -> None:
-    topic = new_topic()
-    produce(cluster, topic, b"old", 10)
-    away = cluster.wait_for_leader(topic)
-    others = [number for number in cluster.brokers if number != away]
-    cluster.kill(away)
-    with Admin(bootstrap_servers=[cluster.broker(number).bootstrap for number in others]) as living:
-        living.delete_topics([topic])
-        wait_until(lambda: topic not in living.list_topics(), f"{topic} to be gone")
-    cluster.restart(away)
-    with Admin(bootstrap_servers=cluster.broker(away).bootstrap) as returned:
-        assert topic not in returned.list_topics()
-    (stray,) = strays(cluster, away, topic)
-    assert any(b"old" in path.read_bytes() for path in stray.glob("*.log"))
-    for number in cluster.brokers:
-        assert not (cluster.broker(number).data_dir / f"{topic}-0").exists()
-    assert not any(strays(cluster, number, topic) for number in others)
-    with_settings(away, stray_log_retention_ms=500)
-    wait_until(lambda: not strays(cluster, away, topic), f"the log of {topic} to be removed")
 
 
 @pytest.mark.parametrize("end", ["kill", "pause"])

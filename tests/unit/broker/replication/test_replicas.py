@@ -17,9 +17,12 @@ from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from spark_kafkalite.log.copying import copy_at_once
+from spark_kafkalite.log.files.fs import remove_tree
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.log.strays import StrayFate
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
+from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import Slices, run_whole
@@ -59,6 +62,7 @@ class World:
         self.replicas = Replicas(loop, self.logs, services, self.view, self.config_of, Slices(loop, SliceClock()))
         self.view.add_listener(self.replicas.cluster_changed)
         self.logs.on_offline = self.replicas.directory_failed
+        self.deleted_topic_ids: frozenset[str] = frozenset()
         self.zxid = 10
         self.incarnation = Incarnation(1)
         self.me: BrokerInfo | None = None
@@ -77,7 +81,7 @@ class World:
 
     def publish(self, topics: Mapping[str, TopicState]) -> None:
         old = self.view.state
-        new = replace(old, topics=dict(topics))
+        new = replace(old, topics=dict(topics), deleted_topic_ids=self.deleted_topic_ids)
         self.view.publish(new, diff(old, new))
 
     def state(
@@ -106,6 +110,13 @@ class World:
         self.publish(topics)
 
     def delete(self, name: str) -> None:
+        """As the controller does."""
+        deleted = znodes.uuid_text(self.view.state.topics[name].topic_id)
+        self.deleted_topic_ids = frozenset({*self.deleted_topic_ids, deleted})
+        self.vanish(name)
+
+    def vanish(self, name: str) -> None:
+        """As when somebody removes the topic's node by hand."""
         self.publish({each: topic for each, topic in self.view.state.topics.items() if each != name})
 
     def settle(self) -> None:
@@ -205,25 +216,125 @@ def kept_and_deleted(world: World) -> list[str]:
     return sorted(name.rpartition("-")[2] for name in names if "." in name and name.startswith("a-"))
 
 
-def test_a_topic_that_goes_while_nobody_looks_is_set_aside_and_not_deleted(world: World) -> None:
+@pytest.mark.parametrize("registered", [True, False])
+def test_only_a_topic_that_the_controller_has_deleted_loses_its_logs(
+    world: World, registered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     world.register()
     world.create("a", 2)
     world.settle()
     world.append(A)
-    world.lose_registration()
-    world.settle()
+    if not registered:
+        world.lose_registration()
+        world.settle()
     # An older copy of the registry would say the same.
-    world.delete("a")
+    world.vanish("a")
     world.settle()
     assert world.replicas.find(A) is None
     assert kept_and_deleted(world) == ["stray", "stray"]
+    (line,) = [each.getMessage() for each in caplog.records if "set aside" in each.getMessage()]
+    assert "2 logs are set aside" in line and "a-0 (kept in /d" in line and "a-1 (kept in /d" in line
     world.register()
     world.create("a", topic_id=b"n" * 16)
     world.settle()
     assert world.replicas.get(A).log.log_end_offset == 0
+    if not registered:
+        world.lose_registration()
+        world.settle()
     world.delete("a")
     world.settle()
     assert kept_and_deleted(world) == ["delete", "stray", "stray"]
+
+
+def test_a_log_is_used_again_when_the_topic_of_its_id_appears_again(world: World) -> None:
+    world.register()
+    world.create("a", 2)
+    world.settle()
+    world.append(A, 5)
+    world.replicas.get(A).log.advance_log_start(2)
+    world.vanish("a")
+    world.settle()
+    assert kept_and_deleted(world) == ["stray", "stray"]
+    # Another topic of its name has nothing of it.
+    world.create("a", topic_id=b"n" * 16)
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 0
+    world.delete("a")
+    world.create("a", 2)
+    world.settle()
+    log = world.replicas.get(A).log
+    assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (b"a" * 16, 2, 5)
+    assert world.replicas.get(A).is_leader
+    assert kept_and_deleted(world) == ["delete"]
+    world.append(A)
+    assert log.log_end_offset == 6
+
+
+def test_what_an_operator_has_removed_begins_empty_when_its_topic_appears_again(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A)
+    world.vanish("a")
+    world.settle()
+    for directory in ("/d0", "/d1"):
+        for entry in world.fs.entries(directory):
+            if entry.name.endswith("-stray"):
+                remove_tree(world.fs, f"{directory}/{entry.name}")
+    world.create("a")
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 0
+
+
+def test_a_log_that_cannot_be_taken_back_is_not_replaced_by_an_empty_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.register()
+    world.create("a")
+    world.settle()
+    world.append(A, 3)
+    world.vanish("a")
+    world.settle()
+
+    def refuse(old: str, new: str) -> None:
+        raise OSError(errno.EROFS, "read-only", old)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.fs, "rename", refuse)
+        world.create("a")
+        world.settle()
+        with pytest.raises(KafkaStorageError, match="read-only"):
+            world.replicas.get(A)
+        assert kept_and_deleted(world) == ["stray"]
+    world.replicas.retry_failed()
+    world.settle()
+    assert world.replicas.get(A).log.log_end_offset == 3
+
+
+@pytest.mark.parametrize(("deleted", "ends"), [((b"a", b"b"), ["delete", "stray"]), ((), ["stray", "stray"])])
+def test_a_start_deletes_the_logs_of_topics_that_were_deleted_meanwhile(
+    world: World, deleted: tuple[bytes, ...], ends: list[str]
+) -> None:
+    world.logs.create(A, b"a" * 16)
+    # A log that names no topic id may be that of any topic.
+    world.logs.create(TopicPartition("a", 1), None)
+    world.deleted_topic_ids = frozenset(znodes.uuid_text(each * 16) for each in deleted)
+    world.publish({})
+    world.loop.run_until_complete(world.replicas.compare_logs())
+    assert kept_and_deleted(world) == ends
+
+
+def test_what_becomes_of_a_log_that_was_set_aside_depends_on_its_topic(world: World) -> None:
+    world.create("here", topic_id=b"h" * 16)
+    world.create("gone", topic_id=b"g" * 16)
+    world.delete("gone")
+    fate = world.replicas.fate_of_stray
+    assert fate("gone-0.aa-stray", b"o" * 16) is StrayFate.KEPT
+    assert fate("gone-0.aa-stray", b"g" * 16) is StrayFate.DELETED
+    assert fate("here-0.aa-stray", b"h" * 16) is StrayFate.KEPT_FOR_A_TIME
+    assert fate("here-0.aa-stray", b"o" * 16) is StrayFate.KEPT
+    assert fate("here-0.aa-stray", None) is StrayFate.KEPT_FOR_A_TIME
+    assert fate("gone-0.aa-stray", None) is StrayFate.KEPT
 
 
 def test_a_loss_that_is_acted_upon_late_does_not_end_what_is_led_under_the_next_registration(world: World) -> None:

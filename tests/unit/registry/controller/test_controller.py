@@ -23,7 +23,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import BrokerId, LeaderEpoch
-from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -31,7 +31,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
-from spark_kafkalite.registry.store import ConnectionLoss, answer
+from spark_kafkalite.registry.store import ConnectionLoss, Delete, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -489,6 +489,58 @@ def test_a_deleted_topic_leaves_nothing_and_can_be_made_again(tmp_path: Path) ->
     run(work())
 
 
+@pytest.mark.parametrize("partitions", [2, 1200])
+def test_a_topic_that_the_controller_deletes_is_known_as_deleted_when_it_is_seen_gone(
+    tmp_path: Path, partitions: int
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            created = await first.controller.create_topics([TopicSpec("t", partitions), TopicSpec("by-hand")])
+            await first.watcher.caught_up(TIMEOUT_S)
+            await second.watcher.caught_up(TIMEOUT_S)
+            await first.controller.delete_topics(["t"])
+            await second.watcher.caught_up(TIMEOUT_S)
+            (gone,) = [new for old, new in second.seen if "t" in old.topics and "t" not in new.topics]
+            assert gone.has_deleted(created["t"].topic_id)
+            # What another program removes is not.
+            paths = ("/partitions/0/state", "/partitions/0", "/partitions", "")
+            await answer(second.store.multi([Delete(znodes.topic_path("by-hand") + path) for path in paths]))
+            state = await second.watcher.caught_up(TIMEOUT_S)
+            assert not state.topics
+            assert not state.has_deleted(created["by-hand"].topic_id)
+            # A node that was made unreadable, or removed, by hand is made again by the next deletion.
+            for damage in (b"no json", None):
+                if damage is None:
+                    await answer(second.store.delete(deleted_topics.PATH))
+                else:
+                    await answer(second.store.set(deleted_topics.PATH, damage))
+                assert not (await second.watcher.caught_up(TIMEOUT_S)).deleted_topic_ids
+                again = await first.controller.create_topics([TopicSpec("t")])
+                await first.controller.delete_topics(["t"])
+                state = await second.watcher.caught_up(TIMEOUT_S)
+                assert state.deleted_topic_ids == {znodes.uuid_text(again["t"].topic_id)}
+
+    run(work())
+
+
+def test_a_topic_that_a_tool_marks_is_deleted_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([TopicSpec("t"), TopicSpec("u", 1200), TopicSpec("v")])
+            await second.until(lambda state: len(state.topics) == 3)
+            for name in ("t", "v"):
+                topic_id = second.state.topics[name].topic_id
+                await answer(second.store.create(znodes.deleted_topic_path(name)))
+                state = await second.until(lambda state, name=name: name not in state.topics)
+                assert state.has_deleted(topic_id)
+                # The controller's own marker comes between.
+                if name == "t":
+                    assert await first.controller.delete_topics(["u"]) == {"u": None}
+            assert first.controller.is_active
+
+    run(work())
+
+
 def test_a_topic_made_again_at_once_is_read_afresh(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
@@ -532,6 +584,7 @@ def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> Non
             await only.until(lambda state: state.topics["planned"].partitions[1].leader == 1)
             state = await only.watcher.caught_up(TIMEOUT_S)
             assert set(state.topics) == {"planned"}
+            assert state.has_deleted(planned.topic_id)
             assert await answer(only.store.children(znodes.DELETED_TOPICS)) == []
 
     run(work())
@@ -572,8 +625,8 @@ def test_rereading_leaves_no_further_watches(tmp_path: Path) -> None:
             assert watches() == before
             await only.controller.delete_topics([f"t{number}" for number in range(5)])
             await only.watcher.caught_up(TIMEOUT_S)
-            # The broker, looked at by its own registration too, the three lists and the controller; nothing of the
-            # deleted topics but their configs to come.
-            assert watches() <= 6
+            # The broker, looked at by its own registration too, the three lists, the controller, the marks of topics to
+            # delete and the node of deleted topics; nothing of these topics but their configs to come.
+            assert watches() <= 8
 
     run(work())
