@@ -280,10 +280,6 @@ def _spawn_forever() -> None:
 def _kill_all() -> None:
     for child in list(_live):
         child.kill()
-
-
-@atexit.register
-def _release_ports() -> None:
-    """Close what :func:`free_ports` holds, before the interpreter warns of each of them."""
+    # Before the interpreter warns of each of them.
     while _held_ports:
         _held_ports.popleft().close()
