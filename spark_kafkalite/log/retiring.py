@@ -15,7 +15,6 @@ from spark_kafkalite.errors import KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.directories.checkpoints import Checkpoints
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.directories.unopened import Unopened
-from spark_kafkalite.log.files.awaiting_logs import read_awaiting
 from spark_kafkalite.log.files.deletions import Deletions, Retired, RetireJob
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs
@@ -117,11 +116,8 @@ class Retiring:
 
     def finish_setting_aside(self, job: RetireJob) -> list[KafkaStorageError]:
         """End it; return what could not be renamed."""
-        for each in job.renamed:
-            log_dir, _, name = each.target.rpartition("/")
-            awaiting = read_awaiting(self._fs, log_dir, name) if job.awaits_topic else None
-            if awaiting is not None:
-                self._awaiting.add(awaiting)
+        for awaiting in job.awaiting:
+            self._awaiting.add(awaiting)
         return self._finish(job)
 
     def _take_out(self, topic_partition: TopicPartition, suffix: str) -> Retired:

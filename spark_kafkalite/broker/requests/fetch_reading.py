@@ -377,8 +377,8 @@ class Reading:
             said = context.lease.said(error, context.clock.monotonic_s())
             log_start_offset = log_end_offset = -1
             if leader is not None and isinstance(said, OffsetOutOfRange) and self._fetching.replica_id >= 0:
-                # Where a follower begins anew that ends before that, if the log's end is not before it as well. Apache
-                # Kafka's asks for both (ListOffsets).
+                # A follower that ends before the log's start goes on from there, unless the log's end lies before it as
+                # well. Apache Kafka's follower asks for both (ListOffsets).
                 log_start_offset, log_end_offset = leader.log.log_start_offset, int(leader.log.log_end_offset)
             return FetchedPartition(
                 asked.partition,

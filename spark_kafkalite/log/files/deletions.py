@@ -9,12 +9,13 @@ next start.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafkalite.log.files.awaiting_logs import note_awaiting
+from spark_kafkalite.log.files.awaiting_logs import AwaitingLog, note_awaiting, read_awaiting
 from spark_kafkalite.log.files.fs import Fs, remove_tree
 from spark_kafkalite.model import TopicPartition
 
@@ -76,12 +77,14 @@ class RetireJob:
     cut may bring the directories back; the next start finds that no topic owns them.
     """
 
-    __slots__ = ("_fs", "awaits_topic", "failed", "logs", "renamed")
+    __slots__ = ("_awaits_topic", "_fs", "awaiting", "failed", "logs", "renamed")
 
     def __init__(self, fs: Fs, logs: Sequence[Retired], *, awaits_topic: bool = False) -> None:
-        """``awaits_topic``: the logs are used again when their topic appears again (``awaiting_logs``)."""
+        """``awaits_topic``: the logs are used again when their topic appears again (``awaiting_logs``); ``awaiting``
+        then has those that can be."""
         self._fs = fs
-        self.awaits_topic = awaits_topic
+        self._awaits_topic = awaits_topic
+        self.awaiting: list[AwaitingLog] = []
         self.logs = logs
         self.renamed: list[Retired] = []
         self.failed: dict[str, OSError] = {}
@@ -92,7 +95,7 @@ class RetireJob:
         for each in self.logs:
             if each.disk.offline is None:
                 try:
-                    if self.awaits_topic:
+                    if self._awaits_topic:
                         each.disk.persist(partial(note_awaiting, self._fs, each.directory, each.key, _start_of(each)))
                     each.disk.persist(partial(self._fs.rename, each.directory, each.target))
                     renamed.setdefault(each.disk.path, []).append(each)
@@ -104,6 +107,13 @@ class RetireJob:
                 self.renamed += logs
             except OSError as error:
                 self.failed.update((each.directory, error) for each in logs)
+        if self._awaits_topic:
+            for each in self.renamed:
+                parent, _, name = each.target.rpartition("/")
+                # What cannot be read now the next start finds.
+                with contextlib.suppress(OSError):
+                    if (found := read_awaiting(self._fs, parent, name)) is not None:
+                        self.awaiting.append(found)
 
 
 class Deletions:

@@ -66,6 +66,7 @@ from spark_kafkalite.registry.store import (
     Store,
     WatchEvent,
     answer,
+    call_in_loop,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
@@ -278,8 +279,7 @@ class Controller:
                 self._may_be_unfinished = True
                 self._wanted.set()
 
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(look)  # unless the loop has ended
+        call_in_loop(self._loop, look)
 
     def _wake(self) -> None:
         self._wanted.set()

@@ -172,7 +172,7 @@ class EmbeddedRegistry:
 
     @property
     def missing_room(self) -> str | None:
-        """Why the last commit did not fit on the disk, None when it did. In any thread."""
+        """Why a commit did not fit on the disk within the last minute, None when all did. In any thread."""
         return self._room.missing
 
     def begin_session(self, report: SessionListener) -> int:
