@@ -29,7 +29,7 @@ def main(bootstrap: str, group: str, instance: str, topic: str, results: str) ->
             try:
                 consumer.commit()
             except (IllegalGeneration, RebalanceInProgress, UnknownMemberId):
-                pass  # the group has rebalanced: whoever has the partitions now processes these records again
+                pass  # the group has rebalanced: the member that has the partitions now processes these records again
 
 
 if __name__ == "__main__":

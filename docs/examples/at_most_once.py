@@ -25,7 +25,7 @@ def main(bootstrap: str, group: str, instance: str, topic: str, results: str) ->
             try:
                 consumer.commit()
             except (IllegalGeneration, RebalanceInProgress, UnknownMemberId):
-                continue  # the group has rebalanced: whoever has the partitions now processes these records
+                continue  # the group has rebalanced: the member that has the partitions now processes these records
             for record in records:
                 out.write(b"%s\n" % record.value)  # whatever your program does
 

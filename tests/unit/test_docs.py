@@ -218,6 +218,13 @@ def test_examples_compile_and_import_what_exists() -> None:
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
+def test_programs_of_the_examples_folder_are_printed_as_they_are() -> None:
+    programs = sorted((PROJECT / "docs" / "examples").glob("at_*.py"))
+    assert len(programs) == 2
+    printed = blocks(PROJECT / "docs" / "consumers.md", "python")
+    assert [path.name for path in programs if path.read_text() not in printed] == []
+
+
 def test_examples_use_options_that_exist() -> None:
     declared = {setting.name for group in (READER_OPTIONS, WRITER_OPTIONS) for setting in group}
     sparks_own = {"path", "checkpointLocation"}

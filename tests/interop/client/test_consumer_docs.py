@@ -29,11 +29,6 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["at_least_once", "at_most_once"])
-def test_the_recipes_are_printed_as_they_are(name: str) -> None:
-    assert (DOCS / "examples" / f"{name}.py").read_text() in BLOCKS
-
-
 @pytest.mark.parametrize("program", SHORT, ids=range(len(SHORT)))
 def test_short_programs_run(program: str, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", registry_port=0) as broker:
