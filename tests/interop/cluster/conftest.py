@@ -39,7 +39,11 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafkal
 
 @pytest.fixture
 def cluster(running_cluster: KafkaliteCluster) -> Iterator[KafkaliteCluster]:
-    """Three brokers, whole at the beginning; what a test kills or freezes is brought back after it."""
+    """Three brokers, whole at the beginning; what a test kills or freezes is brought back after it.
+
+    All tests share it. So a test deletes its topics of fewer than three replicas: they lose their leaders where a later
+    test stops brokers, and commands for all partitions name them.
+    """
     yield running_cluster
     for broker in running_cluster.brokers.values():
         if broker.running:

@@ -382,6 +382,8 @@ def test_who_is_missed_where_acks_all_is_refused(cluster: KafkaliteCluster, new_
         for number in others:
             cluster.restart(number)
         cluster.wait_in_sync(topic)
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.delete_topics([few])
     refusing = {each["topic"] for each in found["refusingAcksAll"]}
     assert (topic in refusing, few in refusing) == (True, False)
     assert (f"Topic: {topic}" in under, f"Topic: {few}" in under) == (True, False)

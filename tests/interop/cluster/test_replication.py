@@ -237,3 +237,4 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(
     cluster.wait_in_sync(topic)
     assert values_of(cluster.bootstrap, topic, 1) == [b"new"]
     assert not any(b"old" in log_bytes(cluster, number, topic) for number in cluster.brokers)
+    admin.delete_topics([topic])
