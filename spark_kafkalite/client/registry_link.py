@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import ClosedError, RegistryError
@@ -32,6 +32,12 @@ T = TypeVar("T")
 
 _LOOK_S: Final = 0.1
 _OPEN_WITHIN_S: Final = 10.0
+# For what reaches clients: the address in a broker's own settings is often copied to another host.
+_FROM_OTHER_HOSTS: Final = (
+    "A broker's registry.listener and 'kafkalite registry' answer on their own host only: from another host use a "
+    "ZooKeeper ensemble, or keep offsets with the group's coordinator (Spark: commitOffsets=group; Python: Consumer "
+    "with group_id)"
+)
 
 
 class RegistryLink:
@@ -204,9 +210,17 @@ class ZooKeeperLink(RegistryLink):
 
 
 def zookeeper_opener() -> Callable[..., Store]:
-    """Return ``registry.zookeeper.open_zookeeper``. Raises RegistryError where kazoo is missing."""
+    """Return ``registry.zookeeper.open_zookeeper`` with the errors of a client. Raises RegistryError where kazoo is
+    missing."""
     try:
         from spark_kafkalite.registry.zookeeper import open_zookeeper
     except ImportError as error:
         raise RegistryError(f"kazoo is needed to talk to the registry: {error}") from error
-    return open_zookeeper
+
+    def opened(connect: str, **settings: Any) -> Store:
+        try:
+            return open_zookeeper(connect, **settings)
+        except ConnectionLoss as error:
+            raise ConnectionLoss(f"{error}. {_FROM_OTHER_HOSTS}") from error
+
+    return opened

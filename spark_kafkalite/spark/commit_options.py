@@ -42,8 +42,8 @@ COMMIT_SETTINGS: Final = (
         "zookeeper.connect",
         "string",
         None,
-        "host:port,...[/chroot] of the ensemble, or of a broker's registry.listener, for commitOffsets=zookeeper and "
-        "both. kafka.zookeeper.connect is the same.",
+        "host:port,...[/chroot] of the ZooKeeper ensemble or, on the driver's host, of a broker's registry.listener, "
+        "for commitOffsets=zookeeper and both. kafka.zookeeper.connect is the same.",
     ),
 )
 

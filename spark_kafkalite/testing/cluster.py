@@ -38,18 +38,17 @@ class _ServerProcess(ABC):
         data_dir: Path,
         *,
         port: int = 0,
-        host: str = "127.0.0.1",
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a server; ``start()`` or ``with`` starts it.
 
-        It listens on ``host``. Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the
+        It listens on loopback. Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the
         command (``ip netns exec N``, ``strace ...``), ``environment`` is added to this process's own.
         """
         self.data_dir = data_dir
         self.port = port
-        self.host = host
+        self.host = "127.0.0.1"
         self._command_prefix = tuple(command_prefix)
         self._environment = dict(environment or {})
         self._process: ChildProcess | None = None
@@ -268,9 +267,7 @@ class RegistryProcess(_ServerProcess):
         return self.address
 
     def _command(self) -> list[str]:
-        where = ["--data", str(self.data_dir), "--port", str(self.port), "--host", self.host]
-        if self.host != "127.0.0.1":
-            where.append("--insecure")  # whoever reaches the hosts of a test belongs to it
+        where = ["--data", str(self.data_dir), "--port", str(self.port)]
         return [sys.executable, "-m", "spark_kafkalite.cli", "registry", *where]
 
 

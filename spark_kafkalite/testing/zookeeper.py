@@ -48,10 +48,10 @@ def class_path() -> str:
     return ":".join(str(jar) for pattern in _JARS for jar in sorted(_jar_directory().glob(pattern)))
 
 
-def four_letters(port: int, word: str, timeout_s: float = 1.0) -> str:
+def four_letters(port: int, word: str, timeout_s: float = 1.0, host: str = "127.0.0.1") -> str:
     """Return a server's answer to a four-letter word such as ``srvr``; empty when it does not answer."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(word.encode())
             parts = []
             while part := connection.recv(65536):
@@ -69,27 +69,32 @@ class ZooKeeperServer:
         directory: Path,
         *,
         port: int = 0,
+        host: str = "127.0.0.1",
         tick_ms: int = DEFAULT_TICK_MS,
         heap_mb: int = 128,
         server_id: int = 1,
         ensemble: Sequence[str] = (),
+        command_prefix: Sequence[str] = (),
     ) -> None:
-        """Prepare a server; ``start()`` or ``with`` starts it. Port 0 takes a free one.
+        """Prepare a server; ``start()`` or ``with`` starts it. It listens on ``host``. Port 0 takes a free one.
 
-        ``ensemble`` holds the ``server.N=...`` lines when it is one of several.
+        ``ensemble`` holds the ``server.N=...`` lines when it is one of several. ``command_prefix`` stands before the
+        command (``ip netns exec N``).
         """
         self.directory = directory
+        self.host = host
         self.port = port
         self._tick_ms = tick_ms
         self._heap_mb = heap_mb
         self._server_id = server_id
         self._ensemble = tuple(ensemble)
+        self._command_prefix = tuple(command_prefix)
         self._process: ChildProcess | None = None
         self._starts = 0
 
     @property
     def connect(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -119,7 +124,9 @@ class ZooKeeperServer:
     def wait_until_serving(self) -> None:
         """Wait until it answers requests. Raises ChildFailed."""
         self._running().wait_until(
-            lambda: "Mode:" in four_letters(self.port, "srvr"), START_TIMEOUT_S, f"serving on {self.connect}"
+            lambda: "Mode:" in four_letters(self.port, "srvr", host=self.host),
+            START_TIMEOUT_S,
+            f"serving on {self.connect}",
         )
 
     def kill(self) -> None:
@@ -155,13 +162,13 @@ class ZooKeeperServer:
         command = java_arguments(
             class_path(), _SERVER, str(config), jvm_options=(f"-Xmx{self._heap_mb}m", *SHORT_LIVED_OPTIONS)
         )
-        self._process = ChildProcess(command, self.directory, f"zookeeper-{self._starts}")
+        self._process = ChildProcess([*self._command_prefix, *command], self.directory, f"zookeeper-{self._starts}")
 
     def _properties(self, data: Path) -> str:
         settings = {
             "dataDir": data,
             "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": self.host,
             "tickTime": self._tick_ms,
             "maxSessionTimeout": 120_000,
             "maxClientCnxns": 0,

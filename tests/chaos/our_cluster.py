@@ -78,7 +78,7 @@ class ChaosCluster:
         on_zookeeper: bool = False,
     ) -> None:
         """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``). ``on_zookeeper``: its
-        registry is a real ZooKeeper, which listens on loopback and so is for ``ForwardedLines`` only."""
+        registry is a real ZooKeeper, as it always is where the lines lead to other hosts."""
         self._on_zookeeper = on_zookeeper
         self._directory = directory
         self._bug = bug
@@ -210,11 +210,11 @@ class ChaosCluster:
     def _registry(self, environment: Mapping[str, str]) -> RegistryProcess:
         directory = self._directory / "registry"
         host, port = self.lines.registry_address
-        if self._on_zookeeper:
+        if self._on_zookeeper or host != "127.0.0.1":
+            prefix = self.lines.prefix(REGISTRY)
             # It does what a cluster and rows do with a registry's process.
-            return cast(RegistryProcess, ZooKeeperRegistry(directory, port=port))
-        prefix = self.lines.prefix(REGISTRY)
-        return RegistryProcess(directory, port=port, host=host, environment=environment, command_prefix=prefix)
+            return cast(RegistryProcess, ZooKeeperRegistry(directory, port=port, host=host, command_prefix=prefix))
+        return RegistryProcess(directory, port=port, environment=environment)
 
     def _data_dir(self, broker: int) -> Path:
         return self._directory / f"broker-{broker}"

@@ -131,12 +131,12 @@ def test_a_refusal_that_comes_before_anybody_waits_for_it_is_told_as_one(
         server.close()
 
 
-def test_a_registry_for_everybody_is_refused(tmp_path: Path) -> None:
+def test_a_registry_for_other_hosts_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_kafkalite.cli", "registry", "--data", str(tmp_path / "r")]
     done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
-    assert "--host 0.0.0.0 can be reached from other hosts" in done.stderr
-    assert "give --digest-file FILE with USER:PASSWORD, or --insecure" in done.stderr
+    assert "--host 0.0.0.0: the embedded registry serves this host only" in done.stderr
+    assert "need a ZooKeeper ensemble (docs/cluster.md" in done.stderr
     assert not (tmp_path / "r").exists()
 
 

@@ -73,7 +73,8 @@ BROKER_SETTINGS = SettingGroup(
             "string",
             None,
             "HOST:PORT on which the embedded registry serves ZooKeeper's client protocol to registry consumers and "
-            "tools in other processes. Port 0 picks a free port. When not set, other processes cannot use it.",
+            "tools in other processes of this host. The host is a loopback address. Port 0 picks a free port. When not "
+            "set, other processes cannot use it.",
         ),
         Setting(
             "registry.listener.digest",
@@ -81,13 +82,6 @@ BROKER_SETTINGS = SettingGroup(
             None,
             "USER:PASSWORD as which every client of registry.listener must authenticate (scheme digest). Until then "
             "only pings are answered, and the session ends after 5 s.",
-        ),
-        Setting(
-            "registry.listener.insecure",
-            "boolean",
-            False,
-            "Let clients on other hosts use registry.listener without registry.listener.digest: they can then change "
-            "the cluster.",
         ),
         Setting(
             "logging.level",

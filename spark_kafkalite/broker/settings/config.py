@@ -32,7 +32,7 @@ from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
 # What is meant for the embedded registry, which a broker with zookeeper.connect has not.
-_OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.digest", "registry.listener.insecure")
+_OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,7 @@ class BrokerConfig:
         registry_listener = None
         if values["registry.listener"]:
             registry_listener = RegistryListener.parse(
-                values["registry.listener"],
-                digest=values["registry.listener.digest"] or None,
-                insecure=values["registry.listener.insecure"],
+                values["registry.listener"], digest=values["registry.listener.digest"] or None
             )
         config = cls(
             values,

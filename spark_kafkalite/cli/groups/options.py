@@ -35,8 +35,8 @@ _CONNECT = re.compile(r"[^\s,/:]+:[0-9]{1,5}(,[^\s,/:]+:[0-9]{1,5})*(/\S*)?|\[[0
 zookeeper_option = click.option(
     "--zookeeper",
     metavar="HOST:PORT[,...][/CHROOT]",
-    help="Groups of registry consumers, in this ZooKeeper (or 'kafkalite registry', or a broker's registry.listener). "
-    "Brokers are those that it names, unless --bootstrap-server does.",
+    help="Groups of registry consumers, in this ZooKeeper (or on this host 'kafkalite registry' or a broker's "
+    "registry.listener). Brokers are those that it names, unless --bootstrap-server does.",
 )
 group_option = click.option("--group", "groups", multiple=True, metavar="NAME", help="The group. Repeatable.")
 all_groups_option = click.option("--all-groups", is_flag=True, help="All groups there are.")
@@ -168,8 +168,8 @@ class Places:
             except ConnectionLoss as error:
                 raise RegistryError(
                     f"--zookeeper {self.zookeeper}: nothing there answers in ZooKeeper's protocol within "
-                    f"{_ZOOKEEPER_WITHIN_S:g} s; give the address of the ensemble, of 'kafkalite registry', or of a "
-                    "broker's registry.listener"
+                    f"{_ZOOKEEPER_WITHIN_S:g} s; give the address of the ensemble or, on this host, of 'kafkalite "
+                    "registry' or of a broker's registry.listener"
                 ) from error
             finally:
                 log.setLevel(level)

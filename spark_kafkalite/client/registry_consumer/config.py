@@ -30,8 +30,8 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "zookeeper.connect",
             "string",
             None,
-            "Registry: host:port,...[/chroot] of a ZooKeeper ensemble, of `kafkalite registry`, or of a broker's "
-            "registry.listener.",
+            "Registry: host:port,...[/chroot] of a ZooKeeper ensemble or, on this host, of `kafkalite registry` or of "
+            "a broker's registry.listener.",
         ),
         Setting(
             "zookeeper.session.timeout.ms",

@@ -1,7 +1,7 @@
-"""The listener of the embedded registry for other processes, and whether it may listen: ``registry.listener*``.
+"""The listener of the embedded registry for other processes of the same host: ``registry.listener*``.
 
-Whoever reaches the listener can change the cluster, so beyond loopback it asks for authentication, unless whoever runs
-it says in so many words that the network is to be trusted.
+The embedded registry is for one host: it listens on loopback alone. Several hosts share a ZooKeeper ensemble, which one
+process cannot replace.
 """
 
 from __future__ import annotations
@@ -9,9 +9,16 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
+
+# What an address that other hosts reach is answered with.
+ONE_HOST_ONLY: Final = (
+    "the embedded registry serves this host only, on a loopback address such as 127.0.0.1; brokers, registry consumers "
+    'and tools on other hosts need a ZooKeeper ensemble (docs/cluster.md, "On several hosts")'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +30,17 @@ class RegistryListener:
     digest: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, address: str, *, digest: str | None = None, insecure: bool = False) -> RegistryListener:
-        """Return the listener of ``HOST:PORT`` (an IPv6 host in brackets). Raises ConfigError."""
+    def parse(cls, address: str, *, digest: str | None = None) -> RegistryListener:
+        """Return the listener of ``HOST:PORT`` (an IPv6 host in brackets). Raises ConfigError, also for an address that
+        is not loopback."""
         host, separator, port_text = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
             raise ConfigError(f"registry.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
-        if digest is None and not insecure and not is_loopback(host, "registry.listener"):
-            raise ConfigError(
-                f"registry.listener={address} can be reached from other hosts, and any client that reaches it can "
-                "change the cluster: set registry.listener.digest=USER:PASSWORD, or registry.listener.insecure=true if "
-                "the network is to be trusted, or listen on 127.0.0.1"
-            )
+        if not is_loopback(host, "registry.listener"):
+            raise ConfigError(f"registry.listener={address}: {ONE_HOST_ONLY}")
         return cls(host, int(port_text), digest)
 
     def address(self, port: int) -> str:
@@ -45,8 +49,10 @@ class RegistryListener:
 
 
 def is_loopback(host: str, setting: str) -> bool:
-    """Say whether nobody on another host reaches what listens there. ConfigError, naming the setting, when that is not
-    known; no host is every interface."""
+    """Return whether only this host reaches what listens on an address; False for an empty one, every interface.
+
+    Raises ConfigError, naming the setting, when the host is not known.
+    """
     if not host:
         return False
     try:

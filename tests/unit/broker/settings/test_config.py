@@ -32,7 +32,7 @@ def test_overrides_win_over_the_file_under_every_spelling(tmp_path: Path) -> Non
         ("num.partitions", "many", "not a valid int"),
         ("log.dirs", " , ", "log.dirs is empty"),
         ("registry.listener", "2181", "not of the form HOST:PORT"),
-        ("registry.listener", "0.0.0.0:2181", "can be reached from other hosts"),
+        ("registry.listener", "0.0.0.0:2181", "serves this host only"),
         ("log.dirs", "a,./a", "named twice"),
         ("compression.type", "brotli", "must be one of"),
         ("log.message.timestamp.type", "Yesterday", "must be one of"),
@@ -109,7 +109,7 @@ def test_which_listener_the_other_brokers_connect_to() -> None:
 
 def test_the_registry_is_served_when_asked_for() -> None:
     assert BrokerConfig.from_properties({}).registry_listener is None
-    given = {"registry.listener": "0.0.0.0:2181", "registry.listener.digest": "user:secret"}
+    given = {"registry.listener": "[::1]:2181", "registry.listener.digest": "user:secret"}
     listener = BrokerConfig.from_properties(given).registry_listener
     assert listener is not None
-    assert (listener.host, listener.port, listener.digest) == ("0.0.0.0", 2181, "user:secret")
+    assert (listener.host, listener.port, listener.digest) == ("::1", 2181, "user:secret")

@@ -65,3 +65,9 @@ def test_nothing_is_opened_after_the_end(opened: list[Store]) -> None:
     with pytest.raises(ClosedError):
         link.session(Deadline.after_ms(5_000))
     assert all(each.state is SessionState.LOST for each in opened)
+
+
+def test_the_error_says_what_another_host_needs() -> None:
+    link = ZooKeeperLink("127.0.0.1:1")
+    with pytest.raises(ConnectionLoss, match=r"no ZooKeeper answers at .* answer on their own host only: .*Spark"):
+        link.session(Deadline.after_ms(100))

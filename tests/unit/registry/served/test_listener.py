@@ -18,11 +18,10 @@ def test_a_malformed_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
-def test_other_hosts_need_authentication_or_a_word_of_trust(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"can be reached from other hosts.*registry\.listener\.digest"):
-        RegistryListener.parse(f"{host}:2181")
-    assert RegistryListener.parse(f"{host}:2181", insecure=True).digest is None
-    assert RegistryListener.parse(f"{host}:2181", digest="user:secret").digest == "user:secret"
+@pytest.mark.parametrize("digest", [None, "user:secret"])
+def test_other_hosts_are_not_served(host: str, digest: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"registry\.listener=.*: the embedded registry serves this host only.*docs/"):
+        RegistryListener.parse(f"{host}:2181", digest=digest)
 
 
 @pytest.mark.parametrize("digest", ["user", "user:", ":secret", ""])
