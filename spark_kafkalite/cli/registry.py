@@ -1,6 +1,6 @@
 """``kafkalite registry``: the embedded registry alone, served in ZooKeeper's protocol until SIGTERM or Ctrl-C.
 
-``kafkalite registry rebuild`` is in :mod:`.registry_rebuild`.
+``kafkalite registry rebuild`` is in :mod:`.registry_rebuild`, ``export`` in :mod:`.registry_export`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import click
 
+from spark_kafkalite.cli.registry_export import export
+from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.huge_pages import use_huge_pages
@@ -25,20 +27,18 @@ from spark_kafkalite.huge_pages import use_huge_pages
 Examples:
   kafkalite registry --data /var/lib/kafkalite-registry
   kafkalite registry --data ./registry --port 0
-  kafkalite registry --data ./registry --host 0.0.0.0 --digest-file secret.txt
+  kafkalite registry --data ./registry --digest-file secret.txt
   kafkalite registry rebuild --config conf/server.properties
+  kafkalite registry export --data ./registry --to zk1:2181/kafkalite
 """,
 )
 @click.option("--data", "data", metavar="DIR", help="Directory of its file; created when missing. Required.")
 @click.option("--port", type=click.IntRange(0, 65535), default=2181, show_default=True, help="0 picks a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
 @click.option("--digest-file", metavar="FILE", help="USER:PASSWORD that every client must prove (scheme digest).")
-@click.option("--insecure", is_flag=True, help="Let other hosts in without authentication.")
 @click.pass_context
-def command(
-    context: click.Context, data: str | None, port: int, host: str, digest_file: str | None, insecure: bool
-) -> int:
-    """Run the registry of a cluster without ZooKeeper (and without Java), or rebuild a broker's.
+def command(context: click.Context, data: str | None, port: int, host: str, digest_file: str | None) -> int:
+    """Run the registry of a cluster on this host without ZooKeeper (and without Java), rebuild or export one.
 
     It answers ZooKeeper's client protocol: kazoo, ZooKeeper's shell and registry consumers connect to it. It prints one
     line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
@@ -53,20 +53,15 @@ def command(
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.collector import Collector
-    from spark_kafkalite.registry.served.listener import RegistryListener, is_loopback
+    from spark_kafkalite.registry.served.listener import ONE_HOST_ONLY, RegistryListener, is_loopback
     from spark_kafkalite.registry.served.server import TreeServer
     from spark_kafkalite.registry.store import SessionState
     from spark_kafkalite.registry.tree.embedded_store import open_embedded
 
-    digest = _read_digest(digest_file)
-    if digest is None and not insecure and not is_loopback(host, "--host"):
-        raise ConfigError(
-            f"--host {host} can be reached from other hosts, and any client that reaches it can change the cluster: "
-            "give --digest-file FILE with USER:PASSWORD, or --insecure if the network is to be trusted, or listen on "
-            "127.0.0.1"
-        )
+    if not is_loopback(host, "--host"):
+        raise ConfigError(f"--host {host}: {ONE_HOST_ONLY}")
     listener = RegistryListener.parse(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=digest, insecure=insecure
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=read_digest(digest_file)
     )
     configure_logging("INFO")
     stopping, failed = threading.Event(), threading.Event()
@@ -104,12 +99,4 @@ def command(
 
 
 command.add_command(rebuild)
-
-
-def _read_digest(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise click.UsageError(f"--digest-file {path}: {error.strerror}") from error
+command.add_command(export)

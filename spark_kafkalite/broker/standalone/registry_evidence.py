@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kafkalite.errors import ConfigError, RegistryError
+from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.directories.siblings import how_to_go_on
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.small_files import (
@@ -164,6 +164,20 @@ class RegistryEvidence:
                 write_registry_zxid(self._fs, f"{path}/{REGISTRY_ZXID_FILE}", zxid)
             except OSError as error:
                 logger.debug("cannot write %s/%s: %s", path, REGISTRY_ZXID_FILE, error)
+
+    def begin_again(self) -> None:
+        """Forget how far the registry had come, when another one takes its place with all that it held.
+
+        Raises KafkaStorageError when a disk refuses.
+        """
+        for directory in self.directories:
+            path = f"{directory.path}/{REGISTRY_ZXID_FILE}"
+            try:
+                if self._fs.exists(path):
+                    self._fs.unlink(path)
+                    self._fs.sync_directory(directory.path)
+            except OSError as error:
+                raise KafkaStorageError(f"cannot remove {path}: {error.strerror or error}") from error
 
     def _consequence(self) -> str:
         whose = f"of cluster {self.cluster_id} " if self.cluster_id else ""

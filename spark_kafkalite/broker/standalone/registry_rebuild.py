@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from spark_kafkalite.registry.store import Create, Operation, SetData
-from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
+from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase, copy_database, read_copy
 from spark_kafkalite.registry.tree.embedded import take_lock
 from spark_kafkalite.registry.tree.tree import Tree
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME, ZxidNote
@@ -174,29 +173,17 @@ def _children(tree: Tree, path: str) -> list[str]:
 
 def _read_old(registry_dir: Path, plan: RebuildPlan) -> tuple[Tree, int]:
     """Load what there is of the registry, from a copy: a look must not change it."""
-    path = registry_dir / DATABASE_NAME
-    tree = Tree()
-    if not path.exists():
-        return tree, 0
-    with tempfile.TemporaryDirectory(prefix="kafkalite-") as copies:
-        _copy_database(registry_dir, Path(copies))
-        try:
-            database = NodeDatabase(Path(copies) / DATABASE_NAME)
-            zxid, _ = database.load(tree)
-            database.close()
-        except RegistryError as error:
-            plan.state = f"damaged: {error.__cause__ or error}"
-            return Tree(), 0
+    if not (registry_dir / DATABASE_NAME).exists():
+        return Tree(), 0
+    try:
+        tree, zxid = read_copy(registry_dir)
+    except RegistryError as error:
+        plan.state = f"damaged: {error.__cause__ or error}"
+        return Tree(), 0
     plan.keeps_old = zxid > 0
     if not plan.keeps_old:
         plan.state = "empty"
     return tree, zxid
-
-
-def _copy_database(source: Path, target: Path) -> None:
-    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
 
 
 def _readable(tree: Tree, path: str, decode: Callable[[bytes], T], plan: RebuildPlan) -> T | None:
@@ -326,17 +313,11 @@ def write(plan: RebuildPlan, now_ms: int | None = None) -> list[str]:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         _make(plan, work, round(time.time() * 1000) if now_ms is None else now_ms)
-        kept = []
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        # The note last: until then it says that a registry of which only a part is left is no whole one.
-        for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm", NOTE_NAME):
-            if (directory / name).exists():
-                kept.append(str(directory / f"{name}.before-rebuild-{stamp}"))
-                os.rename(directory / name, kept[-1])
+        kept = set_files_aside(directory, "before-rebuild")
         os.rename(work / DATABASE_NAME, directory / DATABASE_NAME)
         shutil.rmtree(work)
-        _sync(directory)
-        _sync(directory.parent)
+        sync_directory(directory)
+        sync_directory(directory.parent)
     except OSError as error:
         raise RegistryError(
             f"cannot write the registry: {error.filename}: {error.strerror or error}; free or repair the disk, and run "
@@ -345,9 +326,22 @@ def write(plan: RebuildPlan, now_ms: int | None = None) -> list[str]:
     return kept
 
 
+def set_files_aside(directory: Path, why: str) -> list[str]:
+    """Rename a registry's files to ``NAME.WHY-TIME``, so that no broker uses them; return the new names."""
+    kept = []
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    # The note last: until then it says that a registry of which only a part is left is no whole one.
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm", NOTE_NAME):
+        if (directory / name).exists():
+            kept.append(str(directory / f"{name}.{why}-{stamp}"))
+            os.rename(directory / name, kept[-1])
+    sync_directory(directory)
+    return kept
+
+
 def _make(plan: RebuildPlan, work: Path, now_ms: int) -> None:
     if plan.keeps_old:
-        _copy_database(plan.registry_dir, work)
+        copy_database(plan.registry_dir, work)
     tree = Tree()
     database = NodeDatabase(work / DATABASE_NAME)
     try:
@@ -373,7 +367,8 @@ def _make(plan: RebuildPlan, work: Path, now_ms: int) -> None:
         os.close(fd)
 
 
-def _sync(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Have what was renamed in a directory on the disk."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

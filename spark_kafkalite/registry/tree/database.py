@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -290,3 +292,26 @@ def _row(path: str, node: DataNode) -> tuple[Any, ...]:
         node.aversion,
         node.ephemeral_owner,
     )
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy the files of a database that no process has open."""
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+
+
+def read_copy(directory: Path) -> tuple[Tree, int]:
+    """Load a database that no process has open, and its last zxid, from a copy: a look must not change it.
+
+    Raises RegistryError for one that cannot be read.
+    """
+    tree = Tree()
+    with tempfile.TemporaryDirectory(prefix="kafkalite-") as copies:
+        copy_database(directory, Path(copies))
+        database = NodeDatabase(Path(copies) / DATABASE_NAME)
+        try:
+            zxid, _ = database.load(tree)
+        finally:
+            database.close()
+    return tree, zxid

@@ -1,0 +1,108 @@
+"""``kafkalite registry export``: moves a stopped registry of one host into a ZooKeeper ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_kafkalite.cli.options import json_option
+from spark_kafkalite.cli.output import print_json, said, warn
+from spark_kafkalite.cli.registry_files import read_digest
+
+if TYPE_CHECKING:
+    from spark_kafkalite.log.files.fs import Fs
+
+
+@click.command(
+    "export",
+    epilog="""\b
+Examples:
+  kafkalite registry export --data /var/lib/kafkalite/_registry --to zk1:2181,zk2:2181,zk3:2181/kafkalite
+  kafkalite registry export --data ./registry --log-dirs ./broker-1,./broker-2 --to zk1:2181/kafkalite
+""",
+)
+@click.option("--data", "data", metavar="DIR", required=True, help="Directory of the registry. No process may use it.")
+@click.option(
+    "--to", "target", metavar="HOST:PORT[,...][/CHROOT]", required=True, help="The ensemble, as in zookeeper.connect."
+)
+@click.option(
+    "--log-dirs",
+    "log_dirs",
+    metavar="DIR[,DIR]",
+    help="All log directories of the brokers that used the registry. When not set, the one that the registry lies in, "
+    "and those that it names.",
+)
+@click.option("--digest-file", metavar="FILE", help="USER:PASSWORD, as in zookeeper.digest.")
+@click.option("--set-acl", is_flag=True, help="Let only that user change the nodes, as zookeeper.set.acl=true does.")
+@json_option
+def export(data: str, target: str, log_dirs: str | None, digest_file: str | None, set_acl: bool, as_json: bool) -> None:
+    """Copy the registry of one host into a ZooKeeper ensemble, and put it out of use. Its brokers must be stopped.
+
+    All persistent nodes are copied: topics, their settings, and the offsets of registry consumers. Then the old files
+    get other names, and the brokers start with zookeeper.connect. An export that was interrupted is run again.
+    """
+    from spark_kafkalite.broker.standalone.registry_export import export_registry
+    from spark_kafkalite.log.files.os_fs import OsFs
+    from spark_kafkalite.registry.zookeeper import open_zookeeper
+    from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
+
+    fs = OsFs()
+    directories = _log_dirs(fs, data, log_dirs)
+    values = {
+        "zookeeper.connect": target,
+        "zookeeper.digest": read_digest(digest_file),
+        "zookeeper.set.acl": set_acl,
+        "zookeeper.session.timeout.ms": 18_000,
+        "zookeeper.connection.timeout.ms": 10_000,
+    }
+    address = ZooKeeperAddress.of(values)
+    assert address is not None
+    store = open_zookeeper(
+        address.connect,
+        connect_timeout_s=address.connection_timeout_ms / 1000,
+        auth=None if address.digest is None else ("digest", address.digest),
+        set_acl=address.set_acl,
+    )
+    try:
+        done = export_registry(
+            fs, Path(data), directories, store, where=address.connect, has_digest=address.digest is not None
+        )
+    finally:
+        store.close()
+    if as_json:
+        print_json({**done._asdict(), "target": address.connect, "log_dirs": directories})
+        return
+    if done.left_out_secret:
+        warn(
+            "the secret by which the brokers know each other was not copied, because there is no --digest-file: give "
+            "each broker inter.broker.secret.file"
+        )
+    said(
+        f"cluster {done.cluster_id}: {done.nodes} nodes copied to {address.connect}"
+        if done.nodes
+        else f"cluster {done.cluster_id} is at {address.connect} already; nothing was copied"
+    )
+    said(f"the old registry is out of use; its files are kept: {', '.join(done.kept)}")
+    said(f"start the brokers with zookeeper.connect={address.connect}, without registry.dir and registry.listener")
+
+
+def _log_dirs(fs: Fs, data: str, named: str | None) -> list[str]:
+    """Return the log directories of the brokers. Raises UsageError where they are not known."""
+    if named is not None:
+        found = [each.strip().rstrip("/") or "/" for each in named.split(",") if each.strip()]
+        if not found:
+            raise click.UsageError(f"--log-dirs {named!r}: no directory in it")
+        return found
+    from spark_kafkalite.log.directories.siblings import find_siblings
+    from spark_kafkalite.log.files.small_files import META_FILE
+
+    parent = str(Path(data).absolute().parent)
+    if not fs.exists(f"{parent}/{META_FILE}"):
+        raise click.UsageError(
+            f"{data} lies in no log directory: give --log-dirs with all log directories of the brokers that used this "
+            "registry, because they remember how far it had come"
+        )
+    siblings = find_siblings(fs, [parent])
+    return sorted({parent, *siblings.missing.values()})
