@@ -43,11 +43,12 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
     All persistent nodes are copied: topics, their settings, and the offsets of registry consumers. Then the old files
     get other names, and the brokers start with zookeeper.connect. An export that was interrupted is run again.
     """
-    from spark_kafkalite.broker.standalone.registry_export import export_registry
+    from spark_kafkalite.broker.standalone.registry_export import check_has_registry, export_registry
     from spark_kafkalite.log.files.os_fs import OsFs
     from spark_kafkalite.registry.zookeeper import open_zookeeper
     from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 
+    check_has_registry(Path(data))
     fs = OsFs()
     directories = _log_dirs(fs, data, log_dirs)
     values = {
@@ -101,8 +102,8 @@ def _log_dirs(fs: Fs, data: str, named: str | None) -> list[str]:
     parent = str(Path(data).absolute().parent)
     if not fs.exists(f"{parent}/{META_FILE}"):
         raise click.UsageError(
-            f"{data} lies in no log directory: give --log-dirs with all log directories of the brokers that used this "
-            "registry, because they remember how far it had come"
+            f"{data} does not lie in a log directory: give --log-dirs with all log directories of the brokers that used "
+            "this registry, because they remember how far it had come"
         )
     siblings = find_siblings(fs, [parent])
     return sorted({parent, *siblings.missing.values()})

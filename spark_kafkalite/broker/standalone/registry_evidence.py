@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import ConfigError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.directories.siblings import how_to_go_on
@@ -48,6 +48,8 @@ from spark_kafkalite.registry.znodes import CLUSTER_ID
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5
+# Stands in the names of files whose registry was copied elsewhere.
+EXPORTED: Final = "exported"
 
 
 class RegistryLost(RegistryError):
@@ -106,6 +108,11 @@ class RegistryEvidence:
                 )
         if not self.logs:
             return
+        if was_exported(self._registry_dir):
+            raise RegistryLost(
+                f"the registry in {self._registry_dir} has been exported to a ZooKeeper ensemble: set "
+                "zookeeper.connect to that"
+            )
         above = (self._registry_dir, *self._registry_dir.absolute().parents)
         if not next(each for each in above if each.exists()).is_dir():
             return  # its disk is away, which opening it says
@@ -188,6 +195,11 @@ class RegistryEvidence:
             f"{DATABASE_NAME}-wal), or set registry.dir to where they are; if they are lost, have them made from the "
             f"logs: kafkalite registry rebuild --log-dirs {log_dirs} --registry-dir {self._registry_dir}"
         )
+
+
+def was_exported(registry_dir: Path) -> bool:
+    """Return whether ``kafkalite registry export`` has put the registry in a directory out of use."""
+    return any(registry_dir.glob(f"{DATABASE_NAME}.{EXPORTED}-*"))
 
 
 def _look(fs: Fs, path: str) -> DirectoryEvidence | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.standalone.registry_evidence import EXPORTED, RegistryEvidence, was_exported
 from spark_kafkalite.broker.standalone.registry_rebuild import locked, set_files_aside
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
@@ -53,8 +53,7 @@ def export_registry(
     ConfigError while a broker or a registry uses the directories, and where the target holds anything else;
     RegistryLost where the log directories know a later registry; RegistryError, KafkaStorageError.
     """
-    if not (data / DATABASE_NAME).is_file():
-        raise ConfigError(f"{data} holds no registry: there is no {DATABASE_NAME} in it")
+    check_has_registry(data)
     with locked(fs, log_dirs, data):
         evidence = RegistryEvidence(fs, log_dirs, data)
         tree, zxid = read_copy(data)
@@ -65,10 +64,19 @@ def export_registry(
         if not _has_cluster(target, cluster_id, where):
             written = _copy(nodes, target, where)
         evidence.begin_again()
-        kept = set_files_aside(data, "exported")
+        kept = set_files_aside(data, EXPORTED)
     return Exported(
         cluster_id, written, INTER_BROKER_SECRET in tree.nodes and INTER_BROKER_SECRET not in nodes, tuple(kept)
     )
+
+
+def check_has_registry(data: Path) -> None:
+    """Raise ConfigError where a directory holds no registry that is in use."""
+    if (data / DATABASE_NAME).is_file():
+        return
+    if was_exported(data):
+        raise ConfigError(f"the registry in {data} has been exported already: start the brokers with zookeeper.connect")
+    raise ConfigError(f"{data} holds no registry: there is no {DATABASE_NAME} in it")
 
 
 def persistent_nodes(tree: Tree, *, with_private: bool) -> Iterator[tuple[str, DataNode]]:
