@@ -102,8 +102,8 @@ def _log_dirs(fs: Fs, data: str, named: str | None) -> list[str]:
     parent = str(Path(data).absolute().parent)
     if not fs.exists(f"{parent}/{META_FILE}"):
         raise click.UsageError(
-            f"{data} does not lie in a log directory: give --log-dirs with all log directories of the brokers that used "
-            "this registry, because they remember how far it had come"
+            f"{data} does not lie in a log directory: give --log-dirs with all log directories of the brokers that "
+            "used this registry, because they remember how far it had come"
         )
     siblings = find_siblings(fs, [parent])
     return sorted({parent, *siblings.missing.values()})
