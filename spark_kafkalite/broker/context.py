@@ -8,7 +8,8 @@ snapshots.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
@@ -20,6 +21,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -32,7 +34,9 @@ from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
-from spark_kafkalite.coordinator.groups.groups_state import GroupShards
+from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
+from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -65,6 +69,7 @@ class BrokerContext:
     offsets_host: InternalTopicHost
     group_shards: GroupShards
     groups: GroupCoordinator
+    coordination: Coordination
     lease: RegistryLease
     listeners: dict[str, Listener]
     inner_wire: InnerWire
@@ -86,6 +91,11 @@ class BrokerContext:
     def producer_ids(self) -> ProducerIdManager:
         """The present registry session's supply. Raises SessionExpired while there is no session."""
         return self.membership.session.producer_ids
+
+    def not_coordinating(self) -> BrokerContext:
+        """Return the same for a broker that coordinates no group: its handlers say so in their APIs' own ways."""
+        none: GroupShards = Shards(self.offsets_host, partial(GroupsState, GroupLimits()), self.clock)
+        return replace(self, group_shards=none, groups=GroupCoordinator(none, self.clock, 0))
 
     async def work(self, exchange: Exchange, work: Work[T]) -> T:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""

@@ -188,6 +188,13 @@ class InternalTopicHost:
     def _hosted(self, partition: int) -> Partition:
         return self._replicas.get(TopicPartition(self.topic.name, partition))
 
+    def confirm(self, partition: int) -> asyncio.Future[bool]:
+        """Ask whether this broker still leads a partition of the topic; see ``replication.confirmation``.
+
+        Raises the errors of Partition.check_leader when it is known not to.
+        """
+        return self._hosted(partition).check_leader().confirm()
+
     # Leadership -----------------------------------------------------------------------------------------------------
 
     def role_changed(self, shards: Shards[Any], partition: Partition) -> None:

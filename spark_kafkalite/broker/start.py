@@ -41,6 +41,7 @@ from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
+from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
@@ -130,6 +131,7 @@ class _Groups:
     shards: GroupShards
     expiry: OffsetExpiry
     coordinator: GroupCoordinator
+    coordination: Coordination
 
 
 class BrokerStart:
@@ -407,8 +409,8 @@ class BrokerStart:
             offsets_host,
             partial(GroupsState, group_limits(config.values)),
             self._clock,
-            may_serve=lambda: ground.lease.holds(self._clock.monotonic_s()),
         )
+        coordination = Coordination(ground.lease, offsets_host, self._clock)
         storage.services.on_role_change = partial(offsets_host.role_changed, shards)
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
@@ -416,10 +418,12 @@ class BrokerStart:
         ground.view.add_listener(
             lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics])
         )
-        coordinator = GroupCoordinator(shards, self._clock, config["group.coordinator.max.bytes"])
+        coordinator = GroupCoordinator(
+            shards, self._clock, config["group.coordinator.max.bytes"], stood_still_s=coordination.stood_still_s
+        )
         self._undo.callback(coordinator.close)
         self._undo.callback(shards.close)
-        return _Groups(offsets_host, shards, expiry, coordinator)
+        return _Groups(offsets_host, shards, expiry, coordinator, coordination)
 
     def _make_context(
         self,
@@ -450,6 +454,7 @@ class BrokerStart:
             groups.offsets_host,
             groups.shards,
             groups.coordinator,
+            groups.coordination,
             ground.lease,
             listeners,
             ground.inner_wire,

@@ -37,14 +37,8 @@ class Shards(Generic[State]):
         host: TopicHost,
         new_state: Callable[[OpenKeys], State],
         clock: Clock,
-        *,
-        may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``new_state`` makes the state of a shard, empty; what it is given gives the keys that are being written.
-
-        ``may_serve`` says whether this broker may act on what it leads: another one may coordinate by now.
-        """
-        self._may_serve = may_serve
+        """``new_state`` makes the state of a shard, empty; what it is given gives the keys that are being written."""
         self._host = host
         self._new_state = new_state
         self._clock = clock
@@ -57,10 +51,13 @@ class Shards(Generic[State]):
         self.on_resigned: list[Callable[[Shard[State]], None]] = []
 
     def shard_of(self, key: str) -> Shard[State]:
-        """Return the shard that serves a key. Raises NotCoordinator (16), CoordinatorLoadInProgress (14)."""
+        """Return the shard that serves a key. Raises NotCoordinator (16), CoordinatorLoadInProgress (14).
+
+        It does not say whether another broker coordinates by now: requests are asked about that before.
+        """
         count = self._host.partition_count()
         shard = self._shards.get(partition_for(key, count)) if count else None
-        if shard is None or not self._may_serve():
+        if shard is None:
             raise NotCoordinator(f"this broker does not coordinate {self._host.topic.kind} {key!r}")
         if shard.phase is not ShardPhase.ACTIVE:
             raise shard.unavailable()

@@ -16,6 +16,7 @@ There is no await in this file: between reading and changing state nothing else 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from spark_kafkalite.broker.replication.append_queue import (
     recompression_of,
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
+from spark_kafkalite.broker.replication.confirmation import Confirmation
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
@@ -90,6 +92,7 @@ class Leader(Appender):
         "_bounds",
         "_flusher",
         "_commits_at_append",
+        "_confirmation",
         "_contest",
         "_follower_damage",
         "_follower_starts",
@@ -134,6 +137,8 @@ class Leader(Appender):
         # What appends are refused with while the partition is about to be given back.
         self.moves: LeaderMoves | None = None
         self.refusals = Refusals()
+        # Once somebody has asked.
+        self._confirmation: Confirmation | None = None
         self.in_sync = in_sync
         self.consumers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()
@@ -200,6 +205,8 @@ class Leader(Appender):
         """Commit what may be committed, after the ISR has changed."""
         self._may_commit = self.in_sync.may_commit
         self._commit_counted()
+        if self._confirmation is not None:
+            self._confirmation.look()
 
     def _commit_counted(self) -> None:
         """Commit what all who count have, if anything may be committed, after followers have been heard of."""
@@ -238,6 +245,8 @@ class Leader(Appender):
         # Where nobody is known who leads next, it is waited for on.
         if self.moves is not None and not isinstance(reason, LeaderMoves):
             self.moves.next_leader.end()
+        if self._confirmation is not None:
+            self._confirmation.look()
 
     # In-sync replicas -----------------------------------------------------------------------------------------------
 
@@ -282,6 +291,18 @@ class Leader(Appender):
             self._services.isr_changes.look(self, look_in_s)
         if not self.log.local.known_damage.is_quiet:
             self.log.local.known_damage.reported()
+        if self._confirmation is not None:
+            self._confirmation.look()
+
+    def confirm(self) -> asyncio.Future[bool]:
+        """Ask the followers whether this leader still leads; see ``confirmation``."""
+        if self._confirmation is None:
+            self._confirmation = Confirmation(self)
+        return self._confirmation.ask()
+
+    def is_fetched_in(self, session: FetchClock) -> bool:
+        """Whether a follower fetches this partition in a session, under this leader epoch."""
+        return any(each.session is session and each.leader_epoch == self.epoch for each in self.followers.watchers)
 
     def follower_damage(self, replica_id: int, incarnation: Incarnation, stage: int, ranges: Ranges) -> None:
         """Take up which ranges a follower's log lacks, as of a stage."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,7 @@ class ServedApi:
     is_work: bool
     waits_for_clients: bool = False
     is_advertised: bool = True
+    groups_of: Callable[[Any], Iterable[str]] | None = None
 
     @property
     def name(self) -> str:
@@ -99,10 +100,12 @@ def handles(
     raw: bool = False,
     waits_for_clients: bool = False,
     is_advertised: bool = True,
+    groups_of: Callable[[Any], Iterable[str]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
-    One that is not advertised is for brokers, who know that it is there.
+    One that is not advertised is for brokers, who know that it is there. ``groups_of`` gives the groups that a request
+    names, of an API that only their coordinator may answer (``requests.coordination``).
     """
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +125,7 @@ def handles(
             is_work,
             waits_for_clients,
             is_advertised,
+            groups_of,
         )
         return handler
 
@@ -204,7 +208,9 @@ class Dispatcher:
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
-        if api.is_coroutine:
+        if api.groups_of is not None and not self._context.coordination.is_certain:
+            self._start(exchange, self._when_confirmed(api, exchange, message))
+        elif api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
         elif api.is_work:
             work = self._answered(exchange, api.handler(self._context, exchange, message))
@@ -223,6 +229,10 @@ class Dispatcher:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
             if self._oversight is not None and self._is_refused(exchange, message):
                 return None
+            if api.groups_of is not None and not self._context.coordination.is_certain:
+                # It waits for followers, and not inside.
+                self._start(exchange, self._when_confirmed(api, exchange, message), message)
+                return None
             answer = api.handler(self._context, exchange, message)
             if api.is_coroutine:
                 # From here on it is the coroutine that is inside, if it may be.
@@ -238,6 +248,25 @@ class Dispatcher:
         finally:
             if is_inside:
                 self._gate.leave()
+
+    async def _when_confirmed(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> Any:
+        """Call a handler of groups once it is certain that this broker coordinates them, or have it answer that it does
+        not."""
+        assert api.groups_of is not None
+        context = self._context
+        partitions = await context.work(exchange, context.coordination.partitions_of(api.groups_of(message)))
+        question = asyncio.ensure_future(context.coordination.confirm(partitions))
+
+        def abandoned() -> None:
+            question.cancel()
+
+        exchange.call_if_abandoned(abandoned)
+        if not await question:
+            context = context.not_coordinating()
+        answer = api.handler(context, exchange, message)
+        if api.is_coroutine:
+            return await answer
+        return await context.work(exchange, answer) if api.is_work else answer
 
     def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
         """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""

@@ -94,7 +94,7 @@ class Fetching:
     def is_followers_next(self) -> bool:
         """Whether a follower goes on with its session, and would wait where there is nothing."""
         session, request = self.session, self.request
-        if self.replica_id < 0 or session is None or session.is_new:
+        if self.replica_id < 0 or session is None or session.is_new or session.is_hurried:
             return False
         return request.max_wait_ms > 0 and request.min_bytes > 0
 
@@ -306,6 +306,7 @@ class Reading:
         session = self._fetching.session
         if session is None:
             return
+        session.answers_at(self._fetching.context.purgatory.now_s())
         grouped: dict[Topic, list[FetchedPartition]] = {}
         again = []
         for partition, fetched in self._found:

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
+from spark_kafkalite.broker.replication.confirmation import Confirmation
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
@@ -99,6 +101,11 @@ class SessionPartition:
             self.waits_in.watchers.pop(self, None)
             self.waits_in = None
 
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch that the reader last asked under; -1: not said."""
+        return self.asked.current_leader_epoch
+
     def news(self) -> None:
         """Be read again, now if a fetch waits."""
         session = self.session
@@ -136,12 +143,17 @@ class FetchSession:
     """The partitions that one reader fetches. Made and closed by :class:`FetchSessions`.
 
     ``last_fetch_s`` is when its last request came, in the loop's seconds: a fetch of each of its partitions at the
-    offset that was last asked for.
+    offset that was last asked for. ``heard_s`` is when the latest answer was made that a follower had certainly got
+    when it sent that request; a follower has at most two requests on their way (``replica_fetcher``).
     """
 
     __slots__ = (
+        "_answered_before_s",
+        "_answered_s",
+        "_questions",
         "counted",
         "epoch",
+        "heard_s",
         "is_by_id",
         "is_closed",
         "is_new",
@@ -173,6 +185,10 @@ class FetchSession:
         self.is_new = True
         self.is_closed = False
         self.waiting: WaitingFetch | None = None
+        # When the last answer was made, and the last one before the last request came.
+        self._answered_s = self._answered_before_s = self.heard_s = -inf
+        # What leaders ask of the follower; meanwhile its fetches do not wait.
+        self._questions: list[Confirmation] = []
 
     def put(self, topic: Topic, asked: FetchPartition) -> None:
         """Add a partition, or ask something else of it."""
@@ -196,6 +212,31 @@ class FetchSession:
         """Note that the next request has come."""
         self.last_fetch_s = now_s
         self.epoch = self.epoch + 1 if self.epoch < _LAST_EPOCH else 1
+        # The last request but one had been answered before the follower sent this one; the last one perhaps not.
+        self.heard_s, self._answered_before_s = self._answered_before_s, self._answered_s
+
+    def answers_at(self, now_s: float) -> None:
+        """Note that an answer is made."""
+        self._answered_s = now_s
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether a leader waits for the next request, so that this one is to be answered at once."""
+        return bool(self._questions)
+
+    def hurry(self, question: Confirmation) -> None:
+        """Have each request answered at once, also the one that waits, until a leader's question is answered."""
+        self._questions.append(question)
+        self.end_wait()
+
+    def hurry_no_more(self, question: Confirmation) -> None:
+        """A leader's question is answered, or waits no longer for this session."""
+        self._questions.remove(question)
+
+    def tell_questions(self) -> None:
+        """Have the leaders that ask see what the last request says."""
+        for question in list(self._questions):
+            question.look()
 
     def take_news(self) -> list[SessionPartition]:
         """Take the list of what is to be read, which begins anew."""

@@ -98,7 +98,16 @@ class DelayedOperation:
 
 
 class Watcher(Protocol):
-    """Who is told at once what happens, and stays in the list: a partition of a fetch session."""
+    """Who is told at once what happens, and stays in the list: a partition of a fetch session.
+
+    ``session`` is that session, ``leader_epoch`` the epoch that was last asked under.
+    """
+
+    @property
+    def session(self) -> object: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
 
     def news(self) -> None:
         """Note that what is waited for has happened."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -68,7 +68,17 @@ class _Timer(NamedTuple):
 class GroupCoordinator:
     """See the module's text. Lives in the event loop."""
 
-    def __init__(self, shards: GroupShards, clock: Clock, max_bytes: int) -> None:
+    def __init__(
+        self,
+        shards: GroupShards,
+        clock: Clock,
+        max_bytes: int,
+        *,
+        stood_still_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``stood_still_s`` gives for how long the time of groups has stood still, because members' requests could not
+        be answered."""
+        self._stood_still_s = stood_still_s
         self._shards = shards
         self._clock = clock
         self._max_bytes = max_bytes
@@ -92,7 +102,10 @@ class GroupCoordinator:
 
     def now_ms(self) -> int:
         """The time that groups go by."""
-        return int(self._clock.monotonic_s() * 1000)
+        return int(self._now_s() * 1000)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s() - self._stood_still_s()
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +294,7 @@ class GroupCoordinator:
         elif timer is None or group.wake_ms < timer.wake_ms:
             if timer is not None:
                 timer.handle.cancel()
-            delay_s = max(group.wake_ms / 1000 - self._clock.monotonic_s(), 0.0)
+            delay_s = max(group.wake_ms / 1000 - self._now_s(), 0.0)
             self._start_timer(shard, group, delay_s, is_grace=False)
 
     def _start_timer(self, shard: GroupShard, group: Group, delay_s: float, *, is_grace: bool) -> None:
@@ -291,7 +304,7 @@ class GroupCoordinator:
 
     def _wake(self, shard: GroupShard, group: Group, is_grace: bool) -> None:
         timer = self._timers.pop(group)
-        late_s = self._clock.monotonic_s() - timer.wake_ms / 1000
+        late_s = self._now_s() - timer.wake_ms / 1000
         if late_s > _LATE_S and not is_grace:
             self._warn_late(late_s)
             self._start_timer(shard, group, min(late_s, _LONGEST_GRACE_S), is_grace=True)

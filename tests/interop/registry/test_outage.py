@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.errors import RebalanceInProgress
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import LeaderAndIsr
@@ -253,3 +254,58 @@ def test_producers_hardly_wait_when_the_registry_is_killed(three: Three) -> None
     times = lose_registry(three, lease_ends=True)
     assert times.whole_s < 1
     assert times.as_before_s < 1.5
+
+
+def test_groups_go_on_without_the_registry(three: Three) -> None:
+    """A coordinator asks its followers whether it still leads (R20): offsets are committed, members come and go."""
+    partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
+    read: dict[TopicPartition, list[int]] = {each: [] for each in partitions}
+
+    def poll(consumer: Consumer) -> None:
+        for record in consumer.poll(100):
+            read[TopicPartition(record.topic, record.partition)].append(record.offset)
+        # A commit in the middle of a rebalance is refused, and its records are read again.
+        with contextlib.suppress(RebalanceInProgress):
+            consumer.commit()
+
+    def goes_on(*consumers: Consumer) -> None:
+        wanted = {each: len(read[each]) + 20 for each in partitions}
+
+        def have_read() -> bool:
+            for consumer in consumers:
+                poll(consumer)
+            return all(len(read[each]) >= wanted[each] for each in partitions)
+
+        wait_until(have_read, "the group to read on", poll_s=0)
+
+    group = {"bootstrap_servers": three.bootstrap, "group_id": "g", "auto_offset_reset": "earliest"}
+    with Consumer(**group, max_poll_interval_ms=600_000) as first:  # type: ignore[arg-type]
+        first.subscribe(["t"])
+        goes_on(first)
+        three.registry.kill()
+        wait_until(lambda: not three.acknowledges_alone(), "the lease to end")
+        goes_on(first)
+        assert all(offsets == list(range(len(offsets))) for offsets in read.values())
+        with Consumer(**group, max_poll_interval_ms=600_000) as second:  # type: ignore[arg-type]
+            second.subscribe(["t"])
+
+            def is_shared() -> bool:
+                poll(first)
+                poll(second)
+                return len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2
+
+            wait_until(is_shared, "the new member to have its share", poll_s=0)
+            goes_on(first, second)
+        with Admin(bootstrap_servers=three.bootstrap) as admin:
+            wait_until(lambda: len(admin.describe_groups(["g"])["g"].members) == 1, "the second member to have left")
+            goes_on(first)
+            generation = first.generation_id
+            committed = admin.group_offsets("g")
+        assert not three.acknowledges_alone()
+        three.registry.start()
+        wait_until(three.acknowledges_alone, "the lease to go on")
+        goes_on(first)
+        assert first.generation_id == generation
+    assert all(committed[each].offset > 0 for each in partitions)
+    assert all(set(offsets) == set(range(max(offsets) + 1)) for offsets in read.values())
+    three.producing.end()

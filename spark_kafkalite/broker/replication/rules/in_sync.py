@@ -34,10 +34,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.replication.confirmation import Confirmation
 
 # How long the high watermark waits for a follower that is about to join and has fetched just now.
 HELD_S: Final = 1.0
@@ -47,9 +50,18 @@ LiveBrokers = Callable[[], Mapping[int, BrokerInfo]]
 
 
 class FetchClock(Protocol):
-    """A follower's fetch session, as far as a leader asks: when its last request came, in the loop's seconds."""
+    """A follower's fetch session, as far as a leader asks. Times are the loop's seconds.
+
+    ``last_fetch_s``: when its last request came. ``heard_s``: when the latest answer was made that the follower had
+    certainly got when it sent that request.
+    """
 
     last_fetch_s: float
+    heard_s: float
+
+    def hurry(self, question: Confirmation) -> None: ...
+
+    def hurry_no_more(self, question: Confirmation) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,6 +400,10 @@ class InSyncReplicas:
     def is_alone(self) -> bool:
         """Whether the log's end is the only one that counts."""
         return not self._counted
+
+    def counted_sessions(self) -> list[FetchClock | None]:
+        """Return the fetch sessions of all others whose log ends count; None for one that has not been heard of."""
+        return [follower.session for follower in self._counted]
 
     @property
     def is_enough(self) -> bool:

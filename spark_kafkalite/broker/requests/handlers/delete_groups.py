@@ -22,7 +22,7 @@ from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, De
 _AT_ONCE = 100
 
 
-@handles(ApiKey.DELETE_GROUPS, 0, 2)
+@handles(ApiKey.DELETE_GROUPS, 0, 2, groups_of=lambda message: message.groups_names)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Groups without members go, and their committed offsets with them."""
 

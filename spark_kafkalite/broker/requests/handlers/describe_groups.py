@@ -32,7 +32,7 @@ _NOT_ASKED = -(2**31)
 _GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, 0, 5)
+@handles(ApiKey.DESCRIBE_GROUPS, 0, 5, groups_of=lambda message: message.groups)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and who reads what."""
     operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED

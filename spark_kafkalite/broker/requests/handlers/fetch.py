@@ -137,6 +137,8 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     session.begin_next(exchange.connection.received_s)
     if not (yield from context.fetch_sessions.update(session, fetch)):
         raise FetchSessionIdNotFound("the fetch session has more partitions than one may have")
+    if session.is_hurried:
+        session.tell_questions()
     if not session.partitions:
         _close_session(context, client)
         return Fetching(context, exchange, fetch._replace(topics=()))
@@ -204,7 +206,8 @@ def _answer(fetching: Fetching, result: Reading) -> Response | None:
         fetching.exchange.defer()
         _read_again(fetching, result)
         return None
-    if result.is_enough or fetching.request.max_wait_ms <= 0 or fetching.is_empty:
+    is_hurried = fetching.session is not None and fetching.session.is_hurried
+    if result.is_enough or fetching.request.max_wait_ms <= 0 or fetching.is_empty or is_hurried:
         return _response(fetching, result)
     DelayedFetch(fetching).start(result)
     return None

@@ -16,7 +16,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-@handles(ApiKey.HEARTBEAT, 0, 4)
+@handles(ApiKey.HEARTBEAT, 0, 4, groups_of=lambda message: [message.group_id])
 def handle(context: BrokerContext, exchange: Exchange, message: HeartbeatRequest) -> HeartbeatResponse:
     """A member lives, and hears whether it has to join again."""
     try:

@@ -30,7 +30,7 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 
 
-@handles(ApiKey.JOIN_GROUP, 0, 9, waits_for_clients=True)
+@handles(ApiKey.JOIN_GROUP, 0, 9, waits_for_clients=True, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: JoinGroupRequest) -> JoinGroupResponse:
     """Become a member of a group, or stay one in its next generation."""
     version = exchange.api_version

@@ -23,7 +23,7 @@ _FIRST_VERSION_WITH_MEMBERS = 3
 _AT_ONCE = 20
 
 
-@handles(ApiKey.LEAVE_GROUP, 0, 5)
+@handles(ApiKey.LEAVE_GROUP, 0, 5, groups_of=lambda message: [message.group_id])
 def handle(context: BrokerContext, exchange: Exchange, message: LeaveGroupRequest) -> Work[LeaveGroupResponse]:
     """Members go at once, and the others share what they read."""
     one_only = exchange.api_version < _FIRST_VERSION_WITH_MEMBERS

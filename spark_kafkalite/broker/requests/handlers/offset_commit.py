@@ -111,7 +111,7 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
-        return _failed(outcomes, error)
+        return _failed(outcomes, context.coordination.said(error))
     exchange.defer()
 
     def committed(error: KafkaError | None) -> None:

@@ -31,7 +31,7 @@ from spark_kafkalite.wire.messages.offset_delete import (
 )
 
 
-@handles(ApiKey.OFFSET_DELETE, 0, 0)
+@handles(ApiKey.OFFSET_DELETE, 0, 0, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:

@@ -51,7 +51,11 @@ _Asked = list[OffsetFetchRequestTopic] | list[OffsetFetchRequestTopics] | None
 _Found = dict[str, dict[int, OffsetValue]]
 
 
-@handles(ApiKey.OFFSET_FETCH, 1, 9)
+def _groups_asked(message: OffsetFetchRequest) -> list[str]:
+    return [each.group_id for each in message.groups] or [message.group_id]
+
+
+@handles(ApiKey.OFFSET_FETCH, 1, 9, groups_of=_groups_asked)
 def handle(context: BrokerContext, exchange: Exchange, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
     if exchange.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:

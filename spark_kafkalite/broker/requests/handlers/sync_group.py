@@ -23,7 +23,7 @@ from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroup
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-@handles(ApiKey.SYNC_GROUP, 0, 5, waits_for_clients=True)
+@handles(ApiKey.SYNC_GROUP, 0, 5, waits_for_clients=True, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in who reads what, and every member gets its share."""
     named = message.protocol_type is not None and message.protocol_name is not None

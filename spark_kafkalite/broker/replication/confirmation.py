@@ -1,0 +1,106 @@
+"""Rule R20: a leader whose lease is over asks its followers whether it still leads, before it speaks alone.
+
+A question is answered with yes once each other member of the maximal ISR has sent a fetch under this leader epoch, in
+answer to something that this leader sent after the question was asked. Then no other broker had begun to lead before
+the question: the next leader is one of these members (R16: only where this leader may commit, so nobody is eligible),
+and a broker that has heard of a later epoch does not fetch under this one any more (R3). It is what an ``acks=all``
+write of one record proves, without the write. Raft calls it ReadIndex.
+
+A follower's session has at most two requests on their way. So a request is certainly in answer to what had been
+answered when the request before it came: ``FetchSession.heard_s``. A fetch that was on its way, or that waits here when
+the question is asked, proves nothing; those that wait are answered at once, and no fetch waits until its session has
+proven what is asked.
+
+One round serves all questions that have come before it began; later ones have the next round. A question that is not
+answered within ``CONFIRMED_WITHIN_S`` is answered with no.
+
+Everything here happens in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from spark_kafkalite.broker.replication.rules.in_sync import FetchClock
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.replication.leader import Leader
+
+CONFIRMED_WITHIN_S: Final = 5.0
+
+
+class Confirmation:
+    """The questions to one leader, in its one leader epoch."""
+
+    __slots__ = ("_began_s", "_hurried", "_in_next_round", "_in_round", "_leader")
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._began_s = 0.0
+        self._in_round: list[asyncio.Future[bool]] = []
+        self._in_next_round: list[asyncio.Future[bool]] = []
+        self._hurried: list[FetchClock] = []
+
+    def ask(self) -> asyncio.Future[bool]:
+        """Ask whether this leader still leads; the future has the answer within ``CONFIRMED_WITHIN_S``."""
+        loop = asyncio.get_running_loop()
+        question: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(CONFIRMED_WITHIN_S, self._give_up, question)
+        question.add_done_callback(lambda _: timer.cancel())
+        if self._in_round:
+            self._in_next_round.append(question)
+        else:
+            self._begin([question])
+        return question
+
+    def look(self) -> None:
+        """See whether the round is over: a follower has fetched, the ISR has changed, or the epoch is over."""
+        if not self._in_round:
+            return
+        leader = self._leader
+        if leader.end_reason is not None or not leader.in_sync.may_commit:
+            self._answer(is_confirmed=False)
+            return
+        lacking = [each for each in leader.in_sync.counted_sessions() if not self._is_proven_by(each)]
+        if not lacking:
+            self._answer(is_confirmed=True)
+            return
+        # One that has heard of this round says the rest by itself, when it fetches this partition again.
+        self._hurry([each for each in lacking if each is not None and each.heard_s <= self._began_s])
+
+    def _is_proven_by(self, session: FetchClock | None) -> bool:
+        return session is not None and session.heard_s > self._began_s and self._leader.is_fetched_in(session)
+
+    def _hurry(self, sessions: list[FetchClock]) -> None:
+        """Have the next requests of these sessions come at once, and of no others."""
+        before, self._hurried = self._hurried, sessions
+        for session in before:
+            if session not in sessions:
+                session.hurry_no_more(self)
+        for session in sessions:
+            if session not in before:
+                session.hurry(self)
+
+    def _begin(self, questions: list[asyncio.Future[bool]]) -> None:
+        self._in_round = questions
+        self._began_s = asyncio.get_running_loop().time()
+        self.look()
+
+    def _answer(self, *, is_confirmed: bool) -> None:
+        """End the round, and begin the next one for those that have come meanwhile."""
+        answered, self._in_round = self._in_round, []
+        self._hurry([])
+        for question in answered:
+            if not question.done():
+                question.set_result(is_confirmed)
+        waiting = [each for each in self._in_next_round if not each.done()]
+        self._in_next_round = []
+        if waiting:
+            self._begin(waiting)
+
+    def _give_up(self, question: asyncio.Future[bool]) -> None:
+        if not question.done():
+            question.set_result(False)
+        if self._in_round and all(each.done() for each in self._in_round):
+            self._answer(is_confirmed=False)
