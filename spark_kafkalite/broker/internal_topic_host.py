@@ -193,7 +193,16 @@ class InternalTopicHost:
 
         Raises the errors of Partition.check_leader when it is known not to.
         """
-        return self._hosted(partition).check_leader().confirm()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(is_confirmed: bool) -> None:
+            if not answer.done():
+                answer.set_result(is_confirmed)
+
+        question = self._hosted(partition).check_leader().confirm(answered)
+        # Who has asked may have gone.
+        answer.add_done_callback(lambda _: question.drop())
+        return answer
 
     # Leadership -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tests.simulator.invariants import Invariants
 from tests.simulator.log_lines import Unforeseen
 from tests.simulator.network import CLIENT, Network
 from tests.simulator.pipelined import PipelinedProducer
+from tests.simulator.questions import Questions
 from tests.simulator.registered import Registered
 from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.schedule import Fault, FaultKind, Schedule, SimulatedTopic
@@ -65,6 +66,7 @@ class Simulation:
         self.producers: list[SimulatedProducer | PipelinedProducer] = []
         self.log: list[str] = []
         self._unforeseen = Unforeseen()
+        self.questions = Questions(self.world, self.runs)
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
@@ -111,6 +113,8 @@ class Simulation:
             return ["the topics have no leaders in the beginning", *self._state()]
         self._start_clients()
         self.world.after_each.append(self.invariants.check)
+        if self.schedule.asks_leaders:
+            self.questions.start()
         began_s = self.world.now_s
         self._start_faults(began_s)
         last_s = max((fault.at_s + fault.lasts_s for fault in self.schedule.faults), default=1.0)
@@ -153,7 +157,7 @@ class Simulation:
             for loop in self.world.all_loops
             for context in loop.errors
         ]
-        return [*self.invariants.problems, *self._seen_problems(), *errors, *self._unforeseen.problems]
+        return [*self.invariants.problems, *self.questions.problems, *self._seen_problems(), *errors, *self._unforeseen.problems]
 
     def _seen_problems(self) -> list[str]:
         return [] if self._allows_loss else self.seen.problems

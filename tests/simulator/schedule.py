@@ -125,6 +125,8 @@ class Schedule:
     pipelined: int = 0
     # Whether ``disasters`` are played and judged: then disks are damaged, and an operator does what is left in the end.
     has_disasters: bool = False
+    # Whether leaders are asked all the time whether they still lead.
+    asks_leaders: bool = False
 
     def encode(self) -> str:
         """Return it as JSON, to be kept with a test."""
@@ -132,6 +134,8 @@ class Schedule:
         fields["faults"] = [fault.encode() for fault in self.faults]
         if not self.has_disasters:
             del fields["has_disasters"]
+        if not self.asks_leaders:
+            del fields["asks_leaders"]
         return json.dumps(fields)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R18 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R18 and R20 of docs/replication.md, to see that the simulator would notice.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
 waits for brokers is seen by no schedule.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
+from spark_kafkalite.broker.replication.confirmation import Confirmation
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_changes import IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
@@ -204,6 +205,13 @@ def _the_first_logs_do() -> Iterator[Patch]:
     yield mock.patch.object(last_resorts, "why_not_recovered", why_not_recovered)
 
 
+def _any_later_fetch_confirms() -> Iterator[Patch]:
+    def has_heard(confirmation: Any, session: Any) -> bool:
+        return bool(session.last_fetch_s > confirmation._began_s)
+
+    yield mock.patch.object(Confirmation, "_has_heard", has_heard)
+
+
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R1": _whoever_is_named_leads,
     "R2": _older_states_apply,
@@ -222,6 +230,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R16": _nobody_is_eligible,
     "R17": _what_is_in_the_log_waits,
     "R18": _the_first_logs_do,
+    "R20": _any_later_fetch_confirms,
 }
 
 

@@ -13,41 +13,71 @@ proven what is asked.
 
 One round serves all questions that have come before it began; later ones have the next round. A question that is not
 answered within ``CONFIRMED_WITHIN_S`` is answered with no.
-
-Everything here happens in the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock
+from spark_kafkalite.broker.requests.purgatory import Purgatory
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.replication.leader import Leader
 
 CONFIRMED_WITHIN_S: Final = 5.0
 
+OnAnswer = Callable[[bool], None]
+
+
+class Question:
+    """One question to a leader. ``on_answer`` is called once, unless the question is dropped."""
+
+    __slots__ = ("_on_answer", "timer")
+
+    def __init__(self, on_answer: OnAnswer) -> None:
+        self._on_answer: OnAnswer | None = on_answer
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return self._on_answer is not None
+
+    def answer(self, *, is_confirmed: bool) -> None:
+        """Answer it, unless that is done."""
+        on_answer = self._on_answer
+        self.drop()
+        if on_answer is not None:
+            on_answer(is_confirmed)
+
+    def drop(self) -> None:
+        """Want no answer any more."""
+        self._on_answer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
 
 class Confirmation:
     """The questions to one leader, in its one leader epoch."""
 
-    __slots__ = ("_began_s", "_hurried", "_in_next_round", "_in_round", "_leader")
+    __slots__ = ("_began_s", "_hurried", "_in_next_round", "_in_round", "_leader", "_purgatory")
 
-    def __init__(self, leader: Leader) -> None:
+    def __init__(self, leader: Leader, purgatory: Purgatory) -> None:
         self._leader = leader
+        self._purgatory = purgatory
         self._began_s = 0.0
-        self._in_round: list[asyncio.Future[bool]] = []
-        self._in_next_round: list[asyncio.Future[bool]] = []
+        self._in_round: list[Question] = []
+        self._in_next_round: list[Question] = []
         self._hurried: list[FetchClock] = []
 
-    def ask(self) -> asyncio.Future[bool]:
-        """Ask whether this leader still leads; the future has the answer within ``CONFIRMED_WITHIN_S``."""
-        loop = asyncio.get_running_loop()
-        question: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(CONFIRMED_WITHIN_S, self._give_up, question)
-        question.add_done_callback(lambda _: timer.cancel())
+    def ask(self, on_answer: OnAnswer) -> Question:
+        """Ask whether this leader still leads; ``on_answer`` is told, at once or within ``CONFIRMED_WITHIN_S``."""
+        question = Question(on_answer)
+        question.timer = self._purgatory.call_later(CONFIRMED_WITHIN_S, lambda: self._give_up(question))
         if self._in_round:
             self._in_next_round.append(question)
         else:
@@ -67,10 +97,14 @@ class Confirmation:
             self._answer(is_confirmed=True)
             return
         # One that has heard of this round says the rest by itself, when it fetches this partition again.
-        self._hurry([each for each in lacking if each is not None and each.heard_s <= self._began_s])
+        self._hurry([each for each in lacking if each is not None and not self._has_heard(each)])
+
+    def _has_heard(self, session: FetchClock) -> bool:
+        """Whether a follower's last request is in answer to something that was sent in this round."""
+        return session.heard_s > self._began_s
 
     def _is_proven_by(self, session: FetchClock | None) -> bool:
-        return session is not None and session.heard_s > self._began_s and self._leader.is_fetched_in(session)
+        return session is not None and self._has_heard(session) and self._leader.is_fetched_in(session)
 
     def _hurry(self, sessions: list[FetchClock]) -> None:
         """Have the next requests of these sessions come at once, and of no others."""
@@ -82,9 +116,9 @@ class Confirmation:
             if session not in before:
                 session.hurry(self)
 
-    def _begin(self, questions: list[asyncio.Future[bool]]) -> None:
+    def _begin(self, questions: list[Question]) -> None:
         self._in_round = questions
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = self._purgatory.now_s()
         self.look()
 
     def _answer(self, *, is_confirmed: bool) -> None:
@@ -92,15 +126,16 @@ class Confirmation:
         answered, self._in_round = self._in_round, []
         self._hurry([])
         for question in answered:
-            if not question.done():
-                question.set_result(is_confirmed)
-        waiting = [each for each in self._in_next_round if not each.done()]
+            question.answer(is_confirmed=is_confirmed)
+        waiting = [each for each in self._in_next_round if each.is_open]
         self._in_next_round = []
-        if waiting:
+        if waiting and not self._in_round:
             self._begin(waiting)
+        else:
+            self._in_next_round = waiting
 
-    def _give_up(self, question: asyncio.Future[bool]) -> None:
-        if not question.done():
-            question.set_result(False)
-        if self._in_round and all(each.done() for each in self._in_round):
+    def _give_up(self, question: Question) -> None:
+        question.timer = None
+        question.answer(is_confirmed=False)
+        if self._in_round and not any(each.is_open for each in self._in_round):
             self._answer(is_confirmed=False)

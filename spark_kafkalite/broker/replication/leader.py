@@ -16,7 +16,6 @@ There is no await in this file: between reading and changing state nothing else 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -30,7 +29,7 @@ from spark_kafkalite.broker.replication.append_queue import (
     recompression_of,
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
-from spark_kafkalite.broker.replication.confirmation import Confirmation
+from spark_kafkalite.broker.replication.confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
@@ -294,11 +293,11 @@ class Leader(Appender):
         if self._confirmation is not None:
             self._confirmation.look()
 
-    def confirm(self) -> asyncio.Future[bool]:
+    def confirm(self, on_answer: OnAnswer) -> Question:
         """Ask the followers whether this leader still leads; see ``confirmation``."""
         if self._confirmation is None:
-            self._confirmation = Confirmation(self)
-        return self._confirmation.ask()
+            self._confirmation = Confirmation(self, self._services.purgatory)
+        return self._confirmation.ask(on_answer)
 
     def is_fetched_in(self, session: FetchClock) -> bool:
         """Whether a follower fetches this partition in a session, under this leader epoch."""

@@ -3,9 +3,10 @@
 A broker that is cut off from the registry, or was stopped and goes on, may have been replaced without its knowledge. It
 cannot have been before its session could end, so each answer of the registry is a lease: of two thirds of the session's
 time, from the moment at which the question was *sent*. When it is over, the broker refuses what would need no other
-broker to go wrong: acknowledgements with ``acks`` 0 and 1, the latest offset, and everything of groups. ``acks=all``
-goes on, however long the registry is away: no follower of a newer leader fetches under the old epoch (R3), and the ISR
-cannot shrink without the registry (R4), so what is committed is in the log of whoever is elected.
+broker to go wrong: acknowledgements with ``acks`` 0 and 1, and the latest offset. Requests of groups wait until its
+followers confirm that it leads (R20). ``acks=all`` goes on, however long the registry is away: no follower of a newer
+leader fetches under the old epoch (R3), and the ISR cannot shrink without the registry (R4), so what is committed is in
+the log of the broker that is elected.
 
 With the embedded registry nobody can be elected meanwhile: the lease has no end.
 
