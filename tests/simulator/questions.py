@@ -11,7 +11,8 @@ from typing import Any, Final
 from spark_kafkalite.broker.replication.leader import Leader
 from tests.simulator.world import World
 
-_ASKS_EVERY_S: Final = 0.15
+# A question that waits keeps later ones waiting, so they come with gaps.
+_GAPS_S: Final = (0.05, 0.2, 1.0, 2.0)
 
 
 class Questions:
@@ -41,7 +42,7 @@ class Questions:
             for partition in run.replicas:
                 if partition.leader is not None:
                     run.loop.call_soon(self._ask, run, partition, partition.leader)
-        self._world.later(_ASKS_EVERY_S, self._ask_all)
+        self._world.later(self._world.random.choice(_GAPS_S), self._ask_all)
 
     def _ask(self, run: Any, partition: Any, leader: Leader) -> None:
         asked_s = self._world.now_s

@@ -157,7 +157,13 @@ class Simulation:
             for loop in self.world.all_loops
             for context in loop.errors
         ]
-        return [*self.invariants.problems, *self.questions.problems, *self._seen_problems(), *errors, *self._unforeseen.problems]
+        return [
+            *self.invariants.problems,
+            *self.questions.problems,
+            *self._seen_problems(),
+            *errors,
+            *self._unforeseen.problems,
+        ]
 
     def _seen_problems(self) -> list[str]:
         return [] if self._allows_loss else self.seen.problems

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -86,6 +87,15 @@ def test_stops_in_order_have_nobody_write_twice() -> None:
 def test_who_was_away_while_records_were_deleted_comes_back() -> None:
     for seed in range(FIRST, FIRST + (1_000 if SOAK else 2)):
         assert problems_of(deletions(seed)) == [], f"seed {seed}"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200 if SOAK else 600)
+def test_leaders_that_are_asked_whether_they_lead_say_the_truth() -> None:
+    for seed in range(FIRST, FIRST + 1_000) if SOAK else CHOSEN[:2]:
+        simulation = Simulation(replace(random_schedule(seed), asks_leaders=True))
+        assert simulation.run() == [], f"seed {seed}"
+        assert simulation.questions.confirmed
 
 
 @pytest.mark.full

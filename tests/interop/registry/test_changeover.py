@@ -90,9 +90,7 @@ def test_from_one_broker_to_three(tmp_path: Path, zookeeper: ZooKeeperServer) ->
                 admin.create_topic("new", 1, replication_factor=3)
             produce(third.bootstrap, "new", b"0")
     # Nothing is left at home that could be taken for the registry.
-    with pytest.raises(
-        ChildFailed, match=r"_registry has been exported to a ZooKeeper ensemble: set zoo"
-    ):
+    with pytest.raises(ChildFailed, match=r"_registry has been exported to a ZooKeeper ensemble: set zoo"):
         alone.start()
 
 
