@@ -45,11 +45,19 @@ class World:
         self.dispatcher = Dispatcher(self.context, self.apis, oversight)
 
     def serve(
-        self, key: int, handler: Callable[..., Any], *, raw: bool = False, waits_for_clients: bool = False
+        self,
+        key: int,
+        handler: Callable[..., Any],
+        *,
+        raw: bool = False,
+        waits_for_clients: bool = False,
+        groups_of: Callable[[Any], list[str]] | None = None,
     ) -> None:
         is_coroutine = asyncio.iscoroutinefunction(handler)
         is_work = not raw and inspect.isgeneratorfunction(handler)
-        self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients)
+        self.apis[key] = ServedApi(
+            ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients, groups_of=groups_of
+        )
 
     def connect(self, slices: Slices | None = None) -> Client:
         """Return a client whose connection shares the time of passes with others if ``slices`` says which."""
@@ -579,5 +587,99 @@ def test_requests_behind_one_that_waits_are_served_when_it_is_answered() -> None
         assert served == [1]
         done.set()
         await client.until(lambda: client.answers() == [1, 2, 3])
+
+    run(scenario)
+
+
+class CoordinationDouble:
+    """Questions whether this broker coordinates; the test answers them."""
+
+    def __init__(self) -> None:
+        self.is_certain = False
+        self.asked: list[tuple[list[str], asyncio.Future[bool]]] = []
+
+    def partitions_of(self, groups: list[str]) -> Work[list[str]]:
+        yield None
+        return groups
+
+    def confirm(self, partitions: list[str]) -> asyncio.Future[bool]:
+        question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.asked.append((partitions, question))
+        return question
+
+
+def coordinated_by(world: World, **differs: Any) -> CoordinationDouble:
+    """Have a context whose handlers answer as ``differs`` says where it does not coordinate."""
+    coordination = world.context.coordination = CoordinationDouble()
+
+    async def work(exchange: Any, work: Work[Any]) -> Any:
+        return await world.context.slices.run(work if exchange.is_inside else world.context.gate.when_long(work))
+
+    world.context.work = work
+    world.context.not_coordinating = lambda: SimpleNamespace(**{**vars(world.context), **differs})
+    return coordination
+
+
+@pytest.mark.parametrize("count", [1, 5_000])
+@pytest.mark.parametrize("is_confirmed", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "work", "coroutine"])
+def test_a_request_of_groups_waits_until_it_is_certain_who_coordinates(
+    kind: str, is_confirmed: bool, count: int
+) -> None:
+    def answer_of(context: Any, message: Any) -> DeleteGroupsResponse:
+        code = getattr(context, "refuses", 0)
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=message.groups_names[0], error_code=code)])
+
+    def plain(context: Any, _: Any, message: Any) -> DeleteGroupsResponse:
+        return answer_of(context, message)
+
+    def work(context: Any, _: Any, message: Any) -> Work[DeleteGroupsResponse]:
+        yield None
+        return answer_of(context, message)
+
+    async def coroutine(context: Any, _: Any, message: Any) -> DeleteGroupsResponse:
+        return answer_of(context, message)
+
+    async def scenario(world: World) -> None:
+        coordination = coordinated_by(world, refuses=16)
+        handler = {"plain": plain, "work": work, "coroutine": coroutine}[kind]
+        world.serve(DELETE_GROUPS, handler, groups_of=lambda message: message.groups_names)
+        world.serve(HEARTBEAT, answer_heartbeat)
+        clients, other = [world.connect() for _ in range(AT_ONCE + 1)], world.connect()
+        for client in clients:
+            client.send(names(count))
+        # Large ones too: those that wait for followers are not inside the gate.
+        await clients[0].until(lambda: len(coordination.asked) == len(clients))
+        other.send(small())
+        assert other.answers() == [1]
+        for client, (groups, question) in zip(clients, coordination.asked, strict=True):
+            assert groups == names(count).groups_names
+            assert client.answers() == []
+            question.set_result(is_confirmed)
+        for client in clients:
+            await client.until(lambda client=client: client.answers() == [1])
+            _, answer = codec.decode_response(DELETE_GROUPS, 2, bytes(client.channel.sent[4:]))
+            assert [each.error_code for each in answer.results] == [0 if is_confirmed else 16]
+        # While the lease holds nobody is asked.
+        coordination.is_certain = True
+        clients[0].send(names(1))
+        await clients[0].until(lambda: clients[0].answers() == [1, 2])
+        assert len(coordination.asked) == len(clients)
+
+    run(scenario)
+
+
+def test_a_request_of_groups_whose_client_goes_away_asks_no_longer() -> None:
+    async def scenario(world: World) -> None:
+        coordination = coordinated_by(world)
+        world.serve(HEARTBEAT, answer_heartbeat, groups_of=lambda message: [message.group_id])
+        client = world.connect()
+        client.send(small())
+        await client.until(lambda: bool(coordination.asked))
+        client.connection.close("the client has gone")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert coordination.asked[0][1].cancelled()
+        await world.dispatcher.stop()
 
     run(scenario)
