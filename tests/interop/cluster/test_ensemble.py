@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite import Admin
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
@@ -18,7 +19,9 @@ from spark_kafkalite.testing.child_process import freeze
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
 from tests.interop.cluster.streams import Ours
+from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.cluster.test_failover import values_of, wait_until_acknowledged
+from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.zookeeper]
@@ -48,11 +51,12 @@ def paused(servers: list[ZooKeeperServer]) -> Iterator[None]:
             os.kill(server.pid, signal.SIGCONT)
 
 
-@pytest.fixture
-def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three servers, for clusters with chroots of their own; each test leaves them running."""
     if (reason := available()) is not None:
         pytest.skip(reason)
-    with ZooKeeperEnsemble(tmp_path / "ensemble") as ensemble:
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as ensemble:
         yield ensemble
 
 
@@ -90,3 +94,47 @@ def test_an_ensemble_loses_a_follower_and_its_leader_under_load(ensemble: ZooKee
         finally:
             stream.stop()
             store.close()
+
+
+def test_the_ensemble_loses_its_majority(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
+    """docs/operations.md, "The ensemble has lost its majority"."""
+    section = (PROJECT / "docs" / "operations.md").read_text().split("### The ensemble has lost its majority\n")[1]
+    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section.split("\n## ")[0])
+    start, status = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
+    assert start == "bin/zkServer.sh start"
+    # As short as ZooKeeper's ticks allow.
+    settings = {"zookeeper.connect": f"{ensemble.connect}/majority", "zookeeper.session.timeout.ms": 4_000}
+    with (
+        KafkaliteCluster(tmp_path / "cluster", overrides=settings) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap, group_id="g", auto_offset_reset="earliest") as consumer,
+    ):
+        admin.create_topic("t", 1, 3)
+        consumer.subscribe(["t"])
+
+        def goes_on() -> None:
+            sent = producer.send("t", b"x").result(PATIENCE_S).offset
+            wait_until(
+                lambda: any(record.offset == sent for record in consumer.poll(100)), "the group to read on", poll_s=0
+            )
+            consumer.commit()
+            assert admin.group_offsets("g")[TopicPartition("t", 0)].offset == sent + 1
+
+        def says() -> str:
+            return kafkalite(*status.split()[1:], "--bootstrap-server", cluster.bootstrap).stdout
+
+        goes_on()
+        away = ensemble.servers[:2]
+        for server in away:
+            server.kill()
+        wait_until(lambda: "controller none" in says(), "the brokers' leases to end")
+        goes_on()
+        for server in away:
+            server.start(wait=False)
+        for server in away:
+            server.wait_until_serving()
+        wait_until(lambda: "controller none" not in says(), "a controller")
+        wait_until(lambda: "under-replicated: 0" in says(), "all replicas to be in sync")
+        admin.create_topic("u", 1, 3)
+        goes_on()
