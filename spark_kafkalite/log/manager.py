@@ -127,6 +127,8 @@ class LogManager:
         self._config_of = config_of
         self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
+        # What the logs of each log directory share.
+        self._hosts: dict[str, LogHost] = {}
         self._topic_id_of = topic_id_of
         self._unopened = Unopened(log_limit)
         # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
@@ -350,16 +352,19 @@ class LogManager:
                 forget_runs(self.fs, self.log_dirs)
 
     def _host_of(self, disk: LogDirectory) -> LogHost:
-        return LogHost(
-            self._files,
-            self._clock,
-            disk,
-            self.producer_limits,
-            on_dirty=self.dirty.add,
-            note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
-            note_truncated=self.log_starts.note_truncated,
-            on_bytes=self._loading.on_bytes,
-        )
+        host = self._hosts.get(disk.path)
+        if host is None:
+            host = self._hosts[disk.path] = LogHost(
+                self._files,
+                self._clock,
+                disk,
+                self.producer_limits,
+                on_dirty=self.dirty.add,
+                note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
+                note_truncated=self.log_starts.note_truncated,
+                on_bytes=self._loading.on_bytes,
+            )
+        return host
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
