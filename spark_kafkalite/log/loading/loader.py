@@ -32,6 +32,7 @@ from spark_kafkalite.log.files.small_files import (
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_offsets,
+    read_own_starts,
     read_small,
     read_topic_id,
 )
@@ -287,15 +288,15 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
 
 
 def _read_own_starts(fs: Fs, log_dir: str) -> dict[TopicPartition, int] | None:
-    """Return what the broker has written of log starts; None when nobody knows, and all that is said is believed."""
-    path = f"{log_dir}/{OWN_LOG_START_FILE}"
+    """Return what the broker has written of log starts, nothing where somebody has edited or damaged that; None where
+    it has written none, and all that is said is believed."""
     try:
-        if not fs.exists(path) or not read_small(fs, path):
-            return None
-        return read_offsets(fs, path)
-    except CheckpointError as error:
-        logger.warning("%s; %s is believed", error, LOG_START_OFFSET_FILE)
+        return read_own_starts(fs, f"{log_dir}/{OWN_LOG_START_FILE}")
+    except FileNotFoundError:
         return None
+    except CheckpointError as error:
+        logger.error("%s; so what %s says has to be confirmed", error, LOG_START_OFFSET_FILE)
+        return {}
 
 
 class Loading:
