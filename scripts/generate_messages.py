@@ -71,7 +71,10 @@ OWN_FIELDS = {
     ("describe_log_dirs", "DescribeLogDirsPartition"): (
         ("damaged_offsets", "[]int64", OWN_TAGS, False),
         ("why_stopped", "string", OWN_TAGS + 1, True),
+        ("comparison_state", "string", OWN_TAGS + 2, True),
+        ("comparison", "string", OWN_TAGS + 3, True),
     ),
+    ("describe_log_dirs", "DescribeLogDirsRequest"): (("compares", "bool", OWN_TAGS, False),),
 }
 KIO_PACKAGES = {module.name for module in pkgutil.iter_modules(kio.schema.__path__) if module.ispkg}
 

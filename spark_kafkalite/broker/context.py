@@ -19,6 +19,7 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.coordination import Coordination
@@ -76,6 +77,8 @@ class BrokerContext:
     peers: Peers
     gate: Gate
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
+    # None in a broker on its own, which follows nobody.
+    comparison: Comparison | None = None
 
     @property
     def config(self) -> BrokerConfig:

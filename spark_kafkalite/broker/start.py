@@ -202,7 +202,7 @@ class BrokerStart:
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
         await self._start_upkeep(ground, storage, registry, groups, context)
-        self._start_comparison(ground, storage, registry)
+        self._start_comparison(ground, storage, registry, context)
         acceptor.start(dispatcher.serve)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
@@ -537,11 +537,13 @@ class BrokerStart:
             if found:
                 logger.warning("a record acknowledged with acks=all may be lost with a broker: %s", "; ".join(found))
 
-    def _start_comparison(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
+    def _start_comparison(
+        self, ground: _Ground, storage: _Storage, registry: _Registry, context: BrokerContext
+    ) -> None:
         """Compare logs with those of their leaders, from time to time; a broker on its own follows nobody."""
         if registry.own is not None:
             return
-        comparison = Comparison(
+        comparison = context.comparison = Comparison(
             ground.loop,
             self.config,
             storage.io,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
@@ -45,8 +45,20 @@ logger = logging.getLogger(__name__)
 _LINE_EVERY_S: Final = 60.0
 # For look-ups by time, which go through segments and do not say in which one something was wrong.
 ANYWHERE: Final = -1
+# Shared by all logs of which nothing is suspected.
+_NO_SUSPECTS: Final[frozenset[int]] = frozenset()
 # Of reads that were not repeated since.
 _MOST_UNEXPLAINED: Final = 64
+
+
+class DamageListener(Protocol):
+    """The log's user, called in the loop."""
+
+    def damage_changed(self) -> None:
+        """The ranges are others than before."""
+
+    def damage_reported(self) -> None:
+        """A follower has said what it has, while something is damaged here."""
 
 
 class KnownDamage:
@@ -67,8 +79,7 @@ class KnownDamage:
         "_unexplained",
         "_written",
         "is_kept",
-        "on_change",
-        "on_report",
+        "listener",
         "ranges",
         "stage",
         "unknown",
@@ -87,15 +98,14 @@ class KnownDamage:
         self.unknown: Ranges = NONE
         # How often they have changed since the log was opened.
         self.stage = 0
-        # What the loop has been told of, by ``on_change``, and what the file says; None while nobody knows.
+        self.listener: DamageListener | None = None
+        # What the listener has been told of, and what the file says; None while nobody knows.
         self._told: Ranges = NONE
-        self.on_change: Callable[[], None] | None = None
-        self.on_report: Callable[[], None] | None = None
         self._written: Ranges | None = NONE
         # Whether other brokers have the records, so that what is damaged here can be healed, and is kept.
         self.is_kept = False
         # Offsets at which bytes were missing when they were sent.
-        self._suspects: set[int] = set()
+        self._suspects = _NO_SUSPECTS
         # Offsets of reads that have failed, and of which nothing was found to be wrong.
         self._unexplained: dict[int, str] = {}
         # Whether a truncation is under way.
@@ -177,7 +187,7 @@ class KnownDamage:
 
     def keep(self, start_offset: int, end_offset: int) -> None:
         """Forget what lies outside of this part of the log, because nothing is there any more."""
-        self._suspects.clear()
+        self._suspects = _NO_SUSPECTS
         self._is_changing = False
         self.unknown = clipped(self.unknown, start_offset, end_offset)
         self._replace(clipped(self.ranges, start_offset, end_offset))
@@ -224,13 +234,13 @@ class KnownDamage:
         """Tell of a change that has not been told."""
         if self._told != self.ranges:
             self._told = self.ranges
-            if self.on_change is not None:
-                self.on_change()
+            if self.listener is not None:
+                self.listener.damage_changed()
 
     def reported(self) -> None:
         """Tell that a follower has said what it has, while something is damaged here."""
-        if self.on_report is not None and self.ranges:
-            self.on_report()
+        if self.listener is not None and self.ranges:
+            self.listener.damage_reported()
 
     def pass_over(self, ranges: Ranges, epoch_at: Callable[[int], int]) -> None:
         """Have readers pass over what is missing at the ends of segments, in a thread.
@@ -284,7 +294,9 @@ class KnownDamage:
         Raises KafkaStorageError (56) inside of one, and NeedsThread when a thread has to look first.
         """
         while self._suspects:
-            self._look(self._suspects.pop(), end_offset, "its bytes could not be sent")
+            suspect = min(self._suspects)
+            self._suspects -= {suspect}
+            self._look(suspect, end_offset, "its bytes could not be sent")
         self.tell()
         for start, end in self.ranges:
             if start_offset < start:
@@ -319,7 +331,7 @@ class KnownDamage:
 
     def suspect(self, offset: int) -> None:
         """Have the next read look at what follows an offset: it could not be sent."""
-        self._suspects.add(offset)
+        self._suspects |= {offset}
 
     def _look(self, offset: int, end_offset: int, reason: str) -> None:
         if not may_wait():

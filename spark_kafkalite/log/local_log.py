@@ -75,7 +75,7 @@ class LocalLog:
         self._clock = host.clock
         # What is missing or cannot be read, and what is said of damaged batches.
         self.known_damage = KnownDamage(host.files.fs, directory, topic_partition, loaded.segments, host.clock)
-        self.damage = DamageLines(topic_partition, host.clock, self.known_damage.batch_is_damaged)
+        self.damage = DamageLines(topic_partition, host.clock, self.known_damage)
         self.reader = LogReader(loaded.segments, self.damage)
         self._note_recovery_points = host.note_recovery_points
         # Whether a truncation is under way, whose pieces another thread may be running.

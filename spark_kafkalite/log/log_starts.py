@@ -14,8 +14,8 @@ Every log start above 0 is written, also where it is the name of the first segme
 that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
 
 The checkpoint alone would be no proof: Kafka's format has no checksum, and people edit it. So the same is written into
-``kafkalite-log-starts`` first. What the checkpoint says beyond that was put there by somebody else, and takes away
-nothing before another replica confirms it; see ``loading.log_start``.
+``kafkalite-log-starts`` first, with a checksum. What the checkpoint says beyond that was put there by somebody else,
+and takes away nothing before another replica confirms it; see ``loading.log_start``.
 
 One thread owns these objects; only ``LogStartJob.run`` and the writing of checkpoints may be called elsewhere (see
 ``offset_checkpoint``).
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
-from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE, OWN_LOG_START_FILE, write_offsets
+from spark_kafkalite.log.files.small_files import LOG_START_OFFSET_FILE, OWN_LOG_START_FILE, write_own_starts
 from spark_kafkalite.log.loading.loader import FoundLog
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
@@ -68,7 +68,7 @@ class LogStartCheckpoint(OffsetCheckpoint):
 
     def _replace(self, wanted: Mapping[TopicPartition, int]) -> None:
         # First: in a crash in between the checkpoint says no more than the copy.
-        write_offsets(self._fs, self._own_path, wanted)
+        write_own_starts(self._fs, self._own_path, wanted)
         super()._replace(wanted)
 
     def start_of(self, key: TopicPartition) -> int:

@@ -127,6 +127,8 @@ class LogManager:
         self._config_of = config_of
         self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
+        # What the logs of each log directory share.
+        self._hosts: dict[str, LogHost] = {}
         self._topic_id_of = topic_id_of
         self._unopened = Unopened(log_limit)
         # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
@@ -201,16 +203,16 @@ class LogManager:
                 report_vanished(vanished[key][0], key, *vanished[key][1:])
                 self._vanished[key] = topic_id, vanished[key][2]
         self._identities = Identities(self.fs, found, self._topic_id_of)
-        found = self._unopened.within_limit([each for each in found if not self._is_set_aside(each)])
+        found = self._unopened.within_limit(found)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.last_run.clean}
         sync_each = sum(not each.last_run.clean for each in found) <= _SYNCED_ONE_BY_ONE
+        self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for directory in self.directories.online:
             with contextlib.suppress(OSError):
                 # What the disk's failure costs is found by those that open logs there.
                 for awaiting in awaiting_in(self.fs, directory.path):
                     self._awaiting.add(awaiting)
-        self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
             self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
         if unclean:
@@ -233,18 +235,6 @@ class LogManager:
         for log in self.logs.values():
             if log.disk.offline is not None:
                 log.local.fail(log.disk.offline)
-
-    def _is_set_aside(self, found: FoundLog) -> bool:
-        """Return whether a log is not to be opened because it is that of another topic."""
-        try:
-            if not self._identities.set_aside(found):
-                return False
-            self.checkpoints.forget(found.key)
-        except KafkaStorageError as error:
-            self._unopened.add(found, str(error))
-        except OSError:
-            return False  # opening it asks again, and sees what the disk says
-        return True
 
     def _may_exist(self, topic: str) -> bool:
         return self._topic_id_of is None or self._topic_id_of(topic) is not None
@@ -317,25 +307,32 @@ class LogManager:
 
     def _open_found(self, found: FoundLog, *, sync: bool) -> None:
         if self.directories[found.log_dir].offline is None:
-            self._take_opened(found, lambda: self._open_log(found, sync=sync))
+            self._take_opened(found, lambda: self._open_own(found, sync=sync))
 
-    def _open_log(self, found: FoundLog, *, sync: bool) -> PartitionLog:
+    def _open_own(self, found: FoundLog, *, sync: bool) -> PartitionLog | None:
+        """Open a log, or set it aside when it is that of another topic; then return None."""
+        topic_id = self._identities.topic_id_in(found)
+        if not self._identities.is_foreign(found, topic_id):
+            return self._open_log(found, topic_id, sync=sync)
+        self._identities.set_aside(found)
+        self.checkpoints.forget(found.key)
+        return None
+
+    def _open_log(self, found: FoundLog, topic_id: bytes | None, *, sync: bool) -> PartitionLog:
         disk = self.directories[found.log_dir]
-
-        def open_log() -> PartitionLog:
-            if self._identities.is_foreign(found):
-                raise LogRefused(f"{found.path} is the log of an older topic of the same name; it is set aside later")
-            config = self._config_of(found.key.topic)
-            return PartitionLog.open(self._host_of(disk), found.path, found.key, config, found.last_run, sync=sync)
-
+        host, config = self._host_of(disk), self._config_of(found.key.topic)
         # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
-        return disk.persist(open_log)
+        return disk.persist(
+            lambda: PartitionLog.open(host, found.path, found.key, topic_id, config, found.last_run, sync=sync)
+        )
 
-    def _take_opened(self, found: FoundLog, opened: Callable[[], PartitionLog]) -> None:
+    def _take_opened(self, found: FoundLog, opened: Callable[[], PartitionLog | None]) -> None:
         """Take up the log that ``opened`` returns, or what it raises."""
         disk = self.directories[found.log_dir]
         try:
-            self.logs[found.key] = opened()
+            log = opened()
+            if log is not None:
+                self.logs[found.key] = log
             self._unopened.discard(found.key)
         except KafkaStorageError as error:
             self._unopened.add(found, str(error))
@@ -355,16 +352,19 @@ class LogManager:
                 forget_runs(self.fs, self.log_dirs)
 
     def _host_of(self, disk: LogDirectory) -> LogHost:
-        return LogHost(
-            self._files,
-            self._clock,
-            disk,
-            self.producer_limits,
-            on_dirty=self.dirty.add,
-            note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
-            note_truncated=self.log_starts.note_truncated,
-            on_bytes=self._loading.on_bytes,
-        )
+        host = self._hosts.get(disk.path)
+        if host is None:
+            host = self._hosts[disk.path] = LogHost(
+                self._files,
+                self._clock,
+                disk,
+                self.producer_limits,
+                on_dirty=self.dirty.add,
+                note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
+                note_truncated=self.log_starts.note_truncated,
+                on_bytes=self._loading.on_bytes,
+            )
+        return host
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -494,7 +494,7 @@ class LogManager:
             raise KafkaStorageError(f"{awaiting.path} cannot be used again: {reason}")
         if not self.fs.exists(awaiting.path):
             return None
-        return TakeBackJob(self.fs, awaiting, partial(self._open_log, sync=True))
+        return TakeBackJob(self.fs, awaiting, partial(self._open_log, topic_id=topic_id, sync=True))
 
     def finish_taking_back(self, job: TakeBackJob) -> None:
         """Have the log that was taken back among the others, or among those that could not be opened."""

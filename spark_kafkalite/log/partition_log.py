@@ -33,8 +33,6 @@ from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
-    CheckpointError,
-    read_topic_id,
     topic_id_text,
 )
 from spark_kafkalite.log.flush import FlushJob
@@ -114,22 +112,18 @@ class PartitionLog:
         host: LogHost,
         directory: str,
         topic_partition: TopicPartition,
+        topic_id: bytes | None,
         config: TopicConfig,
         last_run: LastRun,
         *,
         sync: bool = True,
     ) -> PartitionLog:
-        """Open the log in ``directory``; see ``recovery.load_log``. OSError comes out when the disk fails, LogRefused
-        when the files are not what they look like.
+        """Open the log in ``directory``, which has this topic id; see ``recovery.load_log``. OSError comes out when the
+        disk fails, LogRefused when the files are not what they look like.
 
         The log goes on where it had ended, as far as that is known, even if its last records are gone.
         """
         loaded = load_log(host, directory, config, last_run, sync=sync)
-        try:
-            topic_id = read_topic_id(host.files.fs, f"{directory}/{PARTITION_METADATA_FILE}")
-        except CheckpointError:
-            # An unsynced file that a power loss emptied: nothing was flushed to this log either.
-            topic_id = None
         log = cls(host, directory, topic_partition, topic_id, config, loaded)
         damage = log.local.known_damage
         if loaded.has_damaged_ranges:
@@ -178,7 +172,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
         host.files.fs.make_directories(directory)
-        log = cls.open(host, directory, topic_partition, config, LastRun(clean=True))
+        log = cls.open(host, directory, topic_partition, None, config, LastRun(clean=True))
         log.local.unsynced.directories += [directory, directory.rpartition("/")[0]]
         if topic_id is not None:
             log.adopt_topic_id(topic_id)

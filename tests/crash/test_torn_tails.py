@@ -200,7 +200,7 @@ def try_damage(damage: Callable[[Tail], bytes], seed: int) -> None:
 def open_log(fs: MemoryFs) -> PartitionLog:
     config = TopicConfig.from_properties({})
     host = LogHost.alone(OpenFiles(fs), "/data", SYSTEM_CLOCK)
-    return PartitionLog.open(host, "/data/t-0", TopicPartition("t", 0), config, LastRun(clean=False))
+    return PartitionLog.open(host, "/data/t-0", TopicPartition("t", 0), None, config, LastRun(clean=False))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -12,6 +12,9 @@ and one that is not in sync waits until it is. A leader whose version of the inn
 compared with in a later round.
 
 It costs nothing between rounds: one timer, and one line in ``kafkalite-compared`` of the first log directory.
+
+An operator has partitions compared at once (:meth:`Comparison.compare_now`). They take turns with a round, so that both
+together keep to the speed that is allowed.
 """
 
 from __future__ import annotations
@@ -52,6 +55,13 @@ _NAMED: Final = 5
 # After so many errors in a row the next partition comes first.
 _FAILURES: Final = 5
 
+# The states of a comparison that was asked for.
+WAITING: Final = "waiting"
+COMPARING: Final = "comparing"
+SAME: Final = "same"
+DIFFERENT: Final = "different"
+FAILED: Final = "failed"
+
 Ask = Callable[[CompareReplicasRequest], Awaitable[CompareReplicasResponse]]
 
 
@@ -71,6 +81,28 @@ class _Found(NamedTuple):
     my_epochs: tuple[int, int]
     leaders: Side
     leaders_epochs: tuple[int, int]
+
+
+class _AskedComparison:
+    """A comparison that an operator has asked for."""
+
+    __slots__ = ("comparison", "ended", "why_not")
+
+    def __init__(self) -> None:
+        self.comparison: PartitionComparison | None = None
+        self.ended: _Ended | None = None
+        self.why_not = "this broker does not follow it, or its leader is of an older version"
+
+    def shown(self) -> tuple[str, str]:
+        """Return its state, and a text."""
+        compared = self.comparison
+        if self.ended is _Ended.AGAIN:
+            return FAILED, "it is not in sync, or its leader has changed or does not answer; ask again"
+        if self.ended is None:
+            return (WAITING, "others come first") if compared is None else (COMPARING, compared.progress)
+        if compared is None:
+            return FAILED, self.why_not
+        return (DIFFERENT, "; ".join(compared.found)) if compared.found else (SAME, compared.extent)
 
 
 class Comparison:
@@ -102,6 +134,11 @@ class Comparison:
         self._initial_delay_s = config["log.initial.task.delay.ms"] / 1000
         self._timeout_s = config["replica.socket.timeout.ms"] / 1000
         self._working: asyncio.Task[None] | None = None
+        # Whoever has it compares the next range, and waits as long as that takes.
+        self._turn = asyncio.Lock()
+        # What an operator has asked for since the start.
+        self._asked: dict[TopicPartition, _AskedComparison] = {}
+        self._comparing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -111,9 +148,38 @@ class Comparison:
 
     async def stop(self) -> None:
         """End; what is being compared is found again by the next round."""
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait([self._working])
+        tasks = [task for task in (self._working, self._comparing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # By hand --------------------------------------------------------------------------------------------------------
+
+    def compare_now(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Compare those of these partitions that this broker follows, one after the other. One that is being compared
+        goes on."""
+        for key in topic_partitions:
+            partition, before = self._replicas.find(key), self._asked.get(key)
+            if partition is not None and not partition.is_leader and (before is None or before.ended is not None):
+                self._asked[key] = _AskedComparison()
+        if self._comparing is None or self._comparing.done():
+            self._comparing = self._loop.create_task(self._compare_asked())
+            self._comparing.add_done_callback(_ended)
+
+    def asked(self, topic_partition: TopicPartition) -> tuple[str, str] | None:
+        """Return the state of a comparison that was asked for, and a text about it; None where none was."""
+        asked = self._asked.get(topic_partition)
+        return None if asked is None else asked.shown()
+
+    async def _compare_asked(self) -> None:
+        while left := [key for key, asked in self._asked.items() if asked.ended is None]:
+            for key in left:
+                asked = self._asked[key]
+                if self._rounds.are_wanted:
+                    asked.ended = await self._compare(key, asked)
+                else:
+                    asked.ended, asked.why_not = _Ended.DONE, "replica.compare.max.bytes.per.second is 0"
 
     # Rounds ---------------------------------------------------------------------------------------------------------
 
@@ -177,7 +243,7 @@ class Comparison:
             and self._services.is_member(topic_partition)
         )
 
-    async def _compare(self, topic_partition: TopicPartition) -> _Ended:
+    async def _compare(self, topic_partition: TopicPartition, asked: _AskedComparison | None = None) -> _Ended:
         partition = self._replicas.find(topic_partition)
         if partition is None or partition.is_leader or partition.storage_error is not None:
             # Its followers compare.
@@ -196,7 +262,12 @@ class Comparison:
             return answer
 
         compared = PartitionComparison(partition, role, self._services, self._rounds, ask)
-        while not await compared.is_done():
+        if asked is not None:
+            asked.comparison = compared
+        while True:
+            async with self._turn:
+                if await compared.is_done():
+                    break
             is_hosted = self._replicas.find(topic_partition) is partition
             if not is_hosted or not compared.is_current or compared.has_failed:
                 return _Ended.AGAIN
@@ -221,15 +292,29 @@ class PartitionComparison:
         self._rounds = rounds
         self._ask = ask
         self._log = ComparedLog(partition.log, services.io)
-        self._offset = self._log.first_offset
+        self._offset = self._first_offset = self._log.first_offset
         self._until_offset = partition.high_watermark
         self._failures = 0
+        # What follows from each difference.
+        self.found: list[str] = []
 
     @property
     def is_current(self) -> bool:
         """Whether this broker still follows the same leader, in sync, under the same epoch."""
         is_followed = self._partition.role is self._role and not self._role.has_ended
         return is_followed and self._services.is_member(self._partition.topic_partition)
+
+    @property
+    def progress(self) -> str:
+        """How far it is."""
+        return f"up to offset {self._offset} of {self._until_offset}"
+
+    @property
+    def extent(self) -> str:
+        """What has been compared."""
+        if self._first_offset >= self._offset:
+            return "no records"
+        return f"offsets {self._first_offset} to {self._offset - 1}"
 
     @property
     def has_failed(self) -> bool:
@@ -316,6 +401,7 @@ class PartitionComparison:
                 f"the batches of both are sound, and consumers have read broker {leader}'s: broker {me} leaves the "
                 "ISR, sets its log aside and copies it again"
             )
+        self.found.append("; ".join(follows))
         logger.error(
             "%s: offsets %d to %d of broker %d differ from those of broker %d, its leader in epoch %d: %s, but %s; %s",
             self._partition.topic_partition, found.start_offset, found.end_offset - 1, me, leader, self._role.epoch,

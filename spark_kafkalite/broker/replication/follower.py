@@ -339,7 +339,11 @@ class Follower:
                     return
         except CorruptMessage as error:
             self._rules.failed(now_s)
-            self._tell(f"what broker {self.leader_id} sends is refused and fetched again: {error}")
+            topic, number = self.topic_partition
+            self._tell(
+                f"what broker {self.leader_id} sends is refused and fetched again: {error}; if that stays, kafkalite "
+                f"cluster compare {topic}:{number} has its log compared with those in sync, and healed"
+            )
         except (KafkaStorageError, ClosedError) as error:
             self._rules.failed(now_s)
             self._tell(str(error))

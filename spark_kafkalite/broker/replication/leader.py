@@ -148,7 +148,7 @@ class Leader(Appender):
         self._services = services
         self._on_refused = on_refused
         self._queue = AppendQueue(self, services.io)
-        self._contest = Contest(log, services.io, services.on_lacking)
+        self._contest: Contest | None = None
         # Where followers' logs start, as far as they have said so under this epoch.
         self._follower_starts: dict[int, int] = {}
         # What followers' logs lack, as far as they have said so.
@@ -517,6 +517,8 @@ class Leader(Appender):
     ) -> None:
         """Raise OffsetNotAvailable (78) while it is not sure that the logs part there, or where an in-sync follower
         contests it: it would be cut below ``high_watermark`` (-1: it does not). See ``contest``."""
+        if self._contest is None:
+            self._contest = Contest(self.log, self._services.io, self._services.on_lacking)
         self._contest.check(diverging)
         if high_watermark >= 0 and self.in_sync.is_member(replica_id, incarnation):
             raise self._contest.refusal(replica_id, high_watermark, diverging)

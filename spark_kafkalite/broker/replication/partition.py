@@ -31,7 +31,7 @@ from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, Liv
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
-from spark_kafkalite.log.damaged_ranges import Ranges
+from spark_kafkalite.log.damaged_ranges import NONE, Ranges
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -182,10 +182,9 @@ class Partition:
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
         )
         log.on_start_moved = self._log_start_moved
-        log.local.known_damage.on_change = self._damage_changed
-        log.local.known_damage.on_report = self._damage_reported
+        log.local.known_damage.listener = self
         # What was accepted under this epoch, or is about to be.
-        self._accepted: set[tuple[int, int]] = set()
+        self._accepted: Ranges = NONE
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -244,7 +243,7 @@ class Partition:
             self._log_refused,
             in_sync,
         )
-        self._accepted.clear()
+        self._accepted = NONE
         self._change_role(leader, leader_epoch)
         leader.take_state(state)
         self._services.on_role_change(self)
@@ -416,8 +415,7 @@ class Partition:
         self._flusher.forget_partition()
         # The log may be another partition's by now.
         if self.log.on_start_moved == self._log_start_moved:
-            damage = self.log.local.known_damage
-            self.log.on_start_moved = damage.on_change = damage.on_report = None
+            self.log.on_start_moved = self.log.local.known_damage.listener = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: not said).
@@ -501,7 +499,8 @@ class Partition:
             # Also where nobody had been told of what the last run has known.
             self._services.io.submit(damage.try_to_write, _done, _done)
 
-    def _damage_changed(self) -> None:
+    def damage_changed(self) -> None:
+        """Have the damage healed where another broker has the records, and read again where none has."""
         damage = self.log.local.known_damage
         if damage.is_kept:
             if isinstance(self.role, Follower):
@@ -513,7 +512,7 @@ class Partition:
             return
         self._services.io.submit(damage.try_to_write, _done, _done)
 
-    def _damage_reported(self) -> None:
+    def damage_reported(self) -> None:
         """Accept what this leader lacks and every other replica, too: nobody can heal it."""
         if self.leader is not None:
             self._accept(self.leader.accepted_damage(), "no replica has them")
@@ -531,7 +530,7 @@ class Partition:
         ranges = tuple(each for each in ranges if each not in self._accepted)
         if not ranges:
             return
-        self._accepted.update(ranges)
+        self._accepted += ranges
 
         def accept(_: object) -> None:
             if leader is not self.leader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from spark_kafkalite.cli.cluster.compare import compare
 from spark_kafkalite.cli.cluster.elect import elect
 from spark_kafkalite.cli.cluster.log_dirs import log_dirs
 from spark_kafkalite.cli.cluster.status import status
@@ -20,17 +21,19 @@ Examples:
   kafkalite cluster status
   kafkalite cluster elect --preferred
   kafkalite cluster elect --unclean events:0
+  kafkalite cluster compare events
   kafkalite cluster log-dirs --topic-list events,clicks --json
   kafkalite cluster new-secret > secret.txt
 """,
 )
 def command() -> None:
-    """Run a cluster on this host; show brokers, leaders and replicas; elect leaders."""
+    """Run a cluster on this host; show brokers, leaders and replicas; elect leaders; compare replicas."""
 
 
 command.add_command(up)
 command.add_command(status)
 command.add_command(elect)
+command.add_command(compare)
 command.add_command(log_dirs)
 
 

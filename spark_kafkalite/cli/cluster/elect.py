@@ -76,7 +76,7 @@ def elect(
     if replicas and not unclean:
         raise click.UsageError("--replica chooses for an unclean election: give --unclean, too")
     wishes = _wishes(replicas)
-    asked = [_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
+    asked = [named_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
     if wishes:
         asked = list(dict.fromkeys([*asked, *wishes]))
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
@@ -131,14 +131,14 @@ def _wishes(replicas: tuple[str, ...]) -> dict[TopicPartition, int]:
         where, separator, broker = text.strip().rpartition("=")
         if not separator or not broker.isdecimal():
             raise click.UsageError(f"--replica {text}: not of the form TOPIC:PARTITION=BROKER, such as events:0=2")
-        key = _partition(where)
+        key = named_partition(where)
         if found.get(key, int(broker)) != int(broker):
             raise click.UsageError(f"--replica {text}: {key} has broker {found[key]} already")
         found[key] = int(broker)
     return found
 
 
-def _partition(text: str) -> TopicPartition:
+def named_partition(text: str) -> TopicPartition:
     topic, separator, number = text.strip().rpartition(":")
     if not separator or not topic or not number.isdecimal():
         raise click.UsageError(f"{text}: not of the form TOPIC:PARTITION, such as events:0")

@@ -29,11 +29,26 @@ from spark_kafkalite.wire.rights import refusal
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaComparison:
+    """How far a follower is that compares its log with its leader's. ``state``: waiting, comparing, same, different or
+    failed; ``text`` says the rest."""
+
+    state: str
+    text: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return self.state not in ("waiting", "comparing")
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaInfo:
     """One log in a log directory. ``offset_lag`` is how far it is behind; ``is_future`` for a copy being moved here.
 
     ``damaged``: the ranges of offsets that it had and lacks, the end exclusive. ``why_stopped``: why it copies nothing
-    from its leader any more, None where it does. Only brokers of this project say either.
+    from its leader any more, None where it does. ``comparison``: the last one that ``compare_replicas`` has asked for.
+    Only brokers of this project say these.
     """
 
     size_bytes: int
@@ -41,6 +56,7 @@ class ReplicaInfo:
     is_future: bool
     damaged: tuple[tuple[int, int], ...] = ()
     why_stopped: str | None = None
+    comparison: ReplicaComparison | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +140,33 @@ class LogAdmin(AdminRequests):
             found[broker_id] = [_log_dir(each) for each in answer.results]
         return found
 
+    def compare_replicas(
+        self,
+        partitions: Mapping[int, Iterable[TopicPartition]],
+        *,
+        begin: bool = True,
+        timeout_ms: int | None = None,
+    ) -> dict[int, dict[TopicPartition, ReplicaComparison | None]]:
+        """Have brokers compare their logs of these partitions, which they follow, with those of the leaders, and return
+        how far each is; without ``begin`` return that alone. A comparison that is under way goes on.
+
+        None for a log that is not compared: the broker leads it, has none, or is none of this project's. Each broker
+        compares one partition at a time, at the speed that ``replica.compare.max.bytes.per.second`` allows.
+        """
+        deadline = self._deadline(timeout_ms)
+        found: dict[int, dict[TopicPartition, ReplicaComparison | None]] = {}
+        for broker_id, each in partitions.items():
+            keys = [TopicPartition(*key) for key in each]
+            by_topic: dict[str, list[int]] = {}
+            for key in keys:
+                by_topic.setdefault(key.topic, []).append(key.partition)
+            asked = [DescribableLogDirTopic(topic=name, partitions=numbers) for name, numbers in by_topic.items()]
+            request = DescribeLogDirsRequest(topics=asked, compares=begin)
+            answer = self._retried(partial(self._log_dirs, broker_id, request, deadline), deadline)
+            logs = {key: log for result in answer.results for key, log in _log_dir(result).replicas.items()}
+            found[broker_id] = {key: logs[key].comparison if key in logs else None for key in keys}
+        return found
+
     def _log_dirs(self, broker_id: int, request: DescribeLogDirsRequest, deadline: Deadline) -> Any:
         answer = self._cluster.request_to(broker_id, ApiKey.DESCRIBE_LOG_DIRS, request, deadline)
         if answer.error_code:
@@ -198,6 +241,9 @@ def _log_dir(received: Any) -> LogDirInfo:
                 each.is_future_key,
                 tuple(zip(each.damaged_offsets[::2], each.damaged_offsets[1::2], strict=False)),
                 each.why_stopped,
+                None
+                if each.comparison_state is None
+                else ReplicaComparison(each.comparison_state, each.comparison or ""),
             )
             for topic in received.topics
             for each in topic.partitions

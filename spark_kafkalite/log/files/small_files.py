@@ -17,7 +17,7 @@ All are text, in Kafka's formats:
 * ``kafkalite-compared`` of a log directory: the same head, then one line, the time in ms at which the last comparison
   with the leaders ended, 0 when one has begun and not ended (``broker.replication.comparison``);
 * ``kafkalite-log-starts`` of a log directory: in the same format as ``log-start-offset-checkpoint`` what the broker
-  itself has written into that (``log_starts``);
+  itself has written into that, and behind it the checksum as in ``damaged-ranges`` (``log_starts``);
 * ``kafkalite-run`` of a log directory: JSON, see ``directories.runs``.
 
 Each is written to ``.tmp``, synced, renamed over the old one, and the directory is synced, so a crash leaves the old
@@ -89,11 +89,17 @@ def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     except FileNotFoundError:
         return []
     try:
-        text = raw.decode()
+        return _lines_of(raw.decode(), path, fields)
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: it is not text") from None
+
+
+def _lines_of(text: str, path: str, fields: int) -> list[list[str]]:
+    try:
         lines = text.splitlines()
         version, count = int(lines[0]), int(lines[1])
         entries = [line.split(" ") for line in lines[2:] if line]
-    except (ValueError, IndexError, UnicodeDecodeError):
+    except (ValueError, IndexError):
         raise CheckpointError(f"{path}: the first two lines are not a version and a number of entries") from None
     if version != 0:
         raise CheckpointError(f"{path}: version {version} is not known, only 0 is")
@@ -107,10 +113,30 @@ def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     return entries
 
 
-def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) -> None:
+def _text_of(lines: Iterable[str]) -> str:
     entries = list(lines)
-    text = "\n".join(["0", str(len(entries)), *entries]) + "\n"
-    replace_file(fs, path, text.encode(), sync=sync)
+    return "\n".join(["0", str(len(entries)), *entries]) + "\n"
+
+
+def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) -> None:
+    replace_file(fs, path, _text_of(lines).encode(), sync=sync)
+
+
+def _read_checked(fs: Fs, path: str) -> str:
+    """Return what stands before the checksum of a file that has one."""
+    try:
+        text = read_small(fs, path).decode()
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: it is not text") from None
+    head, separator, crc = text.rpartition(_CRC_MARK)
+    if not separator or crc != f"{crc32c(head.encode()):08x}\n":
+        raise CheckpointError(f"{path}: its checksum is missing or wrong")
+    return head
+
+
+def _write_checked(fs: Fs, path: str, lines: Iterable[str]) -> None:
+    text = _text_of(lines)
+    replace_file(fs, path, f"{text}{_CRC_MARK}{crc32c(text.encode()):08x}\n".encode())
 
 
 def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
@@ -118,10 +144,14 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
 
     An entry that no log can have costs its partition alone: it is left out, and a line says so.
     """
-    offsets: dict[TopicPartition, int] = {}
     if fs.exists(path) and not read_small(fs, path):
-        return offsets
-    for topic, partition, offset in _read_lines(fs, path, 3):
+        return {}
+    return _offsets_of(_read_lines(fs, path, 3), path)
+
+
+def _offsets_of(entries: Iterable[Sequence[str]], path: str) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partition, offset in entries:
         try:
             key, number = TopicPartition(topic, int(partition)), int(offset)
         except ValueError:
@@ -137,7 +167,21 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
 
 def write_offsets(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint."""
-    _write_lines(fs, path, (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())))
+    _write_lines(fs, path, _lines_of_offsets(offsets))
+
+
+def _lines_of_offsets(offsets: Mapping[TopicPartition, int]) -> Iterable[str]:
+    return (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items()))
+
+
+def read_own_starts(fs: Fs, path: str) -> dict[TopicPartition, int]:
+    """Return the entries of ``kafkalite-log-starts``. FileNotFoundError when it is missing."""
+    return _offsets_of(_lines_of(_read_checked(fs, path), path, 3), path)
+
+
+def write_own_starts(fs: Fs, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace ``kafkalite-log-starts``."""
+    _write_checked(fs, path, _lines_of_offsets(offsets))
 
 
 def read_registry_zxid(fs: Fs, path: str) -> int:
@@ -187,22 +231,11 @@ def write_epochs(fs: Fs, path: str, entries: Iterable[tuple[int, int]], *, sync:
 def read_damaged_ranges(fs: Fs, path: str) -> list[tuple[int, int]]:
     """Return the (start, end) pairs of offsets that a log lacks, end exclusive; empty when the file is missing."""
     try:
-        text = read_small(fs, path).decode()
+        return [(int(start), int(end)) for start, end in _lines_of(_read_checked(fs, path), path, 2)]
     except FileNotFoundError:
         return []
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{path}: it is not text") from None
-    head, separator, crc = text.rpartition(_CRC_MARK)
-    if not separator or crc != f"{crc32c(head.encode()):08x}\n":
-        raise CheckpointError(f"{path}: its checksum is missing or wrong")
-    try:
-        version, count, *lines = head.splitlines()
-        pairs = [(int(start), int(end)) for start, end in (line.split(" ") for line in lines)]
     except ValueError:
         raise CheckpointError(f"{path}: an entry is not two numbers") from None
-    if version != "0" or count != str(len(pairs)):
-        raise CheckpointError(f"{path}: it is not version 0 with {len(pairs)} entries")
-    return pairs
 
 
 def write_damaged_ranges(fs: Fs, path: str, ranges: Sequence[tuple[int, int]]) -> None:
@@ -212,8 +245,7 @@ def write_damaged_ranges(fs: Fs, path: str, ranges: Sequence[tuple[int, int]]) -
             fs.unlink(path)
             fs.sync_directory(path.rpartition("/")[0])
         return
-    head = "\n".join(["0", str(len(ranges)), *(f"{start} {end}" for start, end in ranges)]) + "\n"
-    replace_file(fs, path, f"{head}{_CRC_MARK}{crc32c(head.encode()):08x}\n".encode())
+    _write_checked(fs, path, (f"{start} {end}" for start, end in ranges))
 
 
 class SwapGroup(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
@@ -30,21 +29,23 @@ def without_place(error: CorruptMessage | InvalidRecord) -> str:
     return _PLACE_IN_PIECE.sub("", str(error), 1)
 
 
+class TakesDamage(Protocol):
+    """What knows of a log's damage."""
+
+    def batch_is_damaged(self, base_offset: int, next_offset: int) -> None:
+        """Know of a damaged batch; in any thread."""
+
+
 class DamageLines:
     """Says of one log which batches are damaged, at most once a minute. Any thread may call it."""
 
-    __slots__ = ("_clock", "_left_out", "_next_s", "_on_damaged", "_topic_partition")
+    __slots__ = ("_clock", "_known_damage", "_left_out", "_next_s", "_topic_partition")
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        clock: Clock,
-        on_damaged: Callable[[int, int], object] = lambda base_offset, next_offset: None,
-    ) -> None:
-        """``on_damaged`` is told of the offsets of each damaged batch, in the thread that looks."""
+    def __init__(self, topic_partition: TopicPartition, clock: Clock, known_damage: TakesDamage | None = None) -> None:
+        """``known_damage`` is told of each damaged batch, in the thread that looks."""
         self._topic_partition = topic_partition
         self._clock = clock
-        self._on_damaged = on_damaged
+        self._known_damage = known_damage
         self._next_s = 0.0
         self._left_out = 0
 
@@ -55,7 +56,8 @@ class DamageLines:
             kernel.check_crc(data, 0, header.size_bytes)
             return True
         except CorruptMessage as error:
-            self._on_damaged(header.base_offset, header.next_offset)
+            if self._known_damage is not None:
+                self._known_damage.batch_is_damaged(header.base_offset, header.next_offset)
             self._tell(header.base_offset, path, position, without_place(error))
             return False
 

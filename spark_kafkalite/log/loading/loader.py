@@ -32,6 +32,7 @@ from spark_kafkalite.log.files.small_files import (
     RECOVERY_POINT_FILE,
     CheckpointError,
     read_offsets,
+    read_own_starts,
     read_small,
     read_topic_id,
 )
@@ -227,19 +228,23 @@ class Identities:
         self._ids = {name: topic_id for name in names if (topic_id := topic_id_of(name)) is not None}  # type: ignore[misc]
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
 
-    def is_foreign(self, found: FoundLog) -> bool:
-        """Return whether a log is that of another topic than its directory's name says, an older one of the name or one
-        that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged. OSError too."""
-        current = self._ids.get(found.key.topic)
-        if current is None or self._fs.kind(found.path) is not Kind.DIRECTORY:
-            return False
+    def topic_id_in(self, found: FoundLog) -> bytes | None:
+        """Return the topic id that a log has, None when it says none. OSError when the disk fails."""
         try:
-            said = read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
-        except CheckpointError:
+            return read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+        except (CheckpointError, NotADirectoryError):
+            # An unsynced file that a power loss emptied: nothing was flushed to this log either. What is no directory
+            # is refused when it is opened.
+            return None
+
+    def is_foreign(self, found: FoundLog, topic_id: bytes | None) -> bool:
+        """Return whether a log with this topic id is that of another topic than its directory's name says, an older one
+        of the name or one that exists. KafkaStorageError for the log of a topic that exists: names have been
+        exchanged."""
+        current = self._ids.get(found.key.topic)
+        if current is None or topic_id in (None, current) or self._fs.kind(found.path) is not Kind.DIRECTORY:
             return False
-        if said is None or said == current:
-            return False
-        owner = self._names.get(said)
+        owner = self._names.get(topic_id)
         if owner is not None:
             raise KafkaStorageError(
                 f"{found.path} holds a log of topic {owner}, by the topic id in its {PARTITION_METADATA_FILE}: give "
@@ -247,18 +252,14 @@ class Identities:
             )
         return True
 
-    def set_aside(self, found: FoundLog) -> bool:
-        """Take the directory of a foreign log out of use, and keep it; return whether it was one. Raises as
-        ``is_foreign``, and OSError when the directory cannot be renamed."""
-        if not self.is_foreign(found):
-            return False
+    def set_aside(self, found: FoundLog) -> None:
+        """Take the directory of a foreign log out of use, and keep it. OSError when it cannot be renamed."""
         kept = name_out_of_use(found.path, "stray")
         note_awaiting(self._fs, found.path, found.key, found.last_run.log_start_offset)
         self._fs.rename(found.path, kept)
         logger.warning(
             "the log of %s is that of an older topic of the same name; its files are kept in %s", found.key, kept
         )
-        return True
 
 
 def name_out_of_use(directory: str, suffix: str) -> str:
@@ -287,15 +288,15 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
 
 
 def _read_own_starts(fs: Fs, log_dir: str) -> dict[TopicPartition, int] | None:
-    """Return what the broker has written of log starts; None when nobody knows, and all that is said is believed."""
-    path = f"{log_dir}/{OWN_LOG_START_FILE}"
+    """Return what the broker has written of log starts, nothing where somebody has edited or damaged that; None where
+    it has written none, and all that is said is believed."""
     try:
-        if not fs.exists(path) or not read_small(fs, path):
-            return None
-        return read_offsets(fs, path)
-    except CheckpointError as error:
-        logger.warning("%s; %s is believed", error, LOG_START_OFFSET_FILE)
+        return read_own_starts(fs, f"{log_dir}/{OWN_LOG_START_FILE}")
+    except FileNotFoundError:
         return None
+    except CheckpointError as error:
+        logger.error("%s; so what %s says has to be confirmed", error, LOG_START_OFFSET_FILE)
+        return {}
 
 
 class Loading:

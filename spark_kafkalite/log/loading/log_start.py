@@ -2,8 +2,9 @@
 
 Before a broker puts a start into force two files have it: the checkpoint, and the broker's own copy of that
 (``log_starts``). A larger start in the checkpoint alone was put there by somebody else: by hand, or with the file of
-another broker. It would take records away, from this replica at once, and from all when this one leads. So it is not in
-force, and has to be confirmed first:
+another broker. The copy has a checksum: where that is missing or wrong, somebody has edited both files, or the disk has
+damaged the copy, and no start counts as the broker's own. A start that is not its own would take records away, from
+this replica at once, and from all when this one leads. So it is not in force, and has to be confirmed first:
 
 - a follower goes by its leader's log start, as ever;
 - a leader waits for an in-sync follower whose log starts just there (``Leader.confirms_start``), or for retention,

@@ -72,6 +72,8 @@ class Scan:
         # Whether something was cut off that was no append under way.
         self.found_damage = False
         self._index_interval_bytes = index_interval_bytes
+        # What the log's file says: it is written no later than the first flush of a record of an epoch.
+        self._known_epochs = frozenset(epoch for epoch, _ in epochs.entries)
         self._gaps_until_offset = gaps_until_offset
         self._now_ms = now_ms
         self._on_bytes = on_bytes
@@ -107,6 +109,8 @@ class Scan:
                         kernel.check_crc(window, at, size)
                     else:
                         _check_crc_in_pieces(file, position, header)
+                if reason is None and header.partition_leader_epoch > self.leader_epoch:
+                    reason = self._epoch_fault(header, file, position)
             except CorruptMessage as error:
                 reason = without_place(error)
             if reason is None:
@@ -143,6 +147,20 @@ class Scan:
             if header.partition_leader_epoch < self.leader_epoch:
                 return f"a batch of leader epoch {header.partition_leader_epoch} after one of {self.leader_epoch}"
         return None
+
+    def _epoch_fault(self, header: BatchHeader, file: File, position: int) -> str | None:
+        """Return what is wrong with the epoch of a batch that begins one. The CRC does not cover it, so a bit in it may
+        have flipped: then the log's file does not know it, and the next batch is of a lower one."""
+        epoch = header.partition_leader_epoch
+        if epoch in self._known_epochs or epoch > MAX_LEADER_EPOCH:
+            return None
+        try:
+            following = kernel.read_header(file.pread(HEADER_BYTES, position + header.size_bytes), 0)
+        except CorruptMessage:
+            return None
+        if following.base_offset != header.next_offset or following.partition_leader_epoch >= epoch:
+            return None
+        return f"a batch of leader epoch {epoch} before one of {following.partition_leader_epoch}"
 
     def take_up(self, header: BatchHeader) -> None:
         """Take up a sound batch."""

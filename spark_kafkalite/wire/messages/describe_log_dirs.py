@@ -29,23 +29,37 @@ class DescribableLogDirTopic(Message):
 class DescribeLogDirsRequest(ApiMessage):
     """The body of a DescribeLogDirs request, versions 1-5."""
 
-    __slots__ = ("topics",)
+    __slots__ = ("compares", "topics")
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     IS_REQUEST = True
-    SCHEMA = (("topics", "[]DescribableLogDirTopic", 1, 5, 1, None),)
+    SCHEMA = (
+        ("topics", "[]DescribableLogDirTopic", 1, 5, 1, None),
+        ("compares", "bool", 2, 5, None, 10000),
+    )
 
     def __init__(
         self,
         *,
         topics: list[DescribableLogDirTopic] | None = NEW_LIST,
+        compares: bool = False,
     ) -> None:
         self.topics = [] if topics is NEW_LIST else topics
+        self.compares = compares
 
 
 class DescribeLogDirsPartition(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = ("damaged_offsets", "is_future_key", "offset_lag", "partition_index", "partition_size", "why_stopped")
+    __slots__ = (
+        "comparison",
+        "comparison_state",
+        "damaged_offsets",
+        "is_future_key",
+        "offset_lag",
+        "partition_index",
+        "partition_size",
+        "why_stopped",
+    )
     SCHEMA = (
         ("partition_index", "int32", 1, 5, None, None),
         ("partition_size", "int64", 1, 5, None, None),
@@ -53,6 +67,8 @@ class DescribeLogDirsPartition(Message):
         ("is_future_key", "bool", 1, 5, None, None),
         ("damaged_offsets", "[]int64", 2, 5, None, 10000),
         ("why_stopped", "string", 2, 5, 2, 10001),
+        ("comparison_state", "string", 2, 5, 2, 10002),
+        ("comparison", "string", 2, 5, 2, 10003),
     )
 
     def __init__(
@@ -64,6 +80,8 @@ class DescribeLogDirsPartition(Message):
         is_future_key: bool = False,
         damaged_offsets: list[int] = NEW_LIST,
         why_stopped: str | None = None,
+        comparison_state: str | None = None,
+        comparison: str | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
@@ -71,6 +89,8 @@ class DescribeLogDirsPartition(Message):
         self.is_future_key = is_future_key
         self.damaged_offsets = [] if damaged_offsets is NEW_LIST else damaged_offsets
         self.why_stopped = why_stopped
+        self.comparison_state = comparison_state
+        self.comparison = comparison
 
 
 class DescribeLogDirsTopic(Message):

@@ -28,9 +28,7 @@ def commands_of(heading: str) -> list[str]:
     """The commands of a section of the page, without their comments."""
     section = PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n")[1].split("\n## ")[0].split("\n### ")[0]
     (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section)
-    found = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
-    assert START in found and STATUS in found
-    return found
+    return [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
 
 
 @pytest.fixture
@@ -45,6 +43,7 @@ def follow(cluster: KafkaliteCluster, heading: str, *broken: int) -> None:
     """Do what the page says on the hosts of these brokers."""
     at = ("--bootstrap-server", cluster.bootstrap)
     commands = commands_of(heading)
+    assert START in commands and STATUS in commands
     for place, command in enumerate(commands):
         if command == START:
             for number in broken:
@@ -119,3 +118,13 @@ def test_one_disk_is_gone(cluster: KafkaliteCluster) -> None:
     shutil.rmtree(cluster.broker(2).data_dir)
     follow(cluster, "One disk is gone", 2)
     check_all_have(cluster, RECORDS)
+
+
+def test_replicas_are_compared(cluster: KafkaliteCluster) -> None:
+    create(cluster, "clicks", [1, 2, 3])
+    at = ("--bootstrap-server", cluster.bootstrap)
+    commands = commands_of("Do the replicas still have the same?")
+    assert len(commands) == 3
+    for command in commands:
+        said = kafkalite(*command.split()[1:], *at).stdout.splitlines()
+        assert said and all(" the same as its leader's: " in line for line in said)

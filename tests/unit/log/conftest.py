@@ -53,6 +53,6 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         if not files.fs.exists(DIRECTORY):
             return PartitionLog.create(host, DIRECTORY, key, bytes(range(16)), config)
         last_run = LastRun(clean, recovery_point, start, cleaned_until_offset, high_watermark)
-        return PartitionLog.open(host, DIRECTORY, key, config, last_run)
+        return PartitionLog.open(host, DIRECTORY, key, bytes(range(16)), config, last_run)
 
     return opener

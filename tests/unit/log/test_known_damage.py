@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.files.needs_thread import NeedsThread, NotInMemory, without_waiting
 from spark_kafkalite.log.files.small_files import read_damaged_ranges
@@ -26,6 +27,19 @@ LogOpener = Callable[..., PartitionLog]
 _PER_SEGMENT = 20
 _COUNT = 70
 _FILE = "/data/t-0/damaged-ranges"
+
+
+class _Listener:
+    """Notes the ranges of each change."""
+
+    def __init__(self, log: PartitionLog, told: list[Ranges]) -> None:
+        self._log = log
+        self._told = told
+
+    def damage_changed(self) -> None:
+        self._told.append(self._log.damaged_ranges)
+
+    def damage_reported(self) -> None: ...
 
 
 def append(log: PartitionLog, count: int) -> None:
@@ -110,8 +124,8 @@ def test_a_file_that_cannot_be_read_leaves_open_what_is_damaged(
 def test_a_segment_that_was_cut_costs_its_records_and_no_others(
     log: PartitionLog, fs: MemoryFs, caplog: pytest.LogCaptureFixture, left_batches: int
 ) -> None:
-    told: list[tuple[tuple[int, int], ...]] = []
-    log.local.known_damage.on_change = lambda: told.append(log.damaged_ranges)
+    told: list[Ranges] = []
+    log.local.known_damage.listener = _Listener(log, told)
     segment = second(log)
     # Within a batch.
     segment.file.truncate(segment.size_bytes // 10 * left_batches + 30)

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from spark_kafkalite.log.files.small_files import read_offsets, write_offsets
+from spark_kafkalite.log.files.fs import read_whole, replace_file
+from spark_kafkalite.log.files.small_files import read_offsets, read_own_starts, write_offsets, write_own_starts
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -262,7 +263,7 @@ def test_raised_start_is_forgotten_with_the_next_checkpoint(
     raised(fs, 3)
     manager = open_manager()
     manager.checkpoint()
-    assert read_offsets(fs, FILE) == read_offsets(fs, OWN_FILE) == {T0: 1}
+    assert read_offsets(fs, FILE) == read_own_starts(fs, OWN_FILE) == {T0: 1}
     log = open_manager(fs.crash(CrashMode.POWER)).logs[T0]
     assert (log.log_start_offset, log.unconfirmed_start_offset, len(lines(caplog))) == (1, 0, 1)
 
@@ -275,7 +276,7 @@ def test_start_beyond_the_end_is_believed_in_neither_file(
     filled(manager, T0)
     manager.log_starts.begin("/data")
     manager.shutdown()
-    write_offsets(fs, OWN_FILE, {T0: own})
+    write_own_starts(fs, OWN_FILE, {T0: own})
     write_offsets(fs, FILE, {T0: said})
     log = open_manager().logs[T0]
     assert (log.log_start_offset, log.log_end_offset, bases(log)[-1]) == (start, 5, 4)
@@ -293,19 +294,37 @@ def test_raised_start_of_another_log_is_not_that_of_one_cut_back(open_manager: O
     assert (log.log_start_offset, log.unconfirmed_start_offset) == (0, 0)
 
 
-@pytest.mark.parametrize("copy", ["missing", "empty", "damaged"])
-def test_without_a_copy_of_its_own_a_broker_believes_the_checkpoint(
-    open_manager: Opener, fs: MemoryFs, copy: str
-) -> None:
-    """As Apache Kafka leaves a directory, and versions that wrote none."""
+def copied(open_manager: Opener) -> None:
+    """Leave a directory with a log of five records in five segments, and with both files."""
     manager = open_manager()
     filled(manager, T0)
     manager.log_starts.begin("/data")
     manager.shutdown()
-    if copy == "missing":
-        fs.unlink(OWN_FILE)
+
+
+@pytest.mark.parametrize("how", ["edited", "written anew", "emptied", "cut"])
+def test_starts_in_a_copy_that_somebody_has_changed_take_nothing_away(
+    open_manager: Opener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    copied(open_manager)
+    if how == "edited":
+        text = read_whole(fs, OWN_FILE).decode()
+        replace_file(fs, OWN_FILE, text.replace("0\n0\n", "0\n1\nt 0 3\n").encode())
+    elif how == "written anew":
+        write_offsets(fs, OWN_FILE, {T0: 3})
     else:
-        fs.open(OWN_FILE).truncate(0 if copy == "empty" else 3)
+        fs.open(OWN_FILE).truncate(0 if how == "emptied" else 3)
+    raised(fs, 3)
+    log = open_manager().logs[T0]
+    assert (log.log_start_offset, log.unconfirmed_start_offset, bases(log)) == (0, 3, [0, 1, 2, 3, 4])
+    assert "kafkalite-log-starts: its checksum is missing or wrong; so what" in caplog.text
+    assert len(lines(caplog)) == 1
+
+
+def test_without_a_copy_of_its_own_a_broker_believes_the_checkpoint(open_manager: Opener, fs: MemoryFs) -> None:
+    """As Apache Kafka leaves a directory, and versions that wrote none."""
+    copied(open_manager)
+    fs.unlink(OWN_FILE)
     raised(fs, 3)
     log = open_manager().logs[T0]
     assert (log.log_start_offset, log.unconfirmed_start_offset, bases(log)) == (3, 0, [3, 4])
@@ -377,7 +396,7 @@ class Schedule:
         if not is_crash and self.chance.random() < 0.4:
             self.manager.shutdown()
         self.fs = self.fs.crash(self.chance.choice((CrashMode.PROCESS, CrashMode.POWER)))
-        said, own = read_offsets(self.fs, FILE).get(T0, 0), read_offsets(self.fs, OWN_FILE).get(T0, 0)
+        said, own = read_offsets(self.fs, FILE).get(T0, 0), read_own_starts(self.fs, OWN_FILE).get(T0, 0)
         assert said <= own or self.is_edited
         self.is_edited = said > own
         if said < end and self.chance.random() < 0.5:

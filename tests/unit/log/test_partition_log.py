@@ -855,7 +855,7 @@ def test_recovery_without_snapshots_forgets_too(fs: MemoryFs, open_log: LogOpene
         append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
     limits = ProducerIdLimits(max_ids=10)
     host = LogHost(log.host.files, ManualClock(), log.disk, limits)
-    again = PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
+    again = PartitionLog.open(host, log.directory, log.topic_partition, log.topic_id, log.config, LastRun(clean=False))
     assert len(again.producers.state) <= 10
     with pytest.raises(UnknownProducerId):
         append(again, producer_id=0, producer_epoch=0, base_sequence=1)

@@ -6,6 +6,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import decode_request, decode_response_body, encode_body
 from spark_kafkalite.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
@@ -57,6 +58,18 @@ def test_what_is_wrong_with_a_log_is_said_where_something_is() -> None:
             if version > 1
             else [([], None)] * 3
         )
+
+
+def test_a_comparison_is_asked_for_and_shown_in_the_flexible_versions_alone() -> None:
+    for version, asked in ((1, False), (4, True)):
+        body = encode_body(DescribeLogDirsRequest(topics=None, compares=True), version)
+        assert decode_request(ApiKey.DESCRIBE_LOG_DIRS, version, body, 0).compares is asked
+    log = DescribeLogDirsPartition(partition_index=0, comparison_state="same", comparison="offsets 0 to 9")
+    result = DescribeLogDirsResult(log_dir="/d", topics=[DescribeLogDirsTopic(name="t", partitions=[log])])
+    body = encode_body(DescribeLogDirsResponse(results=[result]), 4)
+    (found,) = decode_response_body(ApiKey.DESCRIBE_LOG_DIRS, 4, body).results[0].topics[0].partitions
+    assert (found.comparison_state, found.comparison) == ("same", "offsets 0 to 9")
+    assert b"compar" not in encode_body(DescribeLogDirsRequest(topics=None), 4)
 
 
 def test_accepted_offsets_exist_in_the_flexible_version_alone() -> None:

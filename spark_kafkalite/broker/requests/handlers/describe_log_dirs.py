@@ -4,8 +4,10 @@ Sizes are those of the segments' records, without indexes, as Kafka's. ``offset_
 the high watermark: 0, but for a follower that has lost its tail. Logs are never moved between directories, so none is
 a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
 
-Two tagged fields of a log are ours, and other clients skip them: the ranges of offsets that it had and lacks, each as
-its start and its end (exclusive), and why a follower has stopped to copy.
+Tagged fields are ours, and other clients skip them. Of a log: the ranges of offsets that it had and lacks, each as its
+start and its end (exclusive); why a follower has stopped to copy; and how far a comparison with its leader is that was
+asked for. Of a request: that the logs it names are to be compared with their leaders', as far as this broker follows;
+the answer does not wait for that (``replication.comparison``).
 
 v2  flexible
 v3  error code for the whole answer
@@ -21,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -61,6 +64,8 @@ def _described(
             by_directory[partition.log.disk.path].append(partition)
     if asked is not None:
         yield from freed(asked)
+    if message.compares and context.comparison is not None:
+        context.comparison.compare_now(each.topic_partition for here in by_directory.values() for each in here)
     results = []
     for directory in context.logs.directories:
         answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))
@@ -68,7 +73,7 @@ def _described(
         if directory.offline is not None:
             answer.error_code = KafkaStorageError.code
             continue
-        answer.topics = yield from _topics(by_directory[directory.path])
+        answer.topics = yield from _topics(by_directory[directory.path], context.comparison)
         space = room.get(directory.path)
         if space is not None:
             answer.total_bytes, answer.usable_bytes = space.total_bytes, space.free_bytes
@@ -91,11 +96,13 @@ async def _room(context: BrokerContext) -> dict[str, Space]:
     return await done
 
 
-def _topics(partitions: list[Partition]) -> Work[list[DescribeLogDirsTopic]]:
+def _topics(partitions: list[Partition], comparison: Comparison | None) -> Work[list[DescribeLogDirsTopic]]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for partition in sorted(partitions, key=lambda each: each.topic_partition):
         yield None
         log, role = partition.log, partition.role
+        asked = None if comparison is None else comparison.asked(partition.topic_partition)
+        state, text = asked or (None, None)
         by_topic[partition.topic_partition.topic].append(
             DescribeLogDirsPartition(
                 partition_index=partition.topic_partition.partition,
@@ -103,6 +110,8 @@ def _topics(partitions: list[Partition]) -> Work[list[DescribeLogDirsTopic]]:
                 offset_lag=max(partition.high_watermark - log.log_end_offset, 0),
                 damaged_offsets=[int(offset) for each in log.damaged_ranges for offset in each],
                 why_stopped=role.why_stopped if isinstance(role, Follower) else None,
+                comparison_state=state,
+                comparison=text,
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=each) for name, each in by_topic.items()]

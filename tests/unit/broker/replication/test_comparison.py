@@ -289,11 +289,18 @@ HOUR_MS = 3_600_000
 NOTE = f"/logs/{COMPARED_FILE}"
 
 
-def comparison_of(both: Pair, *, was_clean: bool = True, inner_wire_version: int = INNER_WIRE_VERSION) -> Comparison:
+def comparison_of(
+    both: Pair, *, was_clean: bool = True, inner_wire_version: int = INNER_WIRE_VERSION, rate: int = MEBIBYTE
+) -> Comparison:
     """Return what has the follower compared each hour, the last time half an hour ago."""
     fs = both.follower.log.host.files.fs
     config = BrokerConfig.from_properties(
-        {"broker.id": ME, "replica.compare.interval.ms": HOUR_MS, "log.initial.task.delay.ms": 1000}
+        {
+            "broker.id": ME,
+            "replica.compare.interval.ms": HOUR_MS,
+            "replica.compare.max.bytes.per.second": rate,
+            "log.initial.task.delay.ms": 1000,
+        }
     )
     directories = SimpleNamespace(online=[SimpleNamespace(path="/logs")])
     logs: Any = SimpleNamespace(fs=fs, was_clean=was_clean, directories=directories)
@@ -390,4 +397,75 @@ def test_a_leader_that_does_not_know_the_request_is_not_asked(pair: Callable[...
     comparison.start()
     both.loop.run_for(100)
     assert not both.asked
+    both.loop.run_until_complete(comparison.stop())
+
+
+def test_what_is_asked_for_is_compared_at_once_and_says_how_it_ended(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.fill()
+    comparison = comparison_of(both)
+    comparison.start()
+    both.loop.run_for(5)
+    assert comparison.asked(TP) is None and not both.asked
+    comparison.compare_now([TP, TopicPartition("unknown", 0)])
+    assert comparison.asked(TP) == ("waiting", "others come first")
+    both.loop.run_for(5)
+    assert comparison.asked(TP) == ("same", "offsets 0 to 39")
+    assert comparison.asked(TopicPartition("unknown", 0)) is None
+    flip(both.leader, 23)
+    comparison.compare_now([TP])
+    both.loop.run_for(5)
+    assert comparison.asked(TP) == ("different", "offsets 23 to 23 are damaged in broker 1's log")
+    assert both.damage[LEADER] == [(23, 24)]
+    both.follower._services.is_member = lambda key: False
+    comparison.compare_now([TP])
+    both.loop.run_for(5)
+    assert comparison.asked(TP) == (
+        "failed",
+        "it is not in sync, or its leader has changed or does not answer; ask again",
+    )
+    both.loop.run_until_complete(comparison.stop())
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"inner_wire_version": INNER_WIRE_VERSION - 1},
+            "this broker does not follow it, or its leader is of an older",
+        ),
+        ({"rate": 0}, "replica.compare.max.bytes.per.second is 0"),
+    ],
+)
+def test_what_is_never_compared_is_not_compared_on_request(
+    pair: Callable[..., Pair], settings: dict[str, int], why: str
+) -> None:
+    both = pair()
+    both.fill()
+    comparison = comparison_of(both, **settings)
+    comparison.compare_now([TP])
+    both.loop.run_for(5)
+    state, text = comparison.asked(TP) or ("", "")
+    assert (state, text[: len(why)], both.asked) == ("failed", why, [])
+    both.loop.run_until_complete(comparison.stop())
+
+
+def test_what_is_asked_for_takes_turns_with_a_round(pair: Callable[..., Pair]) -> None:
+    both = pair(batches=400, segment_bytes=5000)
+    both.fill()
+    comparison = comparison_of(both, was_clean=False, rate=10_000)
+    comparison.start()
+    both.loop.run_for(2)
+    comparison.compare_now([TP])
+    both.loop.run_for(1)
+    state, progress = comparison.asked(TP) or ("", "")
+    assert state == "comparing" and progress.endswith(" of 400")
+    # One that is under way is not begun again.
+    comparison.compare_now([TP])
+    before = len(both.asked)
+    both.loop.run_for(60)
+    # A request counts as 64 KiB at least: together they have made as many as is allowed in that time.
+    assert len(both.asked) - before <= 60 * 10_000 / 65_536 + 1
+    starts = [request.start_offset for request in both.asked[before:]]
+    assert len(set(starts)) < len(starts), "both have gone on"
     both.loop.run_until_complete(comparison.stop())

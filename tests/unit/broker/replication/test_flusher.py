@@ -220,7 +220,9 @@ def test_whatever_happens_flushed_records_are_on_the_disk_and_none_waits_longer_
         assert flushed.end == (flushed.told[-1] if flushed.told else 0)
         if flushed.end:
             left = LogHost.alone(OpenFiles(flushed.fs.crash(CrashMode.POWER)), "/logs", flushed.clock)
-            log = PartitionLog.open(left, "/logs/t-0", TP, flushed.log.config, LastRun(clean=False))
+            log = PartitionLog.open(
+                left, "/logs/t-0", TP, flushed.log.topic_id, flushed.log.config, LastRun(clean=False)
+            )
             assert log.log_end_offset >= flushed.end
     flushed.threads.held = False
     flushed.threads.run_all()

@@ -347,7 +347,9 @@ def test_what_was_visible_survives_a_power_loss_at_any_moment(mode: CrashMode) -
             if shown:
                 left = harness.fs.crash(mode, chance)
                 host = LogHost.alone(OpenFiles(left), "/logs", harness.clock)
-                log = PartitionLog.open(host, "/logs/t-0", TP, partition.log.config, LastRun(clean=False))
+                log = PartitionLog.open(
+                    host, "/logs/t-0", TP, partition.log.topic_id, partition.log.config, LastRun(clean=False)
+                )
                 assert log.log_end_offset >= shown
         shown_at_some_time += shown > 0
         loop.close()
@@ -556,7 +558,7 @@ class TestQueue:
             index.pwrite(b"\x00\x00\x00\x07" * (index.size() // 4), 0)
         host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
         last_run = LastRun(clean=True, recovery_point=200, last_record_epoch=0)
-        log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, last_run)
+        log = PartitionLog.open(host, "/logs/t-0", TP, before.log.topic_id, before.log.config, last_run)
         assert log.segments.active.unread_until_offset == 200
         partition = Partition(TP, b"i" * 16, log, harness.services, 200)
         partition.become_leader(partition_state(1, replicas=(1,), epoch=1, version=1))
@@ -693,7 +695,9 @@ def test_what_the_only_replica_lacks_is_forgotten_on_the_disk_too(harness: Harne
     before.log.close()
     write_damaged_ranges(harness.fs, "/logs/t-0/damaged-ranges", [(1, 2)])
     host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
-    log = PartitionLog.open(host, "/logs/t-0", TP, before.log.config, LastRun(clean=True, recovery_point=3))
+    log = PartitionLog.open(
+        host, "/logs/t-0", TP, before.log.topic_id, before.log.config, LastRun(clean=True, recovery_point=3)
+    )
     assert log.damaged_ranges == ((1, 2),)
     partition = Partition(TP, b"i" * 16, log, harness.services, 3)
     partition.become_leader(partition_state(1, replicas=(1,), epoch=1, version=1))

@@ -154,3 +154,23 @@ def test_completed_pairs_say_of_each_batch_what_it_says() -> None:
         for run in runs:
             for each_offset in range(run.start_offset, run.end_offset):
                 assert found.epoch_at(each_offset) == run.epoch
+
+
+@pytest.mark.parametrize("bit", [2, 5, 22])
+def test_a_flipped_bit_in_an_epoch_costs_the_records_from_there_on_and_not_the_log(
+    fs: MemoryFs, start: Callable[..., LogManager], bit: int
+) -> None:
+    """Its CRC does not cover a batch's epoch. A replica with a higher one than the registry has stays offline."""
+    manager = start()
+    log = manager.create(KEY, bytes(16))
+    fill(log)
+    log.flush()
+    segment = log.segments.floor(6)
+    found = segment.find(6)
+    assert found is not None and found.header.partition_leader_epoch == 1
+    # Behind the base offset and the length.
+    segment.file.pwrite((1 | 1 << bit).to_bytes(4, "big"), found.position + 12)
+    log = start(fs.crash(CrashMode.PROCESS)).logs[KEY]
+    # The offsets behind it have been given, and are known to be missing.
+    assert log.damaged_ranges == ((6, 20),) and not log.was_whole
+    assert max(epoch for epoch, _ in log.epochs.entries) <= 4

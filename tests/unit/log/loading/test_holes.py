@@ -12,7 +12,7 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.awaiting_logs import AWAITS_TOPIC_FILE
 from spark_kafkalite.log.files.fs import replace_file, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
-from spark_kafkalite.log.files.small_files import CheckpointError
+from spark_kafkalite.log.files.small_files import CheckpointError, write_own_starts
 from spark_kafkalite.log.loading.holes import StoppedLog, marker_text, read_marker
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
@@ -458,7 +458,7 @@ def test_log_start_that_cannot_be_costs_nothing(
     start_offset: int,
 ) -> None:
     replace_file(stopped, "/data/log-start-offset-checkpoint", f"0\n2\nt 0 {start_offset}\nother 0 1\n".encode())
-    replace_file(stopped, "/data/kafkalite-log-starts", b"0\n1\nother 0 1\n")
+    write_own_starts(stopped, "/data/kafkalite-log-starts", {OTHER: 1})
     if not clean:
         stopped.unlink(MARKER)
     manager = start()

@@ -404,7 +404,7 @@ def test_progress_is_told(fs: MemoryFs, open_log: LogOpener) -> None:
     append(log)
     seen: list[tuple[str, int]] = []
     host = LogHost(log.host.files, log.host.clock, log.disk, on_bytes=lambda path, count: seen.append((path, count)))
-    PartitionLog.open(host, log.directory, log.topic_partition, log.config, LastRun(clean=False))
+    PartitionLog.open(host, log.directory, log.topic_partition, log.topic_id, log.config, LastRun(clean=False))
     size = len(make_batch(1))
     assert seen == [(FIRST + ".log", size), ("/data/t-0/00000000000000000001.log", size)]
 
