@@ -18,6 +18,7 @@ again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -52,10 +53,13 @@ from spark_kafkalite.registry.store import (
     Sync,
     Watcher,
     WatchEvent,
+    WatchTree,
     call_back,
     steps_of,
 )
 from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, ClientLog, OneThreadHandler, Watch
+
+_LOG = logging.getLogger(__name__)
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
@@ -164,6 +168,8 @@ class ZooKeeperStore(Store):
                 return partial(client.exists_async, path, watch), partial(_found, watch)
             case Children(path, watcher):
                 return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
+            case WatchTree(path, watcher):
+                return partial(client.add_tree_watch, path, watcher), _nothing
             case Multi(operations):
                 return partial(self._transact, operations), partial(_multi_results, operations)
             case Check():
@@ -252,6 +258,8 @@ class ZooKeeperStore(Store):
         """Queue a read of every watched node, with the watch, before kazoo forgets them."""
         client = self._client
         self._broken_connections += 1
+        for added in client.add_again():
+            added.rawlink(self._added_again)
         for watches in (*client._data_watchers.values(), *client._child_watchers.values()):
             for watch in watches:
                 if not watch.done:
@@ -263,6 +271,16 @@ class ZooKeeperStore(Store):
             else:
                 read = client.exists_async(watch.path, watch)
             read.rawlink(partial(self._read_again, watch, seen_zxid, self._broken_connections))
+
+    def _added_again(self, result: Any) -> None:
+        """End the session if a watch of a tree cannot be left again: what it would report is not to be missed."""
+        try:
+            result.get_nowait()
+        except (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError):
+            return  # it has been queued again, or there is no session any more
+        except Exception as error:
+            _LOG.error("a new session is needed: %s", _translated(error, "/"))
+            self.abandon()
 
     def _read_again(self, watch: Watch, seen_zxid: int, broken_connections: int, result: Any) -> None:
         """Fire a watch if its node has changed while there was no connection. In the store's thread."""
@@ -455,6 +473,10 @@ def _translated(error: Exception, path: str) -> Exception:
     if refusal is not None:
         kind, reason = refusal
         return kind(f"the registry refused an operation on {path}: {reason}", path)
+    if isinstance(error, kazoo_errors.UnimplementedError):
+        return store.RegistryTooOld(
+            f"the registry cannot watch everything below {path}: ZooKeeper can from version 3.6 on"
+        )
     if isinstance(error, kazoo_errors.QuotaExceededError):
         return store.OutOfRoom(
             f"the registry has no room for {path}: its disk is full, or a quota is reached; make room, then try again"
