@@ -26,6 +26,8 @@ class WatchedTopic:
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     changed_partitions: set[int] = field(default_factory=set)
     published: TopicState | None = None
+    # Whether the next reading of the topic's node is followed by one of everything else.
+    is_read_again: bool = False
 
     def publish(self) -> TopicState | None:
         """Return the topic for the snapshot, None while its config has not been read."""
