@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.cluster.inbox import Inbox, Take
-from spark_kafkalite.registry.store import NoNode, Watcher, WatchEvent
+from spark_kafkalite.registry.store import NoNode, Store, Watcher, WatchEvent
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class NodeReads:
         self._inbox = Inbox(loop, slices, after_each)
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
         self._to_ask: deque[tuple[Ask, Apply, tuple[Any, ...]]] = deque()
+        self._unasked: set[tuple[Any, ...]] = set()
         self._asked = 0
         # Reads whose results have not been applied, among them those that have not been asked for yet.
         self.pending = 0
@@ -72,6 +73,19 @@ class NodeReads:
         self.pending += 1
         self._to_ask.append((ask, apply, arguments))
         self._ask()
+
+    def read_node(self, store: Store, path: str, apply: Apply, *arguments: Any) -> None:
+        """Read a node as :meth:`read` does, unless the same is waiting to be asked for: that one comes late enough."""
+        key = (path, *arguments)
+        if key in self._unasked:
+            return
+        self._unasked.add(key)
+
+        def ask() -> Future[Any]:
+            self._unasked.discard(key)
+            return store.get(path)
+
+        self.read(ask, apply, *arguments)
 
     def _ask(self) -> None:
         while self._to_ask and self._asked < _MAX_READS:

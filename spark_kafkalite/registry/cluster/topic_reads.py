@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from spark_kafkalite.model import topic_name_problem
@@ -68,14 +68,17 @@ class TopicReads:
         # What is published; replaced by each publication that changes anything.
         self.published: dict[str, TopicState] = {}
 
-    def publish(self) -> Work[Collection[str]]:
-        """Bring :attr:`published` up to what has been read, and return the names of the topics that differ."""
+    def publish(self) -> Work[Mapping[str, Collection[int]]]:
+        """Bring :attr:`published` up to what has been read, and return the names of the topics that differ, with the
+        partitions that may."""
         names, self._dirty = self._dirty, set()
         self.changes = 0
+        differing: dict[str, Collection[int]] = {}
         if names:
             published = self.published.copy()
             for name in sorted(names):
                 topic = self._topics.get(name)
+                differing[name] = () if topic is None else tuple(topic.changed_partitions)
                 state = None if topic is None else topic.publish()
                 if state is None:
                     published.pop(name, None)
@@ -83,7 +86,7 @@ class TopicReads:
                     published[name] = state
                 yield None
             self.published = published
-        return names
+        return differing
 
     def changed(self, event: WatchEvent) -> None:
         """Take an event of a watched tree. In the store's thread."""
@@ -128,6 +131,9 @@ class TopicReads:
             yield None
 
     def _changed_topic(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is not None and not topic.is_read:
+            return  # what is there of it is published with the rest
         self._dirty.add(name)
         self.changes += 1
         self._on_change()
@@ -160,8 +166,7 @@ class TopicReads:
             self._changed_topic(name)
 
     def _read_topic(self, name: str) -> None:
-        path = znodes.topic_path(name)
-        self._reads.read(lambda: self._store.get(path), self._apply_topic, name)
+        self._reads.read_node(self._store, znodes.topic_path(name), self._apply_topic, name)
 
     def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> Work[None]:
         if result is None:
@@ -190,8 +195,10 @@ class TopicReads:
             self._on_change()
         if topic is None or topic.generation != stat.czxid:
             topic = self._topics[name] = WatchedTopic(stat.czxid, assignment, stat.mzxid)
+            topic.unread.update(assignment.partitions)
         elif topic.assignment_zxid != stat.mzxid:
             topic.assignment, topic.assignment_zxid = assignment, stat.mzxid
+            topic.unread.intersection_update(assignment.partitions)
         topic.changed_partitions.update(assignment.partitions)
         self._changed_topic(name)
         # Else their changes are reported.
@@ -205,8 +212,7 @@ class TopicReads:
                 yield None
 
     def _read_config(self, name: str) -> None:
-        path = znodes.topic_config_path(name)
-        self._reads.read(lambda: self._store.get(path), self._apply_config, name)
+        self._reads.read_node(self._store, znodes.topic_config_path(name), self._apply_config, name)
 
     def _apply_config(self, name: str, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -227,13 +233,16 @@ class TopicReads:
         self._changed_topic(name)
 
     def _read_state(self, name: str, number: int, generation: int) -> None:
-        path = znodes.state_path(name, number)
-        self._reads.read(lambda: self._store.get(path), self._apply_state, name, number, generation)
+        self._reads.read_node(self._store, znodes.state_path(name, number), self._apply_state, name, number, generation)
 
     def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
         if topic is None or topic.generation != generation:
             return
+        was_read = topic.is_read
+        topic.unread.discard(number)
+        if topic.is_read and not was_read:
+            self._changed_topic(name)
         if result is None:
             if topic.forget_state(number):
                 self._changed_topic(name)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final
@@ -212,7 +212,7 @@ class ClusterWatcher:
             self._publish_timer.cancel()
             self._publish_timer = None
         old = self._view.state
-        names = yield from self._topics.publish()
+        differing = yield from self._topics.publish()
         topics = self._topics.published
         new = ClusterState(
             self._cluster_id,
@@ -224,7 +224,9 @@ class ClusterWatcher:
             self._deleted_topic_ids,
         )
         # The first snapshot follows one that another session has read: any topic may differ.
-        compared: Iterable[str] = names if self._loaded else {*old.topics, *topics}
+        compared: Mapping[str, Collection[int] | None] = differing
+        if not self._loaded:
+            compared = dict.fromkeys((*old.topics, *topics))
         change = yield from diff_work(old, new, compared)
         # The session may have ended between the slices: what is published then is the next one's.
         if not self._closed:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry.cluster.cluster_state import ClusterChange
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec
@@ -169,6 +170,32 @@ def test_a_registry_without_watches_of_trees_is_said_at_once(tmp_path: Path) -> 
             store.before = lambda request: refused(RegistryTooOld("old")) if isinstance(request, WatchTree) else None
             with pytest.raises(RegistryTooOld, match="old"):
                 await ClusterWatcher(store, ClusterView()).start("c")
+            store.close()
+
+    run(work())
+
+
+def test_a_wide_topic_is_published_once_whole_and_then_by_its_changes(tmp_path: Path) -> None:
+    """What is made piece by piece is seen with all its states, and a change later names its partition alone."""
+
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            changes: list[ClusterChange] = []
+            store, view = EmbeddedStore(registry), ClusterView()
+            view.add_listener(lambda _, __, change: changes.append(change))
+            watcher = ClusterWatcher(store, view)
+            await watcher.start("c")
+            await only.controller.create_topics([TopicSpec("wide", 2000)])
+            await watcher.caught_up(TIMEOUT_S)
+            first = next(change for change in changes if change.new_topics)
+            assert len(first.changed_partitions) == 2000
+            await only.controller.close()
+            changes.clear()
+            await answer(only.store.set(znodes.state_path("wide", 7), STATE))
+            await watcher.caught_up(TIMEOUT_S)
+            changed = [change.changed_partitions for change in changes if change.changed_partitions]
+            assert changed == [(TopicPartition("wide", 7),)]
+            watcher.close()
             store.close()
 
     run(work())
