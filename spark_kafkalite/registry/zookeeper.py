@@ -32,7 +32,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import store
-from spark_kafkalite.registry.ruok import why_no_session
+from spark_kafkalite.registry.ruok import versions, why_no_session
 from spark_kafkalite.registry.store import (
     Check,
     Children,
@@ -64,6 +64,8 @@ _LOG = logging.getLogger(__name__)
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
 _CONSUMERS: Final = "/consumers"
+# A path to try on whether trees can be watched; no such node is ever made, so nothing is reported.
+_NEVER_MADE: Final = "/kafkalite/never_made"
 
 _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -342,6 +344,29 @@ class ZooKeeperStore(Store):
         # Not its client_id, which is None while there is no connection.
         self._session_id = self._client._session_id
 
+    def require_tree_watches(self, timeout_s: float) -> None:
+        """Make sure that the ensemble can watch trees; else end the session. Raises RegistryTooOld, ConnectionLoss."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while True:
+                try:
+                    self.watch_tree(_NEVER_MADE, _nothing).result(max(deadline_s - time.monotonic(), 0))
+                    return
+                except store.ConnectionLoss:
+                    if time.monotonic() >= deadline_s:
+                        raise
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise store.ConnectionLoss(why_no_session(self._client.hosts, timeout_s)) from error
+            if not isinstance(error, store.RegistryTooOld):
+                raise
+            raise store.RegistryTooOld(
+                f"the ZooKeeper at {versions(self._client.hosts)} is older than 3.6 and cannot watch all topics at "
+                "once (persistent recursive watches), which brokers need; upgrade every server of the ensemble to 3.6 "
+                "or later, then start this broker"
+            ) from error
+
     def _make_chroot(self) -> None:
         # kazoo makes the last part only of the chroot it has.
         client, chroot = self._client, self._client.chroot
@@ -374,11 +399,13 @@ def open_zookeeper(
     auth: tuple[str, str] | None = None,
     make_chroot: bool = True,
     set_acl: bool = False,
+    watches_trees: bool = False,
 ) -> ZooKeeperStore:
     """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
     ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``; with ``set_acl`` what is created
-    may be changed by nobody else, though everybody may read it; what consumers share stays open.
+    may be changed by nobody else, though everybody may read it; what consumers share stays open. With ``watches_trees``
+    an ensemble that cannot do that is refused with RegistryTooOld.
     Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
     """
     handler = OneThreadHandler()
@@ -393,6 +420,8 @@ def open_zookeeper(
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
+    if watches_trees:
+        opened.require_tree_watches(connect_timeout_s)
     return opened
 
 
