@@ -35,6 +35,7 @@ NAMES = (
     "compaction",
     "groups",
     "topics",
+    "many_topics",
     "failover",
     "replication",
     "spark_read_write",

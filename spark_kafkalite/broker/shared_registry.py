@@ -42,6 +42,7 @@ class SharedRegistry:
                 connect_timeout_s=address.connection_timeout_ms / 1000,
                 auth=None if address.digest is None else ("digest", address.digest),
                 set_acl=address.set_acl,
+                watches_trees=True,
             )
         except BaseException as error:
             opened.set_exception(error)

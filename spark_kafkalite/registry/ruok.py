@@ -1,17 +1,21 @@
-"""ZooKeeper's four-letter word "ruok": what a server says of itself, and why no session can be opened there.
+"""ZooKeeper's four-letter words: what a server says of itself, and why no session can be opened there.
 
 ZooKeeper's protocol has no words for a refused session: the server closes the connection. A registry of ours whose disk
 is full answers "ruok" with its reason. ZooKeeper answers "imok", or that the word is not in its list of allowed ones.
+Its version is in the answer to "srvr", which every version allows unless its list says otherwise.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Sequence
 from typing import Final
 
 WORD: Final = b"ruok"
+_ABOUT: Final = b"srvr"
+_VERSION: Final = re.compile(r"^Zookeeper version: (\d+(?:\.\d+)*)", re.MULTILINE)
 _NO_ROOM: Final = "no room: "
 _ASKED_FOR_S: Final = 1.0
 _MOST_BYTES: Final = 512
@@ -46,7 +50,16 @@ def why_no_session(hosts: Sequence[tuple[str, int]], timeout_s: float) -> str:
     return f"no ZooKeeper answers at {everywhere} {within}; start it, or correct zookeeper.connect"
 
 
-def _ask(host: str, port: int) -> str | None:
+def versions(hosts: Sequence[tuple[str, int]]) -> str:
+    """Ask each server, for a second at most, its version; return that as a text: ``h:2181 (3.4.14)``."""
+    told = []
+    for host, port in hosts:
+        found = _VERSION.search(_ask(host, port, _ABOUT) or "")
+        told.append(f"{host}:{port} ({found[1] if found else 'version not known, it does not answer srvr'})")
+    return ", ".join(told)
+
+
+def _ask(host: str, port: int, word: bytes = WORD) -> str | None:
     """Return what a server says, "" when it says nothing; None when it takes no connection."""
     said = b""
     until_s = time.monotonic() + _ASKED_FOR_S
@@ -56,7 +69,7 @@ def _ask(host: str, port: int) -> str | None:
         return None
     with connected:
         try:
-            connected.sendall(WORD)
+            connected.sendall(word)
             while len(said) < _MOST_BYTES and (left_s := until_s - time.monotonic()) > 0:
                 connected.settimeout(left_s)
                 more = connected.recv(_MOST_BYTES)

@@ -1,4 +1,4 @@
-"""The registry's interface: a tree of small nodes with versions, ephemerals, one-shot watches and atomic multis.
+"""The registry's interface: a tree of small nodes with versions, ephemerals, watches and atomic multis.
 
 The model is ZooKeeper's, because a cluster on several hosts uses a ZooKeeper ensemble; the embedded tree follows it.
 
@@ -8,8 +8,10 @@ The model is ZooKeeper's, because a cluster on several hosts uses a ZooKeeper en
   ``call_soon_threadsafe``, see :func:`answer`); one that waits for another registry answer would wait for ever.
 - A write's answer means that the write survives a crash. ConnectionLoss is the exception: the write may or may not have
   happened, so the caller reads again before it acts.
-- Watches are one-shot and belong to the session. Their event says only *that* something changed: read again, with the
-  next watch in the same call, and act on what was read.
+- Watches belong to the session. Their event says only *that* something changed: read again and act on what was read.
+  One of a single node is one-shot: the next one is left in the call that reads again. One of a tree stays, and costs
+  the registry one watch however many nodes there are; a change while the connection is broken is not reported by it,
+  so read the whole tree again once the session is CONNECTED.
 - Ephemeral nodes go with their session; they cannot have children.
 """
 
@@ -86,6 +88,10 @@ class OutOfRoom(RegistryError):
     """The registry's disk has no room for the operation: nothing was done."""
 
     retriable = True
+
+
+class RegistryTooOld(RegistryError):
+    """The registry's software lacks what brokers need."""
 
 
 class Stat(NamedTuple):
@@ -240,6 +246,14 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchTree:
+    """Leave a watch on a node and all nodes below it, which need not exist."""
+
+    path: str
+    watch: Watcher
+
+
+@dataclass(frozen=True, slots=True)
 class Multi:
     """Do all operations or none."""
 
@@ -251,9 +265,9 @@ class Sync:
     """Catch up with what has been written."""
 
 
-Request = Operation | CreateWithParents | Get | Exists | Children | Multi | Sync
+Request = Operation | CreateWithParents | Get | Exists | Children | WatchTree | Multi | Sync
 # One operation or read, with one path.
-Step = Operation | Get | Exists | Children
+Step = Operation | Get | Exists | Children | WatchTree
 
 
 def steps_of(request: Request) -> Sequence[Step]:
@@ -349,6 +363,15 @@ class Store(ABC):
     def children(self, path: str, watch: Watcher | None = None) -> Future[list[str]]:
         """Give the children's names, sorted. The watch fires when one comes or goes, or the node is deleted."""
         return self.ask(Children(path, watch))
+
+    def watch_tree(self, path: str, watch: Watcher) -> Future[None]:
+        """Have ``watch`` called for each node at or below ``path`` that is created, changed or deleted from now on.
+
+        It lasts as long as the session, and no event tells of a change of a list of children. Leave it first and read
+        afterwards: then nothing is missed. Changes while the connection is broken are: read everything again once the
+        session is CONNECTED, when the watch has been left again. RegistryTooOld where the registry has no such watches.
+        """
+        return self.ask(WatchTree(path, watch))
 
     def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
         """Do all operations or none. Results: path (Create), Stat (SetData), None (Delete, Check).

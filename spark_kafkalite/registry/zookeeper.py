@@ -18,6 +18,7 @@ again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import store
-from spark_kafkalite.registry.ruok import why_no_session
+from spark_kafkalite.registry.ruok import versions, why_no_session
 from spark_kafkalite.registry.store import (
     Check,
     Children,
@@ -52,14 +53,19 @@ from spark_kafkalite.registry.store import (
     Sync,
     Watcher,
     WatchEvent,
+    WatchTree,
     call_back,
     steps_of,
 )
 from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, ClientLog, OneThreadHandler, Watch
 
+_LOG = logging.getLogger(__name__)
+
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
 _CONSUMERS: Final = "/consumers"
+# A path to try on whether trees can be watched; no such node is ever made, so nothing is reported.
+_NEVER_MADE: Final = "/kafkalite/never_made"
 
 _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -164,6 +170,8 @@ class ZooKeeperStore(Store):
                 return partial(client.exists_async, path, watch), partial(_found, watch)
             case Children(path, watcher):
                 return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
+            case WatchTree(path, watcher):
+                return partial(client.add_tree_watch, path, watcher), _nothing
             case Multi(operations):
                 return partial(self._transact, operations), partial(_multi_results, operations)
             case Check():
@@ -252,6 +260,8 @@ class ZooKeeperStore(Store):
         """Queue a read of every watched node, with the watch, before kazoo forgets them."""
         client = self._client
         self._broken_connections += 1
+        for added in client.add_again():
+            added.rawlink(self._added_again)
         for watches in (*client._data_watchers.values(), *client._child_watchers.values()):
             for watch in watches:
                 if not watch.done:
@@ -263,6 +273,16 @@ class ZooKeeperStore(Store):
             else:
                 read = client.exists_async(watch.path, watch)
             read.rawlink(partial(self._read_again, watch, seen_zxid, self._broken_connections))
+
+    def _added_again(self, result: Any) -> None:
+        """End the session if a watch of a tree cannot be left again: what it would report is not to be missed."""
+        try:
+            result.get_nowait()
+        except (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError):
+            return  # it has been queued again, or there is no session any more
+        except Exception as error:
+            _LOG.error("a new session is needed: %s", _translated(error, "/"))
+            self.abandon()
 
     def _read_again(self, watch: Watch, seen_zxid: int, broken_connections: int, result: Any) -> None:
         """Fire a watch if its node has changed while there was no connection. In the store's thread."""
@@ -324,6 +344,29 @@ class ZooKeeperStore(Store):
         # Not its client_id, which is None while there is no connection.
         self._session_id = self._client._session_id
 
+    def require_tree_watches(self, timeout_s: float) -> None:
+        """Make sure that the ensemble can watch trees; else end the session. Raises RegistryTooOld, ConnectionLoss."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while True:
+                try:
+                    self.watch_tree(_NEVER_MADE, _nothing).result(max(deadline_s - time.monotonic(), 0))
+                    return
+                except store.ConnectionLoss:
+                    if time.monotonic() >= deadline_s:
+                        raise
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise store.ConnectionLoss(why_no_session(self._client.hosts, timeout_s)) from error
+            if not isinstance(error, store.RegistryTooOld):
+                raise
+            raise store.RegistryTooOld(
+                f"the ZooKeeper at {versions(self._client.hosts)} is older than 3.6 and cannot watch all topics at "
+                "once (persistent recursive watches), which brokers need; upgrade every server of the ensemble to 3.6 "
+                "or later, then start this broker"
+            ) from error
+
     def _make_chroot(self) -> None:
         # kazoo makes the last part only of the chroot it has.
         client, chroot = self._client, self._client.chroot
@@ -356,11 +399,13 @@ def open_zookeeper(
     auth: tuple[str, str] | None = None,
     make_chroot: bool = True,
     set_acl: bool = False,
+    watches_trees: bool = False,
 ) -> ZooKeeperStore:
     """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
     ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``; with ``set_acl`` what is created
-    may be changed by nobody else, though everybody may read it; what consumers share stays open.
+    may be changed by nobody else, though everybody may read it; what consumers share stays open. With ``watches_trees``
+    an ensemble that cannot do that is refused with RegistryTooOld.
     Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
     """
     handler = OneThreadHandler()
@@ -375,6 +420,8 @@ def open_zookeeper(
     )
     opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
+    if watches_trees:
+        opened.require_tree_watches(connect_timeout_s)
     return opened
 
 
@@ -455,6 +502,10 @@ def _translated(error: Exception, path: str) -> Exception:
     if refusal is not None:
         kind, reason = refusal
         return kind(f"the registry refused an operation on {path}: {reason}", path)
+    if isinstance(error, kazoo_errors.UnimplementedError):
+        return store.RegistryTooOld(
+            f"the registry cannot watch everything below {path}: ZooKeeper can from version 3.6 on"
+        )
     if isinstance(error, kazoo_errors.QuotaExceededError):
         return store.OutOfRoom(
             f"the registry has no room for {path}: its disk is full, or a quota is reached; make room, then try again"

@@ -1,9 +1,11 @@
 """kazoo's client as the registry's Store over ZooKeeper needs it: one thread, no blocking, watches left again.
 
+- :class:`AddWatch`: what leaves a watch on a whole tree (ZooKeeper 3.6 and later), which kazoo 2.11 cannot send.
+
 - :class:`OneThreadHandler`: kazoo hands out answers and watch events from two threads; the store's contract wants one.
   Its connection thread reads and sends in bursts, see :mod:`.zookeeper_socket`.
 - :class:`Client`: its changes of state exclude the queueing of requests (``submit_lock``), so that nothing asked for in
-  one session can run in the next.
+  one session can run in the next. It hands events to the watches of trees, too (``tree_watches``).
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
   was left for.
 - :class:`ClientLog`: what kazoo has to say, each message once a minute, and its course of events for who debugs.
@@ -18,13 +20,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
+from kazoo.protocol.serialization import Watch as EventMessage
+from kazoo.protocol.serialization import write_string
+from kazoo.protocol.states import Callback, KeeperState, WatchedEvent, ZnodeStat
 
-from spark_kafkalite.registry.store import EventType, Watcher
+from spark_kafkalite.registry.store import EventType, Watcher, WatchEvent, call_back
 from spark_kafkalite.registry.zookeeper_socket import ServerSocket, Waiting, readable
 
 _LOG = logging.getLogger("spark_kafkalite.registry.zookeeper.kazoo")
@@ -35,6 +40,8 @@ _TRIES_IN_A_SESSION: Final = 4
 # A connection that takes longer is tried anew, or the next server is. Twice what the kernel waits before it repeats
 # the first packet: later repetitions come too seldom for a network that is back.
 _CONNECT_WITHIN_S: Final = 2.0
+# A mode of AddWatchMode, as it is sent.
+_PERSISTENT_RECURSIVE: Final = b"\0\0\0\1"
 EVENT_TYPES: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -81,6 +88,25 @@ class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
             run()
 
 
+@dataclass(frozen=True)
+class AddWatch:
+    """The request that leaves a persistent, recursive watch; ``path`` has the chroot.
+
+    Source: org.apache.zookeeper.proto.AddWatchRequest, org.apache.zookeeper.AddWatchMode.
+    """
+
+    path: str
+
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path)) + _PERSISTENT_RECURSIVE
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> None:
+        """Take the answer, which says nothing beyond its header."""
+
+
 class Client(KazooClient):  # type: ignore[misc]
     """kazoo's client, whose changes of state exclude the queueing of requests."""
 
@@ -118,6 +144,54 @@ class Client(KazooClient):  # type: ignore[misc]
 
         # What kazoo says while it connects, before there is anything else to say.
         self._connection._invoke = ask_for_a_while
+        # Of each path below which all is watched, with the chroot: who is told. Replaced, not changed: the connection's
+        # thread looks at it.
+        self._tree_watches: dict[str, tuple[Watcher, ...]] = {}
+        self._read_one_shots = self._connection._read_watch_event
+        self._connection._read_watch_event = self._read_watch_event
+
+    def add_tree_watch(self, path: str, watcher: Watcher) -> Any:
+        """Leave a watch on everything at or below ``path``; return kazoo's pending answer.
+
+        From now on ``watcher`` is told what the server reports, on this connection and, where :meth:`add_again` is
+        called for them, on later ones.
+        """
+        path = self.chroot + path if path != "/" else self.chroot or "/"
+        known = self._tree_watches.get(path, ())
+        if watcher not in known:
+            self._tree_watches = {**self._tree_watches, path: (*known, watcher)}
+        return self._add(path)
+
+    def add_again(self) -> list[Any]:
+        """Leave the watches of trees again; return kazoo's pending answers."""
+        return [self._add(path) for path in self._tree_watches]
+
+    def _add(self, path: str) -> Any:
+        added = self.handler.async_result()
+        self._call(AddWatch(path), added)
+        return added
+
+    def _read_watch_event(self, data: bytes, offset: int) -> None:
+        """Take an event from the connection, in its thread."""
+        if self._tree_watches:
+            message, _ = EventMessage.deserialize(data, offset)
+            event_type = EventType(message.type) if 1 <= message.type <= 3 else None
+            if event_type is not None:
+                self._tell_tree_watches(event_type, message.path)
+        self._read_one_shots(data, offset)
+
+    def _tell_tree_watches(self, event_type: EventType, path: str) -> None:
+        told: dict[Watcher, None] = {}
+        above = path
+        while True:
+            told.update(dict.fromkeys(self._tree_watches.get(above or "/", ())))
+            if above in ("", "/"):
+                break
+            above = above.rpartition("/")[0]
+        if told and not self._stopped.is_set():
+            event = WatchEvent(event_type, self.unchroot(path))
+            for watcher in told:
+                self.handler.dispatch_callback(Callback("watch", call_back, (watcher, event)))
 
     def _session_callback(self, state: Any) -> None:
         with self.submit_lock:

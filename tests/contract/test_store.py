@@ -237,6 +237,81 @@ def test_watches_fire_once_with_what_happened(connect: Connect) -> None:
     assert len(events.seen) == 3
 
 
+def test_a_watch_of_a_tree_stays_and_tells_of_every_node_below_it(connect: Connect) -> None:
+    store, writer = connect(), connect()
+    events = Events()
+    get(store.watch_tree("/top", events))
+    steps: list[tuple[Future[Any], WatchEvent]] = [
+        (writer.create("/top"), WatchEvent(EventType.CREATED, "/top")),
+        (writer.create("/top/a"), WatchEvent(EventType.CREATED, "/top/a")),
+        (writer.create("/top/a/b"), WatchEvent(EventType.CREATED, "/top/a/b")),
+        (writer.set("/top/a/b", b"1"), WatchEvent(EventType.DATA_CHANGED, "/top/a/b")),
+        (writer.set("/top/a/b", b"2"), WatchEvent(EventType.DATA_CHANGED, "/top/a/b")),
+        (writer.delete("/top/a/b"), WatchEvent(EventType.DELETED, "/top/a/b")),
+    ]
+    for written, _ in steps:
+        get(written)
+    get(writer.create("/topmost"))
+    get(writer.set("/", b""))
+    get(store.sync())
+    assert events.seen == [event for _, event in steps]
+
+
+def test_a_multi_is_reported_node_by_node_to_a_watch_of_a_tree(connect: Connect) -> None:
+    store, writer = connect(), connect()
+    events = Events()
+    get(writer.create("/top"))
+    get(store.watch_tree("/", events))
+    get(writer.multi([Create("/top/a"), Create("/top/a/b"), SetData("/top", b"1")]))
+    get(store.sync())
+    assert events.seen == [
+        WatchEvent(EventType.CREATED, "/top/a"),
+        WatchEvent(EventType.CREATED, "/top/a/b"),
+        WatchEvent(EventType.DATA_CHANGED, "/top"),
+    ]
+
+
+def test_a_watcher_hears_once_of_what_several_of_its_watches_of_trees_see(store: Store) -> None:
+    events, other = Events(), Events()
+    for path in ("/top", "/top/a", "/top/a"):
+        get(store.watch_tree(path, events))
+    get(store.watch_tree("/top/a", other))
+    get(store.create("/top/a", make_parents=True))
+    get(store.sync())
+    assert events.seen == [WatchEvent(EventType.CREATED, "/top"), WatchEvent(EventType.CREATED, "/top/a")]
+    assert other.seen == [WatchEvent(EventType.CREATED, "/top/a")]
+
+
+def test_a_watch_of_a_tree_leaves_those_of_single_nodes_as_they_are(store: Store) -> None:
+    of_tree, of_node, of_children = Events(), Events(), Events()
+    get(store.create("/top"))
+    get(store.watch_tree("/top", of_tree))
+    get(store.get("/top", watch=of_node))
+    get(store.children("/top", watch=of_children))
+    get(store.create("/top/a"))
+    for data in (b"1", b"2"):
+        get(store.set("/top", data))
+    get(store.sync())
+    assert [event.path for event in of_tree.seen] == ["/top/a", "/top", "/top"]
+    assert of_node.seen == [WatchEvent(EventType.DATA_CHANGED, "/top")]
+    assert of_children.seen == [WatchEvent(EventType.CHILDREN_CHANGED, "/top")]
+
+
+def test_an_event_of_a_watched_tree_comes_before_the_answer_that_shows_its_change(store: Store) -> None:
+    order: list[str] = []
+    get(store.create("/w"))
+    get(store.watch_tree("/w", lambda _: order.append("event")))
+    store.set("/w", b"1").add_done_callback(lambda _: order.append("written"))
+    store.get("/w").add_done_callback(lambda _: order.append("read"))
+    get(store.sync())
+    assert order == ["event", "written", "read"]
+
+
+def test_a_tree_is_not_watched_at_a_path_that_no_node_can_have(store: Store) -> None:
+    with pytest.raises(BadArguments):
+        get(store.watch_tree("/a//b", Events()))
+
+
 def test_a_watcher_of_data_and_children_hears_of_a_deletion_once(store: Store) -> None:
     events = Events()
     get(store.create("/w"))

@@ -154,6 +154,39 @@ def test_watches_outlive_a_connection_that_breaks_again_and_again(link: Link) ->
     assert seen == [WatchEvent(EventType.DATA_CHANGED, "/w")]
 
 
+def test_a_watch_of_a_tree_is_left_again_with_every_connection(link: Link) -> None:
+    seen: list[WatchEvent] = []
+    get(link.store.create("/top"))
+    get(link.store.watch_tree("/top", seen.append))
+    for number in range(3):
+        link.cut()
+        get(link.other.create(f"/top/missed-{number}"))
+        link.forwarder.mend()
+        link.wait_for(SessionState.SUSPENDED, SessionState.CONNECTED)
+        link.states.clear()
+        get(link.store.sync())
+        seen.clear()
+        get(link.other.create(f"/top/{number}"))
+        get(link.store.sync())
+        assert seen == [WatchEvent(EventType.CREATED, f"/top/{number}")]
+
+
+def test_what_is_asked_for_while_suspended_shows_what_a_watch_of_a_tree_does_not_report(link: Link) -> None:
+    """Each change is either in what is read after the connection is back, or reported."""
+    seen: list[WatchEvent] = []
+    get(link.store.create("/top"))
+    get(link.store.watch_tree("/top", seen.append))
+    link.cut()
+    found = link.store.children("/top")
+    link.forwarder.mend()
+    for number in range(200):
+        get(link.other.create(f"/top/{number}"))
+    reported = {event.path.rpartition("/")[2] for event in seen}
+    get(link.store.sync())
+    reported |= {event.path.rpartition("/")[2] for event in seen}
+    assert {*get(found), *reported} == {str(number) for number in range(200)}
+
+
 def test_a_watch_outlives_a_break_while_what_came_before_it_is_still_being_told(link: Link) -> None:
     """The answer that leaves a watch again is taken late, after the next break; that of the next one never comes."""
     seen: list[WatchEvent] = []

@@ -26,6 +26,7 @@ from spark_kafkalite.registry.store import (
     Sync,
     Watcher,
     WatchEvent,
+    WatchTree,
     call_back,
     check_multi,
 )
@@ -339,6 +340,8 @@ class SimulatedStore(Store):
                     return tree.exists(path, session, self._watcher(watch)), None
                 case Children(path, watch):
                     return tree.children(path, session, self._watcher(watch)), None
+                case WatchTree(path, watch):
+                    return tree.watch_tree(path, session, self._tree_watcher(watch)), None
                 case Sync():
                     return None, None
                 case Multi(operations):
@@ -364,6 +367,15 @@ class SimulatedStore(Store):
         if watcher not in self._watchers:
             self._watchers[watcher] = lambda event: self._fired(watcher, event)
         return self._watchers[watcher]
+
+    def _tree_watcher(self, watcher: Watcher) -> Watcher:
+        """Return what the tree calls for a watch of a tree: what happens without a connection is not reported."""
+
+        def fired(event: WatchEvent) -> None:
+            if self._connected:
+                self._to_process(self._connection, lambda: call_back(watcher, event))
+
+        return fired
 
     def _fired(self, watcher: Watcher, event: WatchEvent) -> None:
         if self._connected:

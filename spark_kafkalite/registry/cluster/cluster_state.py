@@ -6,7 +6,7 @@ shared between snapshots, so that comparing two costs what changed and not what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -294,11 +294,14 @@ _COMPARED_AT_ONCE: Final = 1000
 
 def diff(old: ClusterState, new: ClusterState) -> ClusterChange:
     """Return what happened between ``old`` and ``new``."""
-    return run_whole(diff_work(old, new, _differing(old.topics, new.topics)))
+    return run_whole(diff_work(old, new, dict.fromkeys(_differing(old.topics, new.topics))))
 
 
-def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Work[ClusterChange]:
-    """As :func:`diff`, in slices, where it is known that no other topics than these have changed."""
+def diff_work(
+    old: ClusterState, new: ClusterState, topics: Mapping[str, Collection[int] | None]
+) -> Work[ClusterChange]:
+    """As :func:`diff`, in slices, where it is known that no other topics than these have changed, and of each, where it
+    is still the same topic, no other partitions (None: any may have)."""
     new_topics: list[str] = []
     deleted_topics: list[tuple[str, bytes]] = []
     unreadable_topics: list[str] = []
@@ -320,7 +323,10 @@ def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Wo
         else:
             if before.config != after.config:
                 changed_configs.append(name)
-            numbers = [number for number in _differing(before.partitions, after.partitions) if number in numbers]
+            may_differ = topics[name]
+            numbers = yield from _changed_numbers(
+                before.partitions, after.partitions, after.partitions if may_differ is None else may_differ
+            )
         in_order = sorted(numbers)
         for first in range(0, len(in_order), _COMPARED_AT_ONCE):
             yield None
@@ -345,6 +351,23 @@ def diff_work(old: ClusterState, new: ClusterState, topics: Iterable[str]) -> Wo
         changed_partitions=tuple(changed_partitions),
         controller_changed=old.controller_id != new.controller_id,
     )
+
+
+def _changed_numbers(
+    old: Mapping[int, PartitionState], new: Mapping[int, PartitionState], numbers: Iterable[int]
+) -> Work[list[int]]:
+    """Return which of these partitions are in ``new`` and differ from ``old``."""
+    changed: list[int] = []
+    if old is new:
+        return changed
+    for index, number in enumerate(numbers, 1):
+        after = new.get(number)
+        before = old.get(number)
+        if after is not None and before is not after and before != after:
+            changed.append(number)
+        if index % _COMPARED_AT_ONCE == 0:
+            yield None
+    return changed
 
 
 K = TypeVar("K")

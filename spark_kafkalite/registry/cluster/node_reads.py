@@ -1,7 +1,7 @@
 """Reads thousands of nodes in a session: some at a time, results taken in the loop, in order.
 
-Every watched node is read with its next watch in one call; an event only causes a new read. Answers and events come
-through one queue (``inbox``): one is taken after the other, in slices.
+A node that is watched by itself is read with its next watch in one call; an event only causes a new read. Answers and
+events come through one queue (``inbox``): one is taken after the other, in slices.
 
 A read that fails because the connection broke is not repeated here: its owner reads everything again when the
 connection is back. Until then :attr:`NodeReads.failed` says that what is known may not be all there is.
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.cluster.inbox import Inbox, Take
-from spark_kafkalite.registry.store import NoNode, Watcher, WatchEvent
+from spark_kafkalite.registry.store import NoNode, Store, Watcher, WatchEvent
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ class NodeReads:
         self._inbox = Inbox(loop, slices, after_each)
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
         self._to_ask: deque[tuple[Ask, Apply, tuple[Any, ...]]] = deque()
+        self._unasked: set[tuple[Any, ...]] = set()
         self._asked = 0
-        self._when_settled: list[Callable[[], None]] = []
         # Reads whose results have not been applied, among them those that have not been asked for yet.
         self.pending = 0
         # Whether some read since this was last cleared has had no result.
@@ -68,19 +68,24 @@ class NodeReads:
             watcher = self._watchers[key] = on_event
         return watcher
 
-    def forget_watch(self, read_again: Callable[..., None], *arguments: Any) -> None:
-        """Drop the watcher of a node that is gone."""
-        self._watchers.pop((read_again, *arguments), None)
-
     def read(self, ask: Ask, apply: Apply, *arguments: Any) -> None:
         """Have ``apply(*arguments, result)`` called in the loop; the result is None when the node does not exist."""
         self.pending += 1
         self._to_ask.append((ask, apply, arguments))
         self._ask()
 
-    def when_settled(self, read_again: Callable[[], None]) -> None:
-        """Have ``read_again`` called once nothing is pending any more."""
-        self._when_settled.append(read_again)
+    def read_node(self, store: Store, path: str, apply: Apply, *arguments: Any) -> None:
+        """Read a node as :meth:`read` does, unless the same is waiting to be asked for: that one comes late enough."""
+        key = (path, *arguments)
+        if key in self._unasked:
+            return
+        self._unasked.add(key)
+
+        def ask() -> Future[Any]:
+            self._unasked.discard(key)
+            return store.get(path)
+
+        self.read(ask, apply, *arguments)
 
     def _ask(self) -> None:
         while self._to_ask and self._asked < _MAX_READS:
@@ -108,8 +113,3 @@ class NodeReads:
             _LOG.warning("a registry read failed: %s", error)
         self.pending -= 1
         self._ask()
-        if self.pending == 0 and self._when_settled:
-            settled, self._when_settled = self._when_settled, []
-            for read_again in settled:
-                read_again()
-                yield None

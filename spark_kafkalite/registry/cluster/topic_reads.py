@@ -4,15 +4,19 @@ A topic is what its node was created as: one that is made again under its name i
 cannot be read costs what it says: a topic's, the topic; its settings', those; a partition's state, that partition. What
 was known of it before stands.
 
-Everything here runs from the queue of ``node_reads``.
+Two watches of trees report every change, so that the registry keeps no watch for each topic. An event names a node,
+which is read again. Nothing is lost between watching and reading: the watches are left first, and what is reported of a
+topic that is not known yet is read when its node has been read.
+
+Everything here runs from the queue of ``node_reads``, but for :meth:`TopicReads.changed`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from spark_kafkalite.model import topic_name_problem
 from spark_kafkalite.registry import znodes
@@ -20,13 +24,24 @@ from spark_kafkalite.registry.cluster.cluster_state import TopicState
 from spark_kafkalite.registry.cluster.node_reads import NodeReads
 from spark_kafkalite.registry.cluster.watched_topic import WatchedTopic
 from spark_kafkalite.registry.node_json import MalformedNode
-from spark_kafkalite.registry.store import Stat, Store
+from spark_kafkalite.registry.store import Stat, Store, WatchEvent
 from spark_kafkalite.slices import Work
 
 _LOG = logging.getLogger(__name__)
 
 # What is done for so many partitions takes no more than a part of a millisecond.
 _PARTITIONS_AT_ONCE: Final = 50
+# What watches of trees are left on.
+WATCHED_TREES: Final = (znodes.TOPICS, znodes.TOPIC_CONFIGS)
+# The parts of the paths that matter, and where among them the topic and the partition are.
+_OF_TOPIC: Final = znodes.topic_path("").split("/")[:-1]
+_OF_CONFIG: Final = znodes.topic_config_path("").split("/")[:-1]
+_OF_STATE: Final = znodes.state_path("T", 0).split("/")
+
+# A topic's node, its settings' node (-1), or a partition's state node (its number): the name and which of them.
+_Reported = tuple[str, int]
+_TOPIC_NODE: Final = -2
+_CONFIG_NODE: Final = -1
 
 
 class TopicReads:
@@ -44,17 +59,26 @@ class TopicReads:
         # Topics that have changed since they were last published, and how many changes that were.
         self._dirty: set[str] = set()
         self.changes = 0
+        # Nodes that have changed and are not being read again yet, each once. Filled in the store's thread.
+        self._reported: deque[_Reported] = deque()
+        self._waiting: set[_Reported] = set()
+        self._told = False
+        # How many nodes the last reading of everything has read.
+        self.node_count = 0
         # What is published; replaced by each publication that changes anything.
         self.published: dict[str, TopicState] = {}
 
-    def publish(self) -> Work[Collection[str]]:
-        """Bring :attr:`published` up to what has been read, and return the names of the topics that differ."""
+    def publish(self) -> Work[Mapping[str, Collection[int]]]:
+        """Bring :attr:`published` up to what has been read, and return the names of the topics that differ, with the
+        partitions that may."""
         names, self._dirty = self._dirty, set()
         self.changes = 0
+        differing: dict[str, Collection[int]] = {}
         if names:
             published = self.published.copy()
             for name in sorted(names):
                 topic = self._topics.get(name)
+                differing[name] = () if topic is None else tuple(topic.changed_partitions)
                 state = None if topic is None else topic.publish()
                 if state is None:
                     published.pop(name, None)
@@ -62,27 +86,63 @@ class TopicReads:
                     published[name] = state
                 yield None
             self.published = published
-        return names
+        return differing
+
+    def changed(self, event: WatchEvent) -> None:
+        """Take an event of a watched tree. In the store's thread."""
+        reported = _reported(event.path)
+        if reported is None or reported in self._waiting:
+            return
+        self._waiting.add(reported)
+        self._reported.append(reported)
+        # One entry in the queue for all that come before it is taken.
+        if not self._told:
+            self._told = True
+            self._reads.put(self._read_reported)
+
+    def _read_reported(self) -> Work[None]:
+        # In this order: what is reported after the last look is told again.
+        self._told = False
+        while self._reported:
+            reported = self._reported.popleft()
+            # Before it is read: a change from now on is another one.
+            self._waiting.discard(reported)
+            name, which = reported
+            topic = self._topics.get(name)
+            if which == _TOPIC_NODE:
+                if topic is not None or self._is_topic_name(name):
+                    self._read_topic(name)
+            elif topic is None:
+                pass  # it is read when the topic's node has been
+            elif which == _CONFIG_NODE:
+                self._read_config(name)
+            else:
+                self._read_state(name, which, topic.generation)
+            yield None
 
     def read_all(self) -> Work[None]:
         """Read everything again."""
+        self.node_count = 0
         self.read_list()
-        for name in list(self._topics):
+        for name, topic in list(self._topics.items()):
+            self.node_count += 2 + len(topic.assignment.partitions)
+            topic.is_read_again = True
             self._read_topic(name)
             yield None
 
     def _changed_topic(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is not None and not topic.is_read:
+            return  # what is there of it is published with the rest
         self._dirty.add(name)
         self.changes += 1
         self._on_change()
 
     def read_list(self) -> None:
         """Read which topics there are, and those that are new."""
-        watch = self._reads.watch(self.read_list)
-        self._reads.read(lambda: self._store.children(znodes.TOPICS, watch), self._apply_topic_list)
+        self._reads.read(lambda: self._store.children(znodes.TOPICS), self._apply_topic_list)
 
     def _apply_topic_list(self, names: list[str] | None) -> Work[None]:
-        # Names that were looked at before are not again: the list is read anew for every few topics that are made.
         listed = {name for name in names or () if name in self._topics or self._is_topic_name(name)}
         for name in [known for known in sorted({*self._topics, *self.unreadable}) if known not in listed]:
             self._forget_topic(name)
@@ -104,17 +164,9 @@ class TopicReads:
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._changed_topic(name)
-            self._forget_watchers(name, topic)
-
-    def _forget_watchers(self, name: str, topic: WatchedTopic) -> None:
-        self._reads.forget_watch(self._read_topic, name)
-        self._reads.forget_watch(self._read_config, name)
-        for number in topic.assignment.partitions:
-            self._reads.forget_watch(self._read_state, name, number, topic.generation)
 
     def _read_topic(self, name: str) -> None:
-        path, watch = znodes.topic_path(name), self._reads.watch(self._read_topic, name)
-        self._reads.read(lambda: self._store.get(path, watch), self._apply_topic, name)
+        self._reads.read_node(self._store, znodes.topic_path(name), self._apply_topic, name)
 
     def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> Work[None]:
         if result is None:
@@ -142,24 +194,25 @@ class TopicReads:
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
         if topic is None or topic.generation != stat.czxid:
-            if topic is not None:
-                self._forget_watchers(name, topic)
             topic = self._topics[name] = WatchedTopic(stat.czxid, assignment, stat.mzxid)
+            topic.unread.update(assignment.partitions)
         elif topic.assignment_zxid != stat.mzxid:
             topic.assignment, topic.assignment_zxid = assignment, stat.mzxid
+            topic.unread.intersection_update(assignment.partitions)
         topic.changed_partitions.update(assignment.partitions)
         self._changed_topic(name)
-        self._read_config(name)
+        # Else their changes are reported.
+        everything, topic.is_read_again = topic.is_read_again, False
+        if everything or topic.config is None:
+            self._read_config(name)
         for index, number in enumerate(assignment.partitions):
-            self._read_state(name, number, topic.generation)
+            if everything or number not in topic.states:
+                self._read_state(name, number, topic.generation)
             if index % _PARTITIONS_AT_ONCE == 0:
                 yield None
 
     def _read_config(self, name: str) -> None:
-        topic = self._topics.get(name)
-        if topic is not None:
-            present = topic.config_zxid >= 0
-            self._read_watched(znodes.topic_config_path(name), self._read_config, (name,), self._apply_config, present)
+        self._reads.read_node(self._store, znodes.topic_config_path(name), self._apply_config, name)
 
     def _apply_config(self, name: str, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -168,8 +221,6 @@ class TopicReads:
         zxid = -1 if result is None else result[1].mzxid
         if topic.config is not None and zxid == topic.config_zxid:
             return
-        if result is None and topic.config is not None:
-            self._reads.when_settled(partial(self._read_config, name))
         try:
             config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
         except MalformedNode as malformed:
@@ -182,49 +233,19 @@ class TopicReads:
         self._changed_topic(name)
 
     def _read_state(self, name: str, number: int, generation: int) -> None:
-        topic = self._topics.get(name)
-        if topic is None or topic.generation != generation:
-            return  # an event of a topic that has been deleted or made again
-        arguments = (name, number, generation)
-        present = number in topic.states
-        self._read_watched(znodes.state_path(name, number), self._read_state, arguments, self._apply_state, present)
-
-    def _read_watched(
-        self,
-        path: str,
-        read_again: Callable[..., None],
-        arguments: tuple[Any, ...],
-        apply: Callable[..., None],
-        present: bool,
-    ) -> None:
-        """Read a node that may not exist, leaving a watch either way.
-
-        Only ``exists`` leaves a watch on a node to come; most are there, and one call does for them. One that was there
-        and is not any more is read again later (``when_settled``), when it is known whether its topic is there.
-        """
-        watch = self._reads.watch(read_again, *arguments)
-
-        def got(result: tuple[bytes, Stat] | None) -> None:
-            if result is None and not present:
-                self._reads.read(lambda: self._store.exists(path, watch), found)
-            apply(*arguments, result)
-
-        def found(stat: Stat | None) -> None:
-            if stat is not None:
-                # It came between the two reads.
-                read_again(*arguments)
-
-        self._reads.read(lambda: self._store.get(path, watch), got)
+        self._reads.read_node(self._store, znodes.state_path(name, number), self._apply_state, name, number, generation)
 
     def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
         if topic is None or topic.generation != generation:
             return
+        was_read = topic.is_read
+        topic.unread.discard(number)
+        if topic.is_read and not was_read:
+            self._changed_topic(name)
         if result is None:
             if topic.forget_state(number):
                 self._changed_topic(name)
-                # A get that finds nothing leaves no watch; the next read waits for the node to come back.
-                self._reads.when_settled(partial(self._read_state, name, number, generation))
             return
         data, stat = result
         known = topic.states.get(number)
@@ -248,3 +269,17 @@ class TopicReads:
         topic.former.pop(number, None)
         topic.changed_partitions.add(number)
         self._changed_topic(name)
+
+
+def _reported(path: str) -> _Reported | None:
+    """Return what a path that has changed is, None where nothing is read there."""
+    parts = path.split("/")
+    above, name = parts[:3], parts[3] if len(parts) > 3 else ""
+    if len(parts) == 4:
+        if above == _OF_TOPIC:
+            return name, _TOPIC_NODE
+        return (name, _CONFIG_NODE) if above == _OF_CONFIG else None
+    if len(parts) == len(_OF_STATE) and above == _OF_TOPIC and parts[-1] == _OF_STATE[-1]:
+        number = znodes.partition_of(parts[5])
+        return None if number is None else (name, number)
+    return None

@@ -12,7 +12,7 @@ from spark_kafkalite.registry.store import Stat
 
 @dataclass(slots=True)
 class WatchedTopic:
-    """A topic while it is read. ``published`` is made again when ``changed``; ``generation`` is the node's czxid."""
+    """A topic while it is read. ``generation`` is the node's czxid."""
 
     generation: int
     assignment: znodes.TopicAssignment
@@ -26,10 +26,19 @@ class WatchedTopic:
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     changed_partitions: set[int] = field(default_factory=set)
     published: TopicState | None = None
+    # Partitions whose states have not been read yet since the topic was seen first.
+    unread: set[int] = field(default_factory=set)
+    # Whether the next reading of the topic's node is followed by one of everything else.
+    is_read_again: bool = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all of it has been read once: before that it is not published, partition by partition."""
+        return self.config is not None and not self.unread
 
     def publish(self) -> TopicState | None:
-        """Return the topic for the snapshot, None while its config has not been read."""
-        if self.config is None:
+        """Return the topic for the snapshot, None while it has not been read."""
+        if self.config is None or self.unread:
             return None
         if self.changed_partitions or self.published is None or len(self.partitions) != len(self.assignment.partitions):
             assigned = self.assignment.partitions

@@ -1,11 +1,12 @@
 """Keeps the view of the cluster current through one session's watches.
 
-Every watched node is read with its next watch in one call; an event only causes a new read, whose result is applied
-when it is newer than what is known (rule R2: a node's mzxid only moves forward). Topics are ``topic_reads``.
+An event of a watch only causes a new read, whose result is applied when it is newer than what is known (rule R2: a
+node's mzxid only moves forward). Brokers' and few other nodes are watched one by one; topics (``topic_reads``) by two
+watches of trees, so that a session has a few watches and two for each broker, however many topics there are.
 
 Changes are published as one immutable snapshot when the reads that belong together have all arrived, or at the latest
 20 ms after the first of them, or when they are many: so no listener has thousands of changes to follow at once. After a
-reconnection, and every minute as a safety net, everything is read again.
+reconnection everything is read again, and as a safety net every minute, or less often where that would be a load.
 
 No snapshot lacks a topic that the controller has deleted without saying so (``deleted_topic_ids``): the controller
 writes that before, so its event comes before the topic is seen gone, and nothing is published until the node is read.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final
@@ -35,7 +36,7 @@ from spark_kafkalite.registry.cluster.cluster_state import (
 )
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.node_reads import NodeReads
-from spark_kafkalite.registry.cluster.topic_reads import TopicReads
+from spark_kafkalite.registry.cluster.topic_reads import WATCHED_TREES, TopicReads
 from spark_kafkalite.registry.deleted_topics import DeletedTopics
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
@@ -43,6 +44,7 @@ from spark_kafkalite.registry.store import (
     SessionState,
     Stat,
     Store,
+    answer,
 )
 from spark_kafkalite.slices import Slices, Work
 
@@ -50,6 +52,8 @@ _LOG = logging.getLogger(__name__)
 
 PUBLISH_WITHIN_S: Final = 0.02
 REREAD_EVERY_S: Final = 60.0
+# Where there are so many nodes that the minute is longer: to read one costs some 0.1 ms, here and at the registry.
+_REREAD_S_A_NODE: Final = 0.005
 # Changes of topics and partitions that one snapshot brings, so that what listeners do about it stays within a slice.
 PUBLISH_AT_MOST: Final = 500
 
@@ -95,10 +99,13 @@ class ClusterWatcher:
     async def start(self, cluster_id: str) -> ClusterState:
         """Read everything once, publish it and keep watching. The base nodes must exist.
 
-        Raises SessionExpired when the session ends before that.
+        Raises SessionExpired when the session ends before that, ConnectionLoss when a watch may not have been left,
+        RegistryTooOld.
         """
         self._cluster_id = cluster_id
         self._store.add_session_listener(self._session_changed)
+        for path in WATCHED_TREES:
+            await answer(self._store.watch_tree(path, self._topics.changed))
         self._dirty = True
         self._read_all()
         await self._settled(lambda: self._loaded)
@@ -163,7 +170,8 @@ class ClusterWatcher:
             return
         if self._reread_timer is not None:
             self._reread_timer.cancel()
-        self._reread_timer = self._loop.call_later(REREAD_EVERY_S, self._reads.put, self._read_all)
+        every_s = max(REREAD_EVERY_S, _REREAD_S_A_NODE * self._topics.node_count)
+        self._reread_timer = self._loop.call_later(every_s, self._reads.put, self._read_all)
         self._reads.failed = False
         self._reads.read(self._store.sync, self._read_everything)
 
@@ -204,7 +212,7 @@ class ClusterWatcher:
             self._publish_timer.cancel()
             self._publish_timer = None
         old = self._view.state
-        names = yield from self._topics.publish()
+        differing = yield from self._topics.publish()
         topics = self._topics.published
         new = ClusterState(
             self._cluster_id,
@@ -216,7 +224,9 @@ class ClusterWatcher:
             self._deleted_topic_ids,
         )
         # The first snapshot follows one that another session has read: any topic may differ.
-        compared: Iterable[str] = names if self._loaded else {*old.topics, *topics}
+        compared: Mapping[str, Collection[int] | None] = differing
+        if not self._loaded:
+            compared = dict.fromkeys((*old.topics, *topics))
         change = yield from diff_work(old, new, compared)
         # The session may have ended between the slices: what is published then is the next one's.
         if not self._closed:

@@ -45,6 +45,7 @@ from spark_kafkalite.registry.served.connection import (
     Request,
     TreeConnection,
 )
+from spark_kafkalite.registry.served.limits import Limit
 from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms, new_password
 from spark_kafkalite.registry.store import WatchEvent
 from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
@@ -99,6 +100,12 @@ class TreeServer:
         self.registry = registry
         self._max_connections = max_connections
         self._identity = digest_identity(digest) if digest else None
+        self._connection_limit = Limit("connections", max_connections, "end clients that are not needed")
+        self._session_limit = Limit("sessions", MAX_SESSIONS, "end clients that are not needed")
+        # Used in the writer thread.
+        own = "have that client watch fewer nodes, or whole trees (addWatch); one of a tree counts as one"
+        self._session_watch_limit = Limit("watches", MAX_WATCHES_OF_SESSION, own)
+        self._watch_limit = Limit("watches", MAX_WATCHES, "end clients, or have them watch fewer nodes")
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event
@@ -202,8 +209,12 @@ class TreeServer:
 
     def connection_made(self, connection: TreeConnection) -> None:
         self._connections.add(connection)
+        # The one that has just come is among them.
         if len(self._connections) > self._max_connections:
+            self._connection_limit.refused(self._max_connections)
             connection.close(f"there are {self._max_connections} connections already")
+        else:
+            self._connection_limit.note(len(self._connections))
 
     def connection_lost(self, connection: TreeConnection) -> None:
         """Forget a connection, and what belonged to it."""
@@ -318,9 +329,7 @@ class TreeServer:
                 raise store.ConnectionLoss("the connection was closed before its request ran")
             if asked.session_id not in registry.tree.sessions:
                 raise store.SessionExpired(f"registry session {asked.session_id} has ended")
-            watches = registry.tree.watches
-            if watches.count(asked.session_id) > MAX_WATCHES_OF_SESSION or len(watches) > MAX_WATCHES:
-                raise TooManyWatches(f"registry session {asked.session_id} has left too many watches")
+            self._check_watches(connection, asked.session_id)
             answer = request.run(asked)
         except (RegistryError, FrameError) as error:
             failure = _without_frames(error)
@@ -328,6 +337,19 @@ class TreeServer:
         connection.made_bytes += request.answer_bytes - made_before
         self._outbox.count_made(request.answer_bytes - made_before)
         return _Ran(answer, failure, registry.last_zxid)
+
+    def _check_watches(self, connection: TreeConnection, session_id: int) -> None:
+        """Raise TooManyWatches if a session, or all together, have left more than are kept."""
+        watches = self.registry.tree.watches
+        of_session, of_all = watches.count(session_id), len(watches)
+        for limit, count in ((self._session_watch_limit, of_session), (self._watch_limit, of_all)):
+            if not limit.is_near(count):
+                continue
+            whose = f"session {session_id:#x} at {connection.peer}" if limit is self._session_watch_limit else "all"
+            if count > limit.most:
+                limit.refused(count, whose)
+                raise TooManyWatches(f"registry session {session_id} has left too many watches")
+            limit.note(count, whose)
 
     def _answered(
         self, connection: TreeConnection, request: Request, ran: _Ran | None, problem: BaseException | None
@@ -382,8 +404,10 @@ class TreeServer:
                     session = self._sessions.find(session_id, password)
             self._welcome(connection, session, knows_read_only)
         elif len(self._sessions) >= MAX_SESSIONS:
+            self._session_limit.refused(len(self._sessions))
             connection.close(f"there are {MAX_SESSIONS} sessions already")
         else:
+            self._session_limit.note(len(self._sessions))
             connection.opening = True
             opened: Future[int] = Future()
             kept = KeptSession(new_password(), negotiated_ms(wanted_ms))

@@ -25,6 +25,7 @@ from spark_kafkalite.registry.store import (
     SessionState,
     Store,
     Sync,
+    WatchTree,
     check_multi,
 )
 from spark_kafkalite.registry.tree.embedded import Check, EmbeddedRegistry
@@ -92,6 +93,8 @@ class EmbeddedStore(Store):
                 return tree.exists(path, session_id, watch)
             case Children(path, watch):
                 return tree.children(path, session_id, watch)
+            case WatchTree(path, watch):
+                return tree.watch_tree(path, session_id, watch)
             case Multi(operations):
                 check_multi(operations)
                 return registry.apply(operations, session_id)

@@ -171,6 +171,11 @@ class Tree:
             self.watches.add(WatchKind.CHILDREN, path, session_id, watch)
         return sorted(node.children)
 
+    def watch_tree(self, path: str, session_id: int, watch: Watcher) -> None:
+        """Leave a watch on a path, which need not exist, and on everything below it."""
+        store.check_path(path)
+        self.watches.add(WatchKind.RECURSIVE, path, session_id, watch)
+
     def acl(self, path: str, session_id: int = 0) -> tuple[Acl, Stat]:
         """Return a node's access control list; without the ADMIN permission, passwords' hashes are hidden."""
         node = self._existing(path)
