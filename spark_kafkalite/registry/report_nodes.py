@@ -5,13 +5,13 @@ use again: so a path and a version are those of one text for ever. A node is JSO
 ``{"version":1,"broker":N,"incarnation":"I","logs":[LOG,...]}``, and a LOG an array that is read by its places::
 
     topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone, high_watermark,
-    log_start_offset
+    log_start_offset, leader_epoch
 
 ``created_zxid`` and ``version`` are those of the state node that the log was reported for; a report for another state,
 or of another incarnation than the broker is registered as, does not count. ``epochs`` are the last three entries of the
 log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive). What
-stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and
-``log_start_offset`` may be missing: earlier versions do not write them.
+stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and what follows it
+may be missing: earlier versions do not write them.
 
 A node that cannot be read raises MalformedNode, and says nothing at all.
 """
@@ -64,7 +64,8 @@ class LogReport:
 
     ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
     end. ``high_watermark`` is the highest one that the replica remembers: the log may end below it.
-    ``log_start_offset`` is -1 where the report does not say it, and where there is no log.
+    ``log_start_offset`` is -1 where the report does not say it, and where there is no log. ``leader_epoch`` is the
+    highest one that the broker knows of the partition, also one without records; -1: none.
     """
 
     created_zxid: int
@@ -76,6 +77,7 @@ class LogReport:
     gone: str = ""
     high_watermark: int = 0
     log_start_offset: int = -1
+    leader_epoch: int = -1
 
     def is_for(self, state: PartitionState) -> bool:
         """Whether this was said of the log under exactly this state."""
@@ -154,6 +156,7 @@ def encode_log(key: TopicPartition, report: LogReport) -> bytes:
         report.gone,
         report.high_watermark,
         report.log_start_offset,
+        report.leader_epoch,
     ]
     return encode_object({"": fields})[4:-1]
 
@@ -204,6 +207,7 @@ def _log(value: Any) -> tuple[TopicPartition, LogReport]:
         gone,
         number(more[0], 0, MAX_INT64) if more else 0,
         number(more[1], -1, MAX_INT64) if len(more) > 1 else -1,
+        number(more[2], -1, MAX_EPOCH) if len(more) > 2 else -1,
     )
     return TopicPartition(topic, number(partition, 0, MAX_PARTITIONS - 1)), report
 

@@ -67,7 +67,7 @@ class HostedLogs:
             return None
         if is_missed:
             self._tell_of_missed(log, state)
-        if self._is_ahead(log, state):
+        if not state.names_nobody and self._is_ahead(log, state):
             return None
         self.refused.pop(topic_partition, None)
         return log

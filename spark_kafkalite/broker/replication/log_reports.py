@@ -249,7 +249,9 @@ class LogReports:
         if gone or partition is None:
             return LogReport(state.created_zxid, state.version, gone=gone)
         is_named = self._me in state.isr or self._me in state.eligible
-        return _report_of(partition.log, state, partition.bounds.remembered_high_watermark, is_named=is_named)
+        report = _report_of(partition.log, state, partition.bounds.remembered_high_watermark, is_named=is_named)
+        # Also one under which nothing was appended: it is not to be another leader's.
+        return replace(report, leader_epoch=max(partition.leader_epoch, partition.log.epochs.latest))
 
     # Writing --------------------------------------------------------------------------------------------------------
 

@@ -201,8 +201,19 @@ class PartitionState:
 
     @property
     def has_state(self) -> bool:
-        """Whether the state node exists; without it the partition has been planned but never led."""
+        """Whether the state node exists; without it the partition is new, or somebody has deleted the node."""
         return self.version >= 0
+
+    @property
+    def names_nobody(self) -> bool:
+        """Whether the state does not say which replicas have what is committed.
+
+        The controller makes such a state where there is none: brokers report their logs for it, and these say which one
+        leads, under which leader epoch (``recovery``).
+        """
+        return (
+            self.has_state and not self.unreadable and self.leader == NO_LEADER and not self.isr and not self.eligible
+        )
 
     def is_member(self, broker: BrokerInfo) -> bool:
         """Whether this run of the broker is in sync, by the state: it has the log of the member that the state names

@@ -22,7 +22,7 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import BrokerId, LeaderEpoch
+from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
@@ -31,6 +31,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
+from spark_kafkalite.registry.report_nodes import MISSING, LogReport, encode_log, encode_node, report_path
 from spark_kafkalite.registry.store import ConnectionLoss, Delete, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -408,13 +409,12 @@ def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_path: Path) -> None:
+def test_a_state_that_somebody_has_deleted_is_made_again_and_names_nobody(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (_, (first, second)):
             await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
             await second.until(lambda state: "t" in state.topics)
             path, known = znodes.state_path("t", 0), second.partition("t")
-            # Broker 1 has fallen behind: it is not in sync because the node is gone.
             alone = LeaderAndIsr(
                 BrokerId(2),
                 LeaderEpoch(7),
@@ -425,9 +425,10 @@ def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_pa
             await answer(second.store.set(path, alone.encode(), known.version))
             await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
             await answer(second.store.delete(path))
-            await first.until(lambda state: state.topics["t"].partitions[0].leader_epoch == 8)
+            await first.until(lambda state: state.topics["t"].partitions[0].names_nobody)
             made = first.partition("t")
-            assert (made.leader, made.isr, made.version) == (2, (2,), 0)
+            # Nobody knows who was in sync in the end, and under which epoch.
+            assert (made.leader, made.isr, made.version, made.leader_epoch) == (-1, (), 0, 7)
             assert made.order > known.order
 
     run(work())
@@ -568,6 +569,16 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
     run(work())
 
 
+async def report_no_logs(broker: Member, topic: str) -> None:
+    logs = []
+    for number, state in broker.state.topics[topic].partitions.items():
+        report = LogReport(state.created_zxid, state.version, gone=MISSING)
+        logs.append(encode_log(TopicPartition(topic, number), report))
+    number, incarnation = broker.registration.broker_id, broker.registration.incarnation
+    await answer(broker.store.create(znodes.LOG_REPORTS))
+    await answer(broker.store.create(report_path(number, 0), encode_node(number, incarnation, logs), ephemeral=True))
+
+
 def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
@@ -581,6 +592,10 @@ def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> Non
         await answer(store.create("/admin/delete_topics/doomed"))
         registry.close()
         async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.until(
+                lambda state: all(each.names_nobody for each in state.topics["planned"].partitions.values())
+            )
+            await report_no_logs(only, "planned")
             await only.until(lambda state: state.topics["planned"].partitions[1].leader == 1)
             state = await only.watcher.caught_up(TIMEOUT_S)
             assert set(state.topics) == {"planned"}
