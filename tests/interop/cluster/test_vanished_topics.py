@@ -52,15 +52,33 @@ def subtree(store: Store, path: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def wait_until_in_sync(store: Store, topic: str) -> None:
+def state_of(store: Store, topic: str) -> znodes.LeaderAndIsr | None:
+    """What the registry has of partition 0."""
+    try:
+        data = store.get(znodes.state_path(topic, 0)).result(PATIENCE_S)[0]
+    except NoNode:
+        return None
+    return znodes.LeaderAndIsr.decode(topic, 0, data)
+
+
+def wait_until_in_sync(store: Store, topic: str) -> znodes.LeaderAndIsr:
+    found: list[znodes.LeaderAndIsr] = []
+
     def is_in_sync() -> bool:
-        try:
-            data = store.get(znodes.state_path(topic, 0)).result(PATIENCE_S)[0]
-        except NoNode:
-            return False
-        return len(znodes.LeaderAndIsr.decode(topic, 0, data).isr) == 3
+        state = state_of(store, topic)
+        found.extend([state] if state is not None else [])
+        return state is not None and len(state.isr) == 3
 
     wait_until(is_in_sync, f"all replicas of {topic} to be in sync")
+    return found[-1]
+
+
+def wait_for_another_leader(store: Store, topic: str, than: int) -> None:
+    def is_led() -> bool:
+        state = state_of(store, topic)
+        return state is not None and state.leader not in (znodes.NO_LEADER, than)
+
+    wait_until(is_led, "another replica to lead")
 
 
 def wait_until_all_have(cluster: KafkaliteCluster, topic: str, ends: list[str]) -> None:
@@ -164,15 +182,13 @@ def test_a_state_node_that_is_deleted_under_load_costs_no_record_and_forks_none(
     path = znodes.state_path("t", 0)
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic("t", 1, replication_factor=3)
-    wait_until_in_sync(store, "t")
-    epochs = [cluster.state_of("t").leader_epoch]
+    epochs = [wait_until_in_sync(store, "t").leader_epoch]
     with Load(cluster, "t") as load:
         for _ in range(3):
             load.wait_for_more()
             store.delete(path).result(PATIENCE_S)
             load.wait_for_more()
-            epochs.append(cluster.state_of("t").leader_epoch)
-            wait_until_in_sync(store, "t")
+            epochs.append(wait_until_in_sync(store, "t").leader_epoch)
     assert not load.errors
     assert_all_replicas_have(cluster, store, "t", load.acknowledged)
     assert epochs == sorted(set(epochs))
@@ -183,12 +199,11 @@ def test_states_that_vanish_while_no_broker_runs_are_made_by_what_the_logs_have(
     cluster, store = vanishing
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic("t", 1, replication_factor=3)
-        wait_until_in_sync(store, "t")
+        first = wait_until_in_sync(store, "t").leader
         produce(cluster, "t", b"value", 100)
     # Another leader, under a higher epoch than that of a new partition.
-    first = cluster.wait_for_leader("t")
     cluster.kill(first)
-    cluster.wait_for_leader("t", other_than=first)
+    wait_for_another_leader(store, "t", first)
     for number in cluster.brokers:
         if number != first:
             cluster.kill(number)
@@ -221,6 +236,6 @@ def test_where_a_replica_is_away_the_command_that_the_status_names_has_a_replica
     )
     done = run_command(*told.rpartition("kafkalite ")[2].split(), "--yes", *at)
     assert done.returncode == 0, done.stdout + done.stderr
-    cluster.wait_for_leader("t", other_than=away)
+    wait_for_another_leader(store, "t", away)
     cluster.restart(away)
     assert_all_replicas_have(cluster, store, "t", [b"value"] * 100)
