@@ -248,6 +248,7 @@ class ClusterState:
     ``brokers`` are in the order of their numbers, whichever was seen first.
     ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
     ``unreadable_topics`` exist, but what their nodes hold is not known: they are not in ``topics``.
+    ``topics_without_id`` are those of ``topics`` whose nodes name no id any more: somebody has written them without.
     ``deleted_topic_ids`` are those that the controller has deleted lately, as text (``deleted_topics``).
     """
 
@@ -258,6 +259,7 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     unreadable_topics: frozenset[str] = frozenset()
     deleted_topic_ids: Set[str] = frozenset()
+    topics_without_id: frozenset[str] = frozenset()
     # Made by the first look-up by id: a request may ask for thousands of ids, and a search for each would be quadratic.
     _names: dict[bytes, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 

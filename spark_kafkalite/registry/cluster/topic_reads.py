@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ class TopicReads:
         self._bad_names: set[str] = set()
         # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
         self.unreadable: dict[str, int] = {}
+        # Topics whose nodes name no id any more: they keep the one that their nodes have named.
+        self.without_id: set[str] = set()
         # Topics that have changed since they were last published, and how many changes that were.
         self._dirty: set[str] = set()
         self.changes = 0
@@ -102,6 +105,7 @@ class TopicReads:
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
         topic = self._topics.pop(name, None)
+        self.without_id.discard(name)
         if topic is not None:
             self._changed_topic(name)
             self._forget_watchers(name, topic)
@@ -141,6 +145,14 @@ class TopicReads:
             return
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
+        self.without_id.discard(name)
+        known_id = znodes.NO_TOPIC_ID
+        if topic is not None and topic.generation == stat.czxid:
+            known_id = topic.assignment.topic_id
+        if assignment.topic_id == znodes.NO_TOPIC_ID != known_id:
+            # Tools for older versions of Kafka write the node so; it is the same topic.
+            assignment = replace(assignment, topic_id=known_id)
+            self.without_id.add(name)
         if topic is None or topic.generation != stat.czxid:
             if topic is not None:
                 self._forget_watchers(name, topic)

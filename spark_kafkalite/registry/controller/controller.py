@@ -265,7 +265,9 @@ class Controller:
             self._may_be_unfinished = False
             async with self._working:
                 await self._topics.finish_deletions(self._topic_marked)
-                await self._topics.complete_guards(await self._watcher.caught_up())
+                state = await self._watcher.caught_up()
+                await self._topics.complete_guards(state)
+                await self._topics.put_ids_back(state)
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
@@ -399,6 +401,9 @@ class Controller:
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
             self._last_resorts.look_again()
+            if new.topics_without_id - old.topics_without_id:
+                self._may_be_unfinished = True
+                self._wanted.set()
             if self._elections.are_due:
                 self._wanted.set()
         elif new.controller_id == znodes.NO_LEADER:

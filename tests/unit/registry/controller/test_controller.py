@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -373,6 +374,31 @@ def test_a_guard_that_was_removed_is_made_again(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.01)
 
     run(work())
+
+
+def test_a_topic_that_an_old_tool_writes_without_its_id_keeps_it_and_gets_it_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
+            path = znodes.topic_path("t")
+            before = await second.until(lambda state: "t" in state.topics)
+            # As kafka-topics --zookeeper --alter of Kafka 2.3 writes it.
+            await answer(second.store.set(path, b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
+            topic_id = before.topics["t"].topic_id
+
+            def has_it_back(state: ClusterState) -> bool:
+                return len(state.topics["t"].partitions) == 2 and not state.topics_without_id
+
+            for member in (first, second):
+                await member.until(has_it_back)
+                assert {new.topics["t"].topic_id for _, new in member.seen if "t" in new.topics} == {topic_id}
+            assert TopicAssignment.decode("t", (await answer(second.store.get(path)))[0]).topic_id == topic_id
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert "of topic t back into registry node /brokers/topics/t" in caplog.text
 
 
 def test_an_unclean_election_follows_the_setting(tmp_path: Path) -> None:
