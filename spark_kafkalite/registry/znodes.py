@@ -92,6 +92,7 @@ PERSISTENT_PATHS: Final = (
     "/config",
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
+    CONFIG_CHANGES,
     "/admin",
     DELETED_TOPICS,
     "/kafkalite",
