@@ -31,7 +31,7 @@ path                                  kind        data
 
 Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where a tool or a broker that
 writes a config node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a
-cluster of ours. The node exists because tools need it.
+cluster of ours. The controller makes the node because tools need it (``old_tools``).
 
 Readers take every version that Kafka has written. Fields that they do not know are kept, up to a bound, and written
 again with the node: an older broker takes nothing away that a newer one has written. (Brokers make their registrations
@@ -92,7 +92,6 @@ PERSISTENT_PATHS: Final = (
     "/config",
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
-    CONFIG_CHANGES,
     "/admin",
     DELETED_TOPICS,
     "/kafkalite",

@@ -42,7 +42,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.znodes import state_path
+from spark_kafkalite.registry.znodes import NO_TOPIC_ID, state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,11 @@ class Replicas:
         if self._view.state.partition(topic_partition) is None:
             raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
         raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
+
+    def topic_id_of_log(self, topic_partition: TopicPartition) -> bytes | None:
+        """Return which topic's log this broker has of a partition; None where it has none, or it does not say."""
+        log = self._logs.get(topic_partition)
+        return None if log is None else log.topic_id
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a hosted partition, None when there is none."""
@@ -211,7 +216,8 @@ class Replicas:
         unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
             how = "has been deleted" if new.has_deleted(topic_id) else "is not in the registry any more"
-            logger.info("topic %s %s", name, how)
+            if topic_id != NO_TOPIC_ID:
+                logger.info("topic %s %s", name, how)
             dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
         for name in change.unreadable_topics:
             # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
@@ -239,7 +245,7 @@ class Replicas:
         ``unopened``."""
         for number in numbers:
             topic_partition = TopicPartition(name, number)
-            if self._failed.pop(topic_partition, None) is not None:
+            if self._failed.pop(topic_partition, None) is not None and topic_id != NO_TOPIC_ID:
                 unopened[topic_partition] = topic_id
             partition = self._partitions.get(topic_partition)
             if partition is not None and partition.topic_id == topic_id:
@@ -378,6 +384,8 @@ class Replicas:
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
         if topic is None or state is None or self._me is None:
+            return None
+        if topic.topic_id == NO_TOPIC_ID and self._hosted_logs.refuse_without_id(topic_partition):
             return None
         if not state.has_state:
             self._lead_no_more(topic_partition)

@@ -42,7 +42,7 @@ class TopicReads:
         self._bad_names: set[str] = set()
         # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
         self.unreadable: dict[str, int] = {}
-        # Topics whose nodes name no id any more: they keep the one that their nodes have named.
+        # Topics whose nodes name no id: they keep the one that their nodes have named before, in this session.
         self.without_id: set[str] = set()
         # Topics that have changed since they were last published, and how many changes that were.
         self._dirty: set[str] = set()
@@ -146,13 +146,14 @@ class TopicReads:
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
         self.without_id.discard(name)
+        if assignment.topic_id == znodes.NO_TOPIC_ID:
+            self.without_id.add(name)
         known_id = znodes.NO_TOPIC_ID
         if topic is not None and topic.generation == stat.czxid:
             known_id = topic.assignment.topic_id
         if assignment.topic_id == znodes.NO_TOPIC_ID != known_id:
             # Tools for older versions of Kafka write the node so; it is the same topic.
             assignment = replace(assignment, topic_id=known_id)
-            self.without_id.add(name)
         if topic is None or topic.generation != stat.czxid:
             if topic is not None:
                 self._forget_watchers(name, topic)

@@ -27,6 +27,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -271,7 +272,9 @@ class Controller:
                 await self._topics.finish_deletions(self._topic_marked)
                 state = await self._watcher.caught_up()
                 await self._topics.complete_guards(state)
-                await self._topics.put_ids_back(state)
+                if state.topics_without_id:
+                    await self.log_reports.read()
+                    await self._topics.put_ids_back(state, partial(self.log_reports.topic_ids, state))
         if (now_s := asyncio.get_running_loop().time()) >= self._old_tools_at_s:
             self._old_tools_at_s = now_s + _COMPLETED_EVERY_S
             await self._old_tools.look()
@@ -294,6 +297,9 @@ class Controller:
         self._wanted.set()
 
     def _reports_changed(self) -> None:
+        if self.is_active and self._watcher.view.state.topics_without_id:
+            self._may_be_unfinished = True
+            self._wanted.set()
         self._last_resorts.look_again()
 
     def _call_later(self, delay_s: float) -> None:

@@ -15,7 +15,7 @@ import logging
 from typing import Final
 
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.registry.store import NoNode, Store, answer
+from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
 from spark_kafkalite.registry.znodes import CONFIG_CHANGES
 
 _LOG: Final = logging.getLogger(__name__)
@@ -71,6 +71,9 @@ class OldTools:
         try:
             names: list[str] = await answer(self._store.children(CONFIG_CHANGES))
         except NoNode:
+            # A tool makes sequence nodes below it, and fails where it is missing.
+            with contextlib.suppress(NodeExists):
+                await answer(self._store.create(CONFIG_CHANGES))
             return
         before_ms = self._clock.wall_ms() - _KEPT_MS
         for name in names[:_REMOVED_AT_ONCE]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Iterator
@@ -240,3 +241,31 @@ def test_where_a_replica_is_away_the_command_that_the_status_names_has_a_replica
     wait_for_another_leader(store, "t", away)
     cluster.restart(away)
     assert_all_replicas_have(cluster, store, "t", [b"value"] * 100)
+
+
+def test_a_topic_whose_node_is_written_without_its_id_while_no_broker_runs_gets_back_that_of_its_logs(
+    vanishing: Registry,
+) -> None:
+    cluster, store = vanishing
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic("t", 1, replication_factor=3)
+    wait_until_in_sync(store, "t")
+    produce(cluster, "t", b"value", 100)
+    for number in cluster.brokers:
+        cluster.kill(number)
+    path = znodes.topic_path("t")
+    before = znodes.TopicAssignment.decode("t", store.get(path).result(PATIENCE_S)[0])
+    partitions = {str(number): list(replicas) for number, replicas in before.partitions.items()}
+    store.set(path, json.dumps({"version": 1, "partitions": partitions}).encode()).result(PATIENCE_S)
+    for number in cluster.brokers:
+        cluster.restart(number)
+
+    def has_it_back() -> bool:
+        assignment = znodes.TopicAssignment.decode("t", store.get(path).result(PATIENCE_S)[0])
+        return assignment.topic_id == before.topic_id
+
+    wait_until(has_it_back, "the id to be put back")
+    wait_until_all_have(cluster, "t", ["0"])
+    assert_all_replicas_have(cluster, store, "t", [b"value"] * 100)
+    produce(cluster, "t", b"later", 1)
+    assert values_of(cluster.bootstrap, "t", 101)[100:] == [b"later"]

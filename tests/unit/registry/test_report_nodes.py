@@ -31,6 +31,7 @@ from spark_kafkalite.slices import run_whole
 from tests.seeds import SEED
 
 KEY = TopicPartition("t", 3)
+ID = "YWFhYWFhYWFhYWFhYWFhYQ"
 WHOLE = LogReport(2**60, 7, 5, 1500, ((3, 0), (4, 500), (5, 1200)), ((100, 200),))
 
 
@@ -84,6 +85,7 @@ def with_log(**changes: object) -> bytes:
         "hw",
         "start",
         "leader_epoch",
+        "topic_id",
     )
     fields = json.loads(encoded((KEY, WHOLE)))
     values = dict(zip(names, fields["logs"][0], strict=True)) | changes
@@ -113,6 +115,7 @@ def with_log(**changes: object) -> bytes:
         (with_log(hw=-1), "is not from 0"),
         (with_log(start=-2), "is not from -1"),
         (with_log(leader_epoch=2**31 - 1), "is not from -1"),
+        (with_log(topic_id="t"), "is not an id"),
         (encode_node(2, 77, [b"[]"]), "unpack"),
         (encode_node(2, 77, [encode_log(KEY, WHOLE)] * 2), "named twice"),
         (encode_node(2, 0, []), "is not from 1"),
@@ -142,16 +145,16 @@ def test_damage_raises_nothing_else() -> None:
 
 
 def test_what_later_versions_say_besides_is_passed_over_and_what_earlier_ones_do_not_say_is_missing() -> None:
-    said = replace(WHOLE, high_watermark=1400, log_start_offset=3, leader_epoch=6)
+    said = replace(WHOLE, high_watermark=1400, log_start_offset=3, leader_epoch=6, topic_id=ID)
     fields = json.loads(encoded((KEY, said)))
     log = fields["logs"][0]
     fields["logs"] = [[*log, {"more": 1}]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
-    fields["logs"] = [log[:-1]]
-    assert decoded(json.dumps(fields).encode()).logs == {KEY: replace(said, leader_epoch=-1)}
-    fields["logs"] = [log[:-2]]
-    assert decoded(json.dumps(fields).encode()).logs == {KEY: replace(said, leader_epoch=-1, log_start_offset=-1)}
-    fields["logs"] = [log[:-3]]
+    for places, missing in enumerate(({"topic_id": ""}, {"leader_epoch": -1}, {"log_start_offset": -1}), 1):
+        fields["logs"] = [log[:-places]]
+        said = replace(said, **missing)  # type: ignore[arg-type]
+        assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
+    fields["logs"] = [log[:-4]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: WHOLE}
 
 

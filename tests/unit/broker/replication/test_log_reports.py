@@ -18,6 +18,7 @@ from spark_kafkalite.registry.report_nodes import (
     FULL_NODE_BYTES,
     MAX_NODE_BYTES,
     MISSING,
+    OFFLINE,
     LogReport,
     decode_node,
 )
@@ -238,6 +239,18 @@ def test_a_state_that_names_nobody_is_reported_with_the_highest_epoch_that_the_b
     world.change(A, made)
     world.pass_time()
     assert world.reported() == {A: LogReport(95, 0, 3, 3, ((3, 0),), (), "", 0, 0, leader_epoch=7)}
+
+
+def test_where_the_topics_node_names_no_id_the_one_of_the_log_is_reported(world: Reporting) -> None:
+    world.register()
+    world.logs.create(A, b"a" * 16)
+    state = replace(world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)), created_zxid=5)
+    world.publish({"a": TopicState(bytes(16), {0: state}, {})})
+    world.pass_time()
+    assert world.reported() == {A: LogReport(5, 3, gone=OFFLINE, topic_id="YWFhYWFhYWFhYWFhYWFhYQ")}
+    world.publish({"a": TopicState(b"a" * 16, {0: state}, {})})
+    world.pass_time()
+    assert world.reported() == {}
 
 
 def test_nobody_reports_where_somebody_can_lead_by_itself(world: Reporting) -> None:

@@ -597,6 +597,29 @@ def test_a_log_is_opened_for_a_state_that_names_nobody_whatever_its_epochs(world
     assert not world.replicas.has_failed
 
 
+def test_a_log_is_kept_where_it_is_while_the_topics_node_names_no_id(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.logs.create(A, b"a" * 16)
+    before = sorted(names(world.fs))
+    world.create("a", topic_id=bytes(16))
+    world.register()
+    world.settle()
+    with pytest.raises(KafkaStorageError, match="names no topic_id"):
+        world.replicas.get(A)
+    assert sorted(names(world.fs)) == before
+    state = world.view.state.topics["a"].partitions
+    world.publish({"a": TopicState(b"a" * 16, {0: replace(state[0], version=1)}, {})})
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    # Another session has read it without its id.
+    world.publish({"a": TopicState(bytes(16), {0: replace(state[0], version=2)}, {})})
+    world.settle()
+    assert world.replicas.find(A) is None
+    assert sorted(names(world.fs)) == before
+    assert "its log is that of topic YWFhYWFhYWFhYWFhYWFhYQ" in caplog.text
+
+
 @pytest.mark.parametrize(("leader", "other"), [(ME, OTHER), (OTHER, ME), (OTHER, BrokerId(3))])
 def test_another_leader_under_the_same_epoch_is_not_obeyed(
     world: World, caplog: pytest.LogCaptureFixture, leader: BrokerId, other: BrokerId

@@ -32,7 +32,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
-from spark_kafkalite.registry.report_nodes import MISSING, LogReport, encode_log, encode_node, report_path
+from spark_kafkalite.registry.report_nodes import MISSING, OFFLINE, LogReport, encode_log, encode_node, report_path
 from spark_kafkalite.registry.store import ConnectionLoss, Delete, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -401,6 +401,34 @@ def test_a_topic_that_an_old_tool_writes_without_its_id_keeps_it_and_gets_it_bac
     assert "of topic t back into registry node /brokers/topics/t" in caplog.text
 
 
+@pytest.mark.parametrize("has_guard", [True, False])
+def test_a_topic_whose_id_no_session_has_read_gets_back_that_of_its_logs_if_that_is_certain(
+    tmp_path: Path, has_guard: bool
+) -> None:
+    async def work() -> None:
+        topic_id = znodes.new_uuid()
+        registry = EmbeddedRegistry(tmp_path)
+        follow(registry)
+        store = EmbeddedStore(registry)
+        await registration.create_base_nodes(store)
+        await answer(store.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}'))
+        if has_guard:
+            await answer(store.create(znodes.topic_guard_path(topic_id)))
+        registry.close()
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.until(lambda state: state.topics["t"].partitions[0].names_nobody)
+            await report_no_logs(only, "t", znodes.uuid_text(topic_id))
+            if has_guard:
+                await only.until(lambda state: state.topics["t"].topic_id == topic_id and not state.topics_without_id)
+            else:
+                # Its logs may be those of an older topic of that name.
+                await asyncio.sleep(130)
+                await only.watcher.caught_up(TIMEOUT_S)
+                assert only.state.topics["t"].topic_id == znodes.NO_TOPIC_ID
+
+    run(work())
+
+
 def test_an_unclean_election_follows_the_setting(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (registry, (first, second, third)):
@@ -595,10 +623,11 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
     run(work())
 
 
-async def report_no_logs(broker: Member, topic: str) -> None:
+async def report_no_logs(broker: Member, topic: str, topic_id: str = "") -> None:
+    """Have a broker report that it has no logs of a topic, or only those of the topic of that id."""
     logs = []
     for number, state in broker.state.topics[topic].partitions.items():
-        report = LogReport(state.created_zxid, state.version, gone=MISSING)
+        report = LogReport(state.created_zxid, state.version, gone=OFFLINE if topic_id else MISSING, topic_id=topic_id)
         logs.append(encode_log(TopicPartition(topic, number), report))
     number, incarnation = broker.registration.broker_id, broker.registration.incarnation
     await answer(broker.store.create(znodes.LOG_REPORTS))

@@ -51,9 +51,8 @@ def test_notices_of_changed_settings_are_removed_after_a_quarter_of_an_hour(tmp_
         async with a_cluster(tmp_path, 1) as cluster:
             store = cluster.brokers[0].store
             # A tool finds the node there.
-            notice = await answer(
-                store.create(f"{znodes.CONFIG_CHANGES}/config_change_", sequential=True, make_parents=True)
-            )
+            await OldTools(store, ManualClock()).look()
+            notice = await answer(store.create(f"{znodes.CONFIG_CHANGES}/config_change_", b"{}", sequential=True))
             stat = await answer(store.exists(notice))
             assert stat is not None
             clock = ManualClock(wall_ms=stat.ctime + QUARTER_MS)
