@@ -5,13 +5,13 @@ use again: so a path and a version are those of one text for ever. A node is JSO
 ``{"version":1,"broker":N,"incarnation":"I","logs":[LOG,...]}``, and a LOG an array that is read by its places::
 
     topic, partition, created_zxid (as text), version, last_epoch, end_offset, epochs, damaged, gone, high_watermark,
-    log_start_offset
+    log_start_offset, leader_epoch, topic_id
 
 ``created_zxid`` and ``version`` are those of the state node that the log was reported for; a report for another state,
 or of another incarnation than the broker is registered as, does not count. ``epochs`` are the last three entries of the
 log's list of leader epochs, ``damaged`` its ranges of offsets that it had and has no more (the end exclusive). What
-stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and
-``log_start_offset`` may be missing: earlier versions do not write them.
+stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and what follows it
+may be missing: earlier versions do not write them.
 
 A node that cannot be read raises MalformedNode, and says nothing at all.
 """
@@ -36,7 +36,7 @@ from spark_kafkalite.registry.node_json import (
     reading,
     text,
 )
-from spark_kafkalite.registry.znodes import LOG_REPORTS, MAX_EPOCH, MAX_PARTITIONS
+from spark_kafkalite.registry.znodes import LOG_REPORTS, MAX_EPOCH, MAX_PARTITIONS, uuid_bytes, uuid_text
 from spark_kafkalite.slices import Work
 
 # No node may be larger. Ours stay far below, so that one is read and written in a fraction of a slice.
@@ -64,7 +64,9 @@ class LogReport:
 
     ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
     end. ``high_watermark`` is the highest one that the replica remembers: the log may end below it.
-    ``log_start_offset`` is -1 where the report does not say it, and where there is no log.
+    ``log_start_offset`` is -1 where the report does not say it, and where there is no log. ``leader_epoch`` is the
+    highest one that the broker knows of the partition, also one without records; -1: none. ``topic_id`` is what the log
+    says, as text, where the topic's node names no id; "" elsewhere.
     """
 
     created_zxid: int
@@ -76,6 +78,8 @@ class LogReport:
     gone: str = ""
     high_watermark: int = 0
     log_start_offset: int = -1
+    leader_epoch: int = -1
+    topic_id: str = ""
 
     def is_for(self, state: PartitionState) -> bool:
         """Whether this was said of the log under exactly this state."""
@@ -154,6 +158,8 @@ def encode_log(key: TopicPartition, report: LogReport) -> bytes:
         report.gone,
         report.high_watermark,
         report.log_start_offset,
+        report.leader_epoch,
+        report.topic_id,
     ]
     return encode_object({"": fields})[4:-1]
 
@@ -204,8 +210,15 @@ def _log(value: Any) -> tuple[TopicPartition, LogReport]:
         gone,
         number(more[0], 0, MAX_INT64) if more else 0,
         number(more[1], -1, MAX_INT64) if len(more) > 1 else -1,
+        number(more[2], -1, MAX_EPOCH) if len(more) > 2 else -1,
+        _topic_id(more[3]) if len(more) > 3 else "",
     )
     return TopicPartition(topic, number(partition, 0, MAX_PARTITIONS - 1)), report
+
+
+def _topic_id(value: Any) -> str:
+    found = text(value)
+    return uuid_text(uuid_bytes(found)) if found else ""
 
 
 def _ascending(value: Any, most: int, last: int) -> Ranges:

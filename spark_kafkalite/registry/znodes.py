@@ -19,6 +19,7 @@ path                                  kind        data
 /controller_epoch                     persistent  decimal number; the first controller has 1
 /config/topics/T                      persistent  version 1: config
 /config/brokers/N                     persistent  the same; ``<default>`` for N: of all brokers
+/config/changes                       persistent  notices of tools for older versions of Kafka, which nobody reads
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
@@ -28,8 +29,9 @@ path                                  kind        data
 /kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other
 ====================================  ==========  ======================================================================
 
-Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where whoever writes a config
-node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a cluster of ours.
+Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where a tool or a broker that
+writes a config node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a
+cluster of ours. The controller makes the node because tools need it (``old_tools``).
 
 Readers take every version that Kafka has written. Fields that they do not know are kept, up to a bound, and written
 again with the node: an older broker takes nothing away that a newer one has written. (Brokers make their registrations
@@ -76,6 +78,7 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+CONFIG_CHANGES: Final = "/config/changes"
 DELETED_TOPICS: Final = "/admin/delete_topics"
 TOPIC_GUARDS: Final = "/kafkalite/topics"
 LOG_REPORTS: Final = "/kafkalite/logs"

@@ -6,6 +6,7 @@ that was acknowledged, or read, is to be had from its leader in the end, and in 
 - replicas never hold different batches where both have taken the offsets for committed;
 - an in-sync replica that no fault has touched cuts nothing that is committed;
 - nobody cuts back, or writes lines of log, for ever;
+- a partition whose state somebody has removed is led by what the logs have, where all of them are there;
 - who leads and cannot write for long gives that up where another member of the ISR lives.
 
 Damage of a file that a broker has open, or of records after a stop in order, may stay unknown until somebody reads it.
@@ -83,8 +84,26 @@ class DisasterJudge(Invariants):
         """Members may be damaged, and nobody knows."""
 
     def _check_led(self) -> None:
-        if not self.registry_is_touched:
+        if not self.registry_is_older:
             super()._check_led()
+
+    def _could_be_led(self, state: RegisteredState) -> bool:
+        return super()._could_be_led(state) or self._is_known_by_logs(state)
+
+    def _is_known_by_logs(self, state: RegisteredState) -> bool:
+        """Whether somebody has removed the state, and all replicas are there with logs that no fault has touched."""
+        where, node = state.topic_partition, state.node
+        if node.leader >= 0 or node.isr or node.eligible:
+            return False
+        runs = {run.owner.broker_id: run for run in self._running()}
+        found = [runs[each].replicas.find(where) if each in runs else None for each in state.replicas]
+        if any(
+            each not in self._registered.brokers or (each, where) in self._copies.touched for each in state.replicas
+        ):
+            return False
+        logs = [each.log for each in found if each is not None and each.storage_error is None]
+        # Beside logs that have records, one that has none is that of a new directory, too.
+        return len(logs) == len(found) and len({log.log_end_offset > 0 for log in logs}) == 1
 
     def _check_complete(self, key: Key, partition: Partition, broker: int) -> None:
         """A longer damaged log may lead until a whole one has its end."""
@@ -131,7 +150,7 @@ class DisasterJudge(Invariants):
         if (
             end < min(committed, before)
             and (broker, where) not in self._copies.touched
-            and not self.registry_is_touched
+            and not self.registry_is_older
             and state is not None
             and state.topic_id == key[0]
             and state.node.incarnations.get(run.owner.broker_id) == run.incarnation

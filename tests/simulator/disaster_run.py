@@ -75,7 +75,7 @@ class DisasterSimulation(Simulation):
 
     def _seen_problems(self) -> list[str]:
         """What clients must not see, as long as nothing may be lost and nobody has interfered."""
-        is_plain = not (self.copies.any_lost or self.operated or self.invariants.registry_is_touched)
+        is_plain = not (self.copies.any_lost or self.operated or self.invariants.registry_is_older)
         return self.seen.problems if is_plain else []
 
     def _make_reader(self, topic_partition: TopicPartition) -> SimulatedReader:

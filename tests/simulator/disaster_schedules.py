@@ -83,6 +83,12 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
     if kind is FaultKind.FILE_OLDER and chance.random() < 0.5:
         return _older_on_leader(what, drawn, chance)
     faults = [Fault(at_s, kind, target, round(seconds, 3), what, drawn, apart_s)]
+    if kind is FaultKind.NODE_DELETED and chance.random() < 0.5:
+        # Nobody who runs afterwards has seen what the node held.
+        down_s = [round(chance.uniform(0.1, 0.3), 3) for _ in range(3)]
+        faults = [
+            Fault(round(at_s - each, 3), FaultKind.KILL, n, round(each + 0.3, 3)) for n, each in enumerate(down_s, 1)
+        ] + faults
     if kind in (FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER, FaultKind.REGISTRY_OLDER):
         # The copy is of another leader's time.
         faults.append(_around(at_s - apart_s, at_s, chance))

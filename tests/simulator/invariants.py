@@ -162,6 +162,12 @@ class Invariants:
             self._leaderless[where] = known
             if self._world.now_s - known[0] > _LEADERLESS_S:
                 self.problems.append(f"{where}: {_LEADERLESS_S} s without an election, for {state.node}, by {store!r}")
+        for where in self._registered.without_state:
+            known = self._leaderless[where] = before.get(where, (self._world.now_s, since))
+            if known[1] != since:
+                self._leaderless[where] = (self._world.now_s, since)
+            elif self._world.now_s - known[0] > _LEADERLESS_S:
+                self.problems.append(f"{where}: {_LEADERLESS_S} s without a state node, by {store!r}")
 
     def _is_led(self, state: RegisteredState) -> bool:
         node, info = state.node, self._registered.brokers.get(state.node.leader)

@@ -62,6 +62,18 @@ class Registered:
                 registration = BrokerRegistration.decode(int(parts[3]), node.data)
                 self._brokers[int(parts[3])] = BrokerInfo.of(registration, BrokerEpoch(node.czxid))
 
+    @property
+    def without_state(self) -> list[TopicPartition]:
+        """The partitions that a topic node names and that have no state node."""
+        nodes, states = self._registry.tree.nodes, self.states
+        topics = [path for path in nodes if path.startswith(f"{znodes.TOPICS}/") and path.count("/") == 3]
+        named = (
+            TopicPartition(path.rpartition("/")[2], number)
+            for path in topics
+            for number in TopicAssignment.decode(path.rpartition("/")[2], nodes[path].data).partitions
+        )
+        return [each for each in named if each not in states]
+
     def forget(self) -> None:
         """Look at everything again: what has been put back has numbers that other things had before."""
         self._seen_zxid = -1

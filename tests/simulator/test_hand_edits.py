@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.store import ANY_VERSION, Create, Delete, Operation, SetData
-from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment, state_path, topic_path
+from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment, partitions_path, state_path, topic_path
 from tests.seeds import SEED, SOAK
 from tests.simulator.run import Simulation
 from tests.simulator.schedule import Schedule, SimulatedTopic
@@ -78,7 +78,7 @@ class Edited(Simulation):
         return state
 
     def leads(self, broker: int, epoch: int) -> bool:
-        run = self.brokers[broker].run
+        run = self.brokers[broker].run if broker in self.brokers else None
         partition = None if run is None else run.replicas.find(PARTITION)
         return partition is not None and partition.is_leader and partition.leader_epoch == epoch
 
@@ -140,13 +140,17 @@ def states_made_again() -> Iterator[Step]:
 
 
 def states_deleted() -> Iterator[Step]:
-    """The controller makes the node again, from what it has last read."""
-    for _ in range(2):
+    """The controller makes the node again, by what the logs have."""
+    for top in (STATE, STATE, partitions_path(TOPIC), topic_path(TOPIC)):
         epochs: list[int] = []
 
-        def edit(at: Edited, epochs: list[int] = epochs) -> list[Operation]:
+        def edit(at: Edited, epochs: list[int] = epochs, top: str = top) -> list[Operation]:
             epochs.append(at.node.leader_epoch)
-            return [Delete(STATE)]
+            nodes = at.registry.tree.nodes
+            below = sorted((each for each in nodes if f"{each}/".startswith(f"{top}/")), reverse=True)
+            # Of a topic its own node is put back.
+            again = [Create(top, nodes[top].data)] if top == topic_path(TOPIC) else []
+            return [*map(Delete, below), *again]
 
         def is_obeyed(at: Edited, epochs: list[int] = epochs) -> bool:
             return STATE in at.registry.tree.nodes and at.leads(at.node.leader, epochs[0] + 1) and is_in_sync(at)

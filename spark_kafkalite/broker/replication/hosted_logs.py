@@ -21,7 +21,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState
-from spark_kafkalite.registry.znodes import NO_LEADER, state_path
+from spark_kafkalite.registry.znodes import NO_LEADER, NO_TOPIC_ID, state_path, topic_path, uuid_text
 from spark_kafkalite.slices import Turn
 
 logger: Final = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class HostedLogs:
             return None
         if is_missed:
             self._tell_of_missed(log, state)
-        if self._is_ahead(log, state):
+        if not state.names_nobody and self._is_ahead(log, state):
             return None
         self.refused.pop(topic_partition, None)
         return log
@@ -99,6 +99,22 @@ class HostedLogs:
         remedy = "write a lower one that its log has not seen, or delete the topic"
         told = "" if state.unreadable else f"{problem}; {remedy}"
         self._refuse(topic_partition, problem, logging.ERROR, told)
+
+    def refuse_without_id(self, topic_partition: TopicPartition) -> bool:
+        """Serve no log that names its topic while the topic's node names no id; return whether there is one.
+
+        Under another id it would be set aside.
+        """
+        log = self._logs.get(topic_partition)
+        if log is None or log.topic_id is None or log.topic_id == NO_TOPIC_ID:
+            return False
+        path = topic_path(topic_partition.topic)
+        problem = (
+            f"{topic_partition} is offline: registry node {path} names no topic_id, and its log is that of topic "
+            f"{uuid_text(log.topic_id)}; where the controller does not put that back, write it there"
+        )
+        self._refuse(topic_partition, problem, logging.WARNING, problem)
+        return True
 
     def _refuse(self, topic_partition: TopicPartition, problem: str, level: int, told: str) -> None:
         """Clients are told ``problem``, the log ``told`` if that is not "", once."""
@@ -219,6 +235,8 @@ class HostedLogs:
         self.warn_of_vanished(kept)
         # No state names this run yet: where one has this broker among those that have a log, an earlier run had it.
         for name, topic in cluster.topics.items():
+            if topic.topic_id == NO_TOPIC_ID:
+                continue
             for number, state in topic.partitions.items():
                 await turn.pause()
                 key = TopicPartition(name, number)

@@ -54,7 +54,7 @@ from spark_kafkalite.registry.store import (
     Store,
     answer,
 )
-from spark_kafkalite.registry.znodes import LOG_REPORTS, NO_LEADER
+from spark_kafkalite.registry.znodes import LOG_REPORTS, NO_LEADER, NO_TOPIC_ID, uuid_text
 from spark_kafkalite.slices import Slices, Work
 
 logger: Final = logging.getLogger(__name__)
@@ -116,7 +116,8 @@ class LogReports:
         self._me = BrokerId(broker_id)
         self._incarnation = incarnation
         self._store = store
-        # The partitions that nobody leads, and those of them, and of what is reported, that are to be looked at.
+        # The partitions that nobody leads, or whose topic's node names no id; those of them, and of what is reported,
+        # that are to be looked at.
         self._leaderless: set[TopicPartition] = set()
         self._to_look: set[TopicPartition] = set()
         self._wanted = asyncio.Event()
@@ -133,7 +134,7 @@ class LogReports:
             TopicPartition(name, number)
             for name, topic in self._view.state.topics.items()
             for number, state in topic.partitions.items()
-            if state.leader == NO_LEADER and state.has_state
+            if (state.leader == NO_LEADER or topic.topic_id == NO_TOPIC_ID) and state.has_state
         )
         self._view.add_listener(self._cluster_changed)
         self._task = self._loop.create_task(self._work())
@@ -148,7 +149,8 @@ class LogReports:
     def _cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         for key in change.changed_partitions:
             state = new.partition(key)
-            if state is not None and state.leader == NO_LEADER and state.has_state:
+            has_id = state is None or new.topics[key.topic].topic_id != NO_TOPIC_ID
+            if state is not None and (state.leader == NO_LEADER or not has_id) and state.has_state:
                 self._leaderless.add(key)
                 self._to_look.add(key)
             elif key in self._leaderless:
@@ -205,6 +207,9 @@ class LogReports:
                 yield None
                 cluster = self._view.state
             state_now = cluster.partition(key)
+            if state_now is not None and cluster.topics[key.topic].topic_id == NO_TOPIC_ID:
+                self._look_for_id(key, state_now)
+                continue
             if state_now is None or not self._is_asked(state_now, cluster):
                 self._pages.remove(key)
                 if state_now is None:
@@ -218,6 +223,15 @@ class LogReports:
         if later:
             self._to_look.update(later)
             self._loop.call_later(_AGAIN_S, self._wanted.set)
+
+    def _look_for_id(self, key: TopicPartition, state: PartitionState) -> None:
+        """Report which topic's log this is, so that the topic's node gets its id back."""
+        topic_id = self._replicas.topic_id_of_log(key)
+        if topic_id is None or topic_id == NO_TOPIC_ID or not state.has_state:
+            self._pages.remove(key)
+        else:
+            report = LogReport(state.created_zxid, state.version, gone=OFFLINE, topic_id=uuid_text(topic_id))
+            self._pages.put(key, encode_log(key, report))
 
     def _is_asked(self, state: PartitionState, cluster: ClusterState) -> bool:
         """Return whether this broker's log of the partition is to be reported."""
@@ -249,7 +263,9 @@ class LogReports:
         if gone or partition is None:
             return LogReport(state.created_zxid, state.version, gone=gone)
         is_named = self._me in state.isr or self._me in state.eligible
-        return _report_of(partition.log, state, partition.bounds.remembered_high_watermark, is_named=is_named)
+        report = _report_of(partition.log, state, partition.bounds.remembered_high_watermark, is_named=is_named)
+        # Also one under which nothing was appended: it is not to be another leader's.
+        return replace(report, leader_epoch=max(partition.leader_epoch, partition.log.epochs.latest))
 
     # Writing --------------------------------------------------------------------------------------------------------
 

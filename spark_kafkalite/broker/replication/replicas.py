@@ -42,6 +42,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.znodes import NO_TOPIC_ID, state_path
 from spark_kafkalite.slices import SLICE_S, Slices, Work
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,11 @@ class Replicas:
         if self._view.state.partition(topic_partition) is None:
             raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
         raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
+
+    def topic_id_of_log(self, topic_partition: TopicPartition) -> bytes | None:
+        """Return which topic's log this broker has of a partition; None where it has none, or it does not say."""
+        log = self._logs.get(topic_partition)
+        return None if log is None else log.topic_id
 
     def find(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a hosted partition, None when there is none."""
@@ -210,7 +216,8 @@ class Replicas:
         unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
             how = "has been deleted" if new.has_deleted(topic_id) else "is not in the registry any more"
-            logger.info("topic %s %s", name, how)
+            if topic_id != NO_TOPIC_ID:
+                logger.info("topic %s %s", name, how)
             dropped += self._dropped(name, topic_id, old.topics[name].partitions, unopened)
         for name in change.unreadable_topics:
             # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
@@ -238,7 +245,7 @@ class Replicas:
         ``unopened``."""
         for number in numbers:
             topic_partition = TopicPartition(name, number)
-            if self._failed.pop(topic_partition, None) is not None:
+            if self._failed.pop(topic_partition, None) is not None and topic_id != NO_TOPIC_ID:
                 unopened[topic_partition] = topic_id
             partition = self._partitions.get(topic_partition)
             if partition is not None and partition.topic_id == topic_id:
@@ -376,7 +383,12 @@ class Replicas:
         cluster = self._view.state
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
-        if topic is None or state is None or not state.has_state or self._me is None:
+        if topic is None or state is None or self._me is None:
+            return None
+        if topic.topic_id == NO_TOPIC_ID and self._hosted_logs.refuse_without_id(topic_partition):
+            return None
+        if not state.has_state:
+            self._lead_no_more(topic_partition)
             return None
         if self._services.broker_id not in state.replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
@@ -406,11 +418,26 @@ class Replicas:
                     raise
                 self._services.on_storage_failure(partition, error)
         elif state.leader != self._services.broker_id:
-            partition.resign(state.leader, state.leader_epoch, state.version, state.created_zxid)
+            # One that names nobody may be older than the log: epochs do not go back.
+            epoch = max(state.leader_epoch, partition.leader_epoch) if state.names_nobody else state.leader_epoch
+            partition.resign(state.leader, epoch, state.version, state.created_zxid)
         else:
             # The state means another run of this broker, whose log this may not be; the controller elects again.
             partition.resign(-1, state.leader_epoch, state.version, state.created_zxid)
         return None
+
+    def _lead_no_more(self, topic_partition: TopicPartition) -> None:
+        """Give up the leadership of a partition whose state node is gone: who leads next is the controller's to say."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_leader:
+            path = state_path(*topic_partition)
+            logger.warning(
+                "%s is not led here any more, because registry node %s is gone; the controller makes it again, and a "
+                "replica leads when all have reported what their logs have",
+                topic_partition,
+                path,
+            )
+            partition.fence(f"registry node {path} is gone")
 
     def _take_back(self, topic_partition: TopicPartition, topic_id: bytes) -> Work[None]:
         """Use a log again that was set aside because its topic had vanished, and bring the partition into its state."""

@@ -21,6 +21,9 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 def tell_of_setback(partition: Partition, state: PartitionState) -> bool:
     """Return whether a state is not to be obeyed, and say so in the log."""
+    if state.names_nobody:
+        # The controller has made it because there was none, and waits for what the logs have.
+        return False
     if state.leader_epoch < partition.leader_epoch:
         _tell(partition, state, f"has only {state.leader_epoch}")
         return True

@@ -27,6 +27,7 @@ from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    NO_TOPIC_ID,
     OWN_LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
@@ -205,6 +206,8 @@ def _of_older_topics(
     if current is None and (not all(ids) or len(set(ids)) < len(ids)):
         # Without a topic only their ids tell that they are two.
         return []
+    if current == NO_TOPIC_ID:
+        return []
     return [each for each, topic_id in zip(doubles, ids, strict=True) if topic_id not in (current, _DAMAGED)]
 
 
@@ -225,7 +228,9 @@ class Identities:
     ) -> None:
         self._fs = fs
         names = {each.key.topic for each in found} if topic_id_of is not None else set()
-        self._ids = {name: topic_id for name in names if (topic_id := topic_id_of(name)) is not None}  # type: ignore[misc]
+        ids = {name: topic_id_of(name) for name in names}  # type: ignore[misc]
+        # Of a topic whose node names no id nobody knows whose the logs are.
+        self._ids = {name: topic_id for name, topic_id in ids.items() if topic_id not in (None, NO_TOPIC_ID)}
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
 
     def topic_id_in(self, found: FoundLog) -> bytes | None:

@@ -27,6 +27,7 @@ from spark_kafkalite.registry.znodes import (
     INNER_WIRE_VERSION,
     MAX_EPOCH,
     NO_LEADER,
+    NO_TOPIC_ID,
     BrokerRegistration,
     LeaderAndIsr,
     uuid_text,
@@ -201,8 +202,19 @@ class PartitionState:
 
     @property
     def has_state(self) -> bool:
-        """Whether the state node exists; without it the partition has been planned but never led."""
+        """Whether the state node exists; without it the partition is new, or somebody has deleted the node."""
         return self.version >= 0
+
+    @property
+    def names_nobody(self) -> bool:
+        """Whether the state does not say which replicas have what is committed.
+
+        The controller makes such a state where there is none: brokers report their logs for it, and these say which one
+        leads, under which leader epoch (``recovery``).
+        """
+        return (
+            self.has_state and not self.unreadable and self.leader == NO_LEADER and not self.isr and not self.eligible
+        )
 
     def is_member(self, broker: BrokerInfo) -> bool:
         """Whether this run of the broker is in sync, by the state: it has the log of the member that the state names
@@ -237,6 +249,8 @@ class ClusterState:
     ``brokers`` are in the order of their numbers, whichever was seen first.
     ``broker_configs`` holds the dynamic settings, as text, of each broker number and of znodes.DEFAULT_ENTITY.
     ``unreadable_topics`` exist, but what their nodes hold is not known: they are not in ``topics``.
+    ``topics_without_id`` are those of ``topics`` whose nodes name no id: they have the one that was known before, or
+    NO_TOPIC_ID.
     ``deleted_topic_ids`` are those that the controller has deleted lately, as text (``deleted_topics``).
     """
 
@@ -247,6 +261,7 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     unreadable_topics: frozenset[str] = frozenset()
     deleted_topic_ids: Set[str] = frozenset()
+    topics_without_id: frozenset[str] = frozenset()
     # Made by the first look-up by id: a request may ask for thousands of ids, and a search for each would be quadratic.
     _names: dict[bytes, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -272,9 +287,9 @@ class ClusterChange:
     """What differs between two snapshots.
 
     A topic deleted and made again under its name is both in ``deleted_topics`` (with its old id) and in
-    ``new_topics``, and all its partitions are in ``changed_partitions``. One that was known and cannot be read any more
-    is in ``unreadable_topics``: nobody knows whether it is still the same. A broker that came back as another
-    incarnation is in ``bounced_brokers`` only.
+    ``new_topics``, and all its partitions are in ``changed_partitions``. One that was known and cannot be read any
+    more, or names no id any more, is in ``unreadable_topics``: nobody knows whether it is still the same. A broker that
+    came back as another incarnation is in ``bounced_brokers`` only.
     """
 
     new_brokers: tuple[int, ...]
@@ -312,6 +327,10 @@ def diff_work(
         before, after = old.topics.get(name), new.topics.get(name)
         if before is not None and after is None and name in new.unreadable_topics:
             unreadable_topics.append(name)
+        elif before is not None and after is not None and after.topic_id == NO_TOPIC_ID != before.topic_id:
+            # Another session has read it when its node named an id.
+            unreadable_topics.append(name)
+            before = None
         elif before is not None and (after is None or before.topic_id != after.topic_id):
             deleted_topics.append((name, before.topic_id))
             before = None

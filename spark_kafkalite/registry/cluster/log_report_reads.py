@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_kafkalite.model import BrokerId, TopicPartition
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.report_nodes import (
     LogReport,
@@ -58,6 +58,12 @@ class LogReportReads:
     ) -> dict[BrokerId, LogReport]:
         """Return what brokers have reported of a partition, as far as it counts for this state."""
         return counted(key, state, live, self._by_partition.get(key, {}))
+
+    def topic_ids(self, cluster: ClusterState, topic: str) -> set[str]:
+        """Return which topics' logs brokers have reported of a topic whose node names no id, as text."""
+        keys = {TopicPartition(topic, number): state for number, state in cluster.topics[topic].partitions.items()}
+        found = (report for key, state in keys.items() for report in self.counted(key, state, cluster.brokers).values())
+        return {report.topic_id for report in found if report.topic_id}
 
     def checks(self, key: TopicPartition) -> tuple[Check, ...]:
         """Return what a write has to check that goes by the reports of a partition, as they were last read."""

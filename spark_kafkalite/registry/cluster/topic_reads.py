@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from spark_kafkalite.model import topic_name_problem
@@ -56,6 +57,8 @@ class TopicReads:
         self._bad_names: set[str] = set()
         # Topics that exist, and nothing more is known: of each the mzxid of what cannot be read.
         self.unreadable: dict[str, int] = {}
+        # Topics whose nodes name no id: they keep the one that their nodes have named before, in this session.
+        self.without_id: set[str] = set()
         # Topics that have changed since they were last published, and how many changes that were.
         self._dirty: set[str] = set()
         self.changes = 0
@@ -162,6 +165,7 @@ class TopicReads:
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
         topic = self._topics.pop(name, None)
+        self.without_id.discard(name)
         if topic is not None:
             self._changed_topic(name)
 
@@ -193,6 +197,15 @@ class TopicReads:
             return
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
+        self.without_id.discard(name)
+        if assignment.topic_id == znodes.NO_TOPIC_ID:
+            self.without_id.add(name)
+        known_id = znodes.NO_TOPIC_ID
+        if topic is not None and topic.generation == stat.czxid:
+            known_id = topic.assignment.topic_id
+        if assignment.topic_id == znodes.NO_TOPIC_ID != known_id:
+            # Tools for older versions of Kafka write the node so; it is the same topic.
+            assignment = replace(assignment, topic_id=known_id)
         if topic is None or topic.generation != stat.czxid:
             topic = self._topics[name] = WatchedTopic(stat.czxid, assignment, stat.mzxid)
             topic.unread.update(assignment.partitions)

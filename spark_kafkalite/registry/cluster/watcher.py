@@ -222,6 +222,7 @@ class ClusterWatcher:
             MappingProxyType({entity: config for entity, (_, config) in self._broker_configs.items()}),
             frozenset(self._topics.unreadable),
             self._deleted_topic_ids,
+            frozenset(self._topics.without_id),
         )
         # The first snapshot follows one that another session has read: any topic may differ.
         compared: Mapping[str, Collection[int] | None] = differing

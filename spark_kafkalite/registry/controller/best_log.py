@@ -171,6 +171,8 @@ def told_reasons(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Lo
     for broker in dict.fromkeys((*state.replicas, *state.isr, *state.eligible)):
         may_lead = broker in state.isr or broker in state.eligible
         was = "was in sync" if broker in state.isr else "may lead" if may_lead else "was not in sync"
+        if state.names_nobody:
+            was = "nobody knows whether it was in sync: the partition's registry node was missing"
         registered = live.get(broker)
         if registered is None:
             told.append(f"broker {broker} ({was}) is not registered")
@@ -184,7 +186,8 @@ def told_reasons(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Lo
 
 def told_remedy(key: TopicPartition, state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
     """Say what an operator is to do about a partition that nobody leads."""
-    away = [each for each in dict.fromkeys((*state.isr, *state.eligible)) if each not in live]
+    named = state.replicas if state.names_nobody else (*state.isr, *state.eligible)
+    away = [each for each in dict.fromkeys(named) if each not in live]
     command = f"kafkalite cluster elect --unclean {key.topic}:{key.partition}"
     if not away:
         return command

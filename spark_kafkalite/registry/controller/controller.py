@@ -27,6 +27,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
+from spark_kafkalite.registry.controller.old_tools import OldTools
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -87,7 +89,7 @@ _SILENT_S: Final = 0.5
 # last one came.
 _GATHER_S: Final = 1.0
 _GATHER_QUIET_S: Final = 0.3
-# How often to see whether topics have their guards, and those that are to be deleted are gone.
+# How often to see whether topics have their guards, those to be deleted are gone, and what old tools have left.
 _COMPLETED_EVERY_S: Final = 60.0
 # Partitions whose in-sync replicas are looked through in one piece.
 _LOOKED_AT_ONCE: Final = 1000
@@ -117,6 +119,8 @@ class Controller:
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
+        self._old_tools = OldTools(store, clock)
+        self._old_tools_at_s = 0.0
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
         self._elections = Elections(
             store,
@@ -257,6 +261,7 @@ class Controller:
                     self._call_later(self._pause_s)
                 return
             _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
+            self._old_tools_at_s = asyncio.get_running_loop().time() + _COMPLETED_EVERY_S
             self._may_be_unfinished = True
             self._elections.look_at_everything()
             await self._gather()
@@ -265,7 +270,14 @@ class Controller:
             self._may_be_unfinished = False
             async with self._working:
                 await self._topics.finish_deletions(self._topic_marked)
-                await self._topics.complete_guards(await self._watcher.caught_up())
+                state = await self._watcher.caught_up()
+                await self._topics.complete_guards(state)
+                if state.topics_without_id:
+                    await self.log_reports.read()
+                    await self._topics.put_ids_back(state, partial(self.log_reports.topic_ids, state))
+        if (now_s := asyncio.get_running_loop().time()) >= self._old_tools_at_s:
+            self._old_tools_at_s = now_s + _COMPLETED_EVERY_S
+            await self._old_tools.look()
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
@@ -285,6 +297,9 @@ class Controller:
         self._wanted.set()
 
     def _reports_changed(self) -> None:
+        if self.is_active and self._watcher.view.state.topics_without_id:
+            self._may_be_unfinished = True
+            self._wanted.set()
         self._last_resorts.look_again()
 
     def _call_later(self, delay_s: float) -> None:
@@ -399,6 +414,9 @@ class Controller:
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
             self._last_resorts.look_again()
+            if new.topics_without_id - old.topics_without_id:
+                self._may_be_unfinished = True
+                self._wanted.set()
             if self._elections.are_due:
                 self._wanted.set()
         elif new.controller_id == znodes.NO_LEADER:

@@ -30,13 +30,18 @@ of an earlier version wrote it) proves nothing about anybody.
 An unclean election takes the best log of those that brokers have reported (``best_log``). Brokers that name no
 incarnation lead nothing.
 
-Every election has a new leader epoch, one above the last.
+A partition that the controller is creating has no state yet: all its live replicas are in sync. Where the state is
+missing otherwise, the controller makes one that names nobody (:func:`state_that_names_nobody`), and the logs decide
+which replica leads, as after a power loss (``recovery``).
+
+Every election has a new leader epoch, one above the last; after a state that names nobody, one above those of the logs.
 Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
@@ -44,12 +49,12 @@ from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.best_log import Logs, best_log
 from spark_kafkalite.registry.node_json import NO_FIELDS
-from spark_kafkalite.registry.store import Stat
-from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr
+from spark_kafkalite.registry.report_nodes import OFFLINE
+from spark_kafkalite.registry.znodes import MAX_EPOCH, NO_LEADER, LeaderAndIsr
 
 Incarnations = Mapping[BrokerId, Incarnation]
-# Of a node that is gone: nothing is written at its version.
-_NO_STAT: Final = Stat(-1, -1, 0, 0, -1, 0, 0, 0, 0, 0, -1)
+# How far the leader epoch of a log that nobody knows may be above those of the others.
+_SKIPPED_EPOCHS: Final = 1_000
 
 
 class Elected(NamedTuple):
@@ -100,12 +105,9 @@ def elect(
     """Return what the table above gives; for a partition without a state, its live replicas are in sync.
 
     ``min_insync``: with how many in-sync replicas the topic's high watermark moves. ``logs``: the reports that count,
-    for an unclean election. Where somebody has deleted the state, what it was last counts: a replica that was not in
-    sync has not become so by that.
+    for an unclean election.
     """
-    if state.former is not None:
-        state = PartitionState.of(state.replicas, state.former, _NO_STAT)
-    elif not state.has_state:
+    if not state.has_state:
         starters = [replica for replica in state.replicas if _incarnation(replica, live) != UNKNOWN_INCARNATION]
         return _led_by(starters, live) if starters else _by_nobody(state)
     whole = _in_sync_and_whole(state, live)
@@ -135,6 +137,36 @@ def elect_this(state: PartitionState, live: Mapping[int, BrokerInfo], broker: Br
     if broker not in state.replicas or _incarnation(broker, live) == UNKNOWN_INCARNATION:
         return None
     return _led_by([broker], live)
+
+
+def state_that_names_nobody(state: PartitionState, controller_epoch: ControllerEpoch) -> PartitionState:
+    """Return the state to be made where there is none, with what is known of the one that somebody has deleted.
+
+    Who was in sync is not taken from that: it may have changed between the last look and the deletion.
+    """
+    former = state.former
+    return replace(
+        state,
+        leader_epoch=LeaderEpoch(0) if former is None else former.leader_epoch,
+        controller_epoch=controller_epoch,
+        former=None,
+        unknown=NO_FIELDS if former is None else former.unknown,
+        accepted_damage=None if former is None else former.accepted_damage,
+    )
+
+
+def next_epoch(state: PartitionState, logs: Logs) -> LeaderEpoch:
+    """Return the leader epoch of the election that follows a state: ``logs`` are the reports that count.
+
+    Where the state names nobody it may be older than the logs. One epoch is one leader's, so the next one is above that
+    of every log, and far above them where that of a replica is not known.
+    """
+    last = int(state.leader_epoch)
+    if state.names_nobody:
+        last = max([last, *(max(report.leader_epoch, report.last_epoch) for report in logs.values())])
+        if any(each not in logs or logs[each].gone == OFFLINE for each in state.replicas):
+            last += _SKIPPED_EPOCHS
+    return LeaderEpoch(min(last + 1, MAX_EPOCH))
 
 
 def kept_acceptance(state: PartitionState, leader: BrokerId, live: Mapping[int, BrokerInfo]) -> AcceptedDamage | None:

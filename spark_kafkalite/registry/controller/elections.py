@@ -39,9 +39,12 @@ from spark_kafkalite.registry.controller.election import (
     elect_this,
     kept_acceptance,
     needs_election,
+    next_epoch,
+    state_that_names_nobody,
     why_leaderless,
 )
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell, tell_of_recovery
+from spark_kafkalite.registry.controller.recovery import needs_no_setting
 from spark_kafkalite.registry.report_nodes import OFFLINE
 from spark_kafkalite.registry.store import NodeError, NoNode, SessionExpired, Store
 from spark_kafkalite.slices import Slices, Work
@@ -148,7 +151,7 @@ class Elections:
             for key, partition, is_unclean in await self._last_resorts.due(state):
                 if is_unclean and self._unclean_election(key.topic):
                     unclean.append(_election(state, key, partition))
-                elif not is_unclean and self._recovery(key.topic):
+                elif not is_unclean and (self._recovery(key.topic) or partition.names_nobody):
                     recovered.append(_election(state, key, partition))
             await self._write(_UncleanRound(self, state), unclean)
             await self._write(_RecoveryRound(self, state), recovered)
@@ -191,11 +194,11 @@ class Elections:
                 continue
             if self._refused.get(topic_partition) is partition:
                 continue
-            leaderless = partition.leader == znodes.NO_LEADER
+            leaderless = partition.has_state and partition.leader == znodes.NO_LEADER
             if leaderless and self._outcome(topic_partition, partition, state).leader == znodes.NO_LEADER:
                 # Whoever has a log says so only once nobody leads.
                 unclean = self._unclean_election(topic_partition.topic)
-                if unclean or self._recovery(topic_partition.topic):
+                if unclean or self._recovery(topic_partition.topic) or partition.names_nobody:
                     self._last_resorts.want(topic_partition, partition, unclean=unclean)
                 continue
             found.append(_election(state, topic_partition, partition))
@@ -236,9 +239,28 @@ class Elections:
 
     def change(self, election: _Election, cluster: ClusterState, *, unclean: bool = False) -> StateChange:
         """Return the change that an election makes; it is the same from then on."""
+        if not election.state.has_state:
+            # Somebody has deleted it, or begun to create the topic.
+            return self._first_state(election)
         if election.change is None:
             outcome = self._outcome(election.topic_partition, election.state, cluster, unclean=unclean)
             election.change = self._change(election, cluster, outcome)
+        return election.change
+
+    def _first_state(self, election: _Election) -> StateChange:
+        """Return the change that makes a missing state, which names nobody; it is the same from then on."""
+        key, before = election.topic_partition, election.state
+        if election.change is None:
+            # One that this session has never seen may be that of a topic whose creation was interrupted.
+            _LOG.log(
+                logging.INFO if before.former is None else logging.WARNING,
+                "%s: made the missing registry node %s; it names nobody, and a replica leads when all have reported "
+                "what their logs have",
+                key,
+                znodes.state_path(*key),
+            )
+            after = state_that_names_nobody(before, self._epoch())
+            election.change = StateChange(key, election.topic_id, before, after)
         return election.change
 
     def recovery(self, election: _Election, cluster: ClusterState) -> StateChange | None:
@@ -247,26 +269,30 @@ class Elections:
         if election.change is None:
             key, before = election.topic_partition, election.state
             relied_on = self._last_resorts.relied_on(key, before, cluster)
+            if relied_on is not None and not self._recovery(key.topic) and not needs_no_setting(before, relied_on[0]):
+                return None
             if relied_on is None or elect(before, cluster.brokers).leader != znodes.NO_LEADER:
                 self._to_check.add(key)
                 return None
             logs, checks = relied_on
             elected = elect(before, cluster.brokers, unclean=True, logs=logs)
-            tell_of_recovery(key, logs, elected.leader)
+            tell_of_recovery(key, before, logs, elected.leader)
             election.change = replace(self._change(election, cluster, elected), checks=checks)
         return election.change
 
     def _change(
         self, election: _Election, cluster: ClusterState, elected: Elected, accepted: Ranges = ()
     ) -> StateChange:
-        before, epoch = election.state, LeaderEpoch(election.state.leader_epoch + 1)
+        before = election.state
+        # Otherwise the state says which epochs there were.
+        logs = self._last_resorts.logs(election.topic_partition, before, cluster) if before.names_nobody else {}
+        epoch = next_epoch(before, logs)
         if elected.leader == znodes.NO_LEADER:
             why = why_leaderless(before, cluster.brokers)
             _LOG.warning("%s: no leader, epoch %d: %s", election.topic_partition, epoch, why)
         else:
             isr = list(elected.isr)
             _LOG.info("%s: leader %d, epoch %d, ISR %s", election.topic_partition, elected.leader, epoch, isr)
-        unknown = before.unknown if before.former is None else before.former.unknown
         accepted_damage = kept_acceptance(before, elected.leader, cluster.brokers)
         if accepted:
             accepted_damage = AcceptedDamage(cluster.brokers[elected.leader].incarnation, accepted)
@@ -274,8 +300,6 @@ class Elections:
             before,
             leader_epoch=epoch,
             controller_epoch=self._epoch(),
-            former=None,
-            unknown=unknown,
             accepted_damage=accepted_damage,
             **elected._asdict(),
         )

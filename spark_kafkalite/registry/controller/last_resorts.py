@@ -272,16 +272,24 @@ def tell(
     )
 
 
-def tell_of_recovery(key: TopicPartition, logs: Mapping[BrokerId, LogReport], leader: BrokerId) -> None:
+def tell_of_recovery(
+    key: TopicPartition, state: PartitionState, logs: Mapping[BrokerId, LogReport], leader: BrokerId
+) -> None:
     """Write one WARNING about an election by rule R18: what leads, and what is known to be lost."""
+    if state.names_nobody and not any(report.has_records or report.high_watermark for report in logs.values()):
+        return  # nothing can be lost
+    why = "no replica could prove its log, as after a power loss of all hosts"
+    if state.names_nobody:
+        why = "its registry node was missing"
     end = logs[leader].end_offset
     committed = max(report.high_watermark for report in logs.values())
     lost = f": {committed - end:,} committed records are on no disk any more" if committed > end else ""
     _LOG.warning(
-        "%s: broker %d is elected: no replica could prove its log, as after a power loss of all hosts, all have "
-        "reported, and none has more than this one; it %s; the highest high watermark that a replica remembers is %d%s",
+        "%s: broker %d is elected: %s, all have reported, and none has more than this one; it %s; the highest high "
+        "watermark that a replica remembers is %d%s",
         key,
         leader,
+        why,
         told_log(logs[leader]),
         committed,
         lost,

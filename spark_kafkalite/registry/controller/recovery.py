@@ -16,6 +16,11 @@ The best log has to be one that a member of the ISR, or an eligible replica, has
 where another replica has more, they have come back with less than they had: perhaps with copies of earlier, and what
 they had may lie on another disk.
 
+A state that names nobody (``PartitionState.names_nobody``) says nothing about who had it, or which leader epochs there
+were. Then every replica may lead, whatever the epochs of the logs are: the next one is above all of them
+(``election.next_epoch``). Where no replica has a record, or remembers one, the partition is new, and where there is
+only one replica nobody else has more: these need no setting (:func:`needs_no_setting`).
+
 An empty log is that of a new directory, too, so it counts for nothing beside logs that have records. Where all are
 empty, and no replica remembers that anything was committed, one leads if the state names all replicas: a broker whose
 log is gone leaves a state that names others as well, before it makes another log
@@ -31,7 +36,7 @@ from collections.abc import Mapping
 
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.best_log import Logs, best_log, told_log
-from spark_kafkalite.registry.report_nodes import EMPTY, LogReport
+from spark_kafkalite.registry.report_nodes import EMPTY, OFFLINE, LogReport
 
 
 def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Logs) -> str:
@@ -39,20 +44,22 @@ def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], log
 
     For a state that names no leader, where no log is proven. ``logs``: the reports that count.
     """
-    may_lead = dict.fromkeys((*state.isr, *state.eligible))
+    may_lead = dict.fromkeys(state.replicas if state.names_nobody else (*state.isr, *state.eligible))
     brokers = dict.fromkeys((*state.replicas, *may_lead))
     for broker in brokers:
         if broker not in live:
             return f"broker {broker} is not registered"
         if broker not in logs:
             return f"broker {broker} has not reported its log"
+    if state.names_nobody and needs_no_setting(state, logs):
+        return ""
     if all(logs[each].gone == EMPTY for each in brokers):
         return _why_not_empty(state, logs)
     for broker in brokers:
         report = logs[broker]
         if not report.has_records or report.damaged:
             return f"broker {broker} {told_log(report)}"
-        if report.last_epoch > state.leader_epoch:
+        if report.last_epoch > state.leader_epoch and not state.names_nobody:
             return f"broker {broker} {told_log(report)}, and the registry knows of {state.leader_epoch} only"
     leader = best_log(state, live, logs)
     if leader is None:
@@ -65,6 +72,16 @@ def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], log
                 return f"broker {broker} {told_log(logs[broker])}, behind the end of the log of broker {leader}"
             return f"broker {broker} may have records that broker {leader} has not"
     return ""
+
+
+def needs_no_setting(state: PartitionState, logs: Logs) -> bool:
+    """Return whether a partition whose state names nobody is led whatever ``unclean.recovery.strategy`` says, because
+    all its replicas have reported, and it has no record, or only one replica."""
+    reports = [logs.get(each) for each in state.replicas]
+    found = [each for each in reports if each is not None and each.gone != OFFLINE]
+    if not state.names_nobody or len(found) < len(reports):
+        return False
+    return len(found) == 1 or not any(each.has_records or each.high_watermark or each.damaged for each in found)
 
 
 def _why_not_empty(state: PartitionState, logs: Logs) -> str:

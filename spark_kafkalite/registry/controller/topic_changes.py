@@ -269,13 +269,46 @@ class TopicChanges:
                     present.discard(name)
                 else:
                     missing[name] = Create(znodes.topic_guard_path(topic.topic_id))
-            if state.unreadable_topics:
+            if state.unreadable_topics or state.topics_without_id:
                 # One of these may be whose they are.
                 present.clear()
             return list(missing.values()), [Delete(f"{znodes.TOPIC_GUARDS}/{name}") for name in sorted(present)]
 
         missing, left_over = await self._slices.run(compare())
         await self._write_in_pieces(chain(missing, left_over))
+
+    async def put_ids_back(self, state: ClusterState, ids_of_logs: Callable[[str], set[str]]) -> None:
+        """Write the ids of topics into nodes that a tool for older versions of Kafka has written without: under another
+        id brokers would set all logs of the topic aside. Raises NodeError where one is written again meanwhile.
+
+        ``ids_of_logs`` gives which topics' logs brokers have reported of a topic. Logs may be those of an older topic
+        of the name, so an id counts only if its guard stands: that goes before all else of a topic (R14).
+        """
+        for name in sorted(state.topics_without_id):
+            topic_id = state.topics[name].topic_id
+            if topic_id == znodes.NO_TOPIC_ID:
+                reported = sorted(map(znodes.uuid_bytes, ids_of_logs(name)))
+                certain = [each for each in reported if await self._guard_of(each)]
+                if len(certain) != 1:
+                    continue
+                topic_id = certain[0]
+            try:
+                data, stat = await answer(self._store.get(znodes.topic_path(name)))
+                assignment = await self._slices.run(TopicAssignment.decode_work(name, data))
+                if assignment.topic_id != znodes.NO_TOPIC_ID:
+                    continue
+                encoded = await self._encoded(name, replace(assignment, topic_id=topic_id))
+                await self._write([SetData(znodes.topic_path(name), encoded, stat.version)])
+            except (MalformedNode, NoNode, InvalidPartitions) as error:
+                _LOG.warning("the id of topic %s could not be put back: %s", name, error)
+            else:
+                _LOG.warning(
+                    "put the id %s of topic %s back into registry node %s, which was written without it, as tools for "
+                    "older versions of Kafka do",
+                    znodes.uuid_text(topic_id),
+                    name,
+                    znodes.topic_path(name),
+                )
 
     async def _subtree(self, path: str) -> list[str]:
         """Return the paths at and below ``path``, parents first; none when it does not exist."""

@@ -31,6 +31,7 @@ from spark_kafkalite.slices import run_whole
 from tests.seeds import SEED
 
 KEY = TopicPartition("t", 3)
+ID = "YWFhYWFhYWFhYWFhYWFhYQ"
 WHOLE = LogReport(2**60, 7, 5, 1500, ((3, 0), (4, 500), (5, 1200)), ((100, 200),))
 
 
@@ -53,7 +54,8 @@ def a_report(chance: random.Random) -> LogReport:
     bounds = sorted(chance.sample(range(2**40), 2 * chance.randrange(MAX_DAMAGED + 1)))
     damaged: Ranges = tuple(zip(bounds[::2], bounds[1::2], strict=True))
     last_epoch, end = chance.randrange(-1, 2**31 - 1), chance.randrange(2**63)
-    return LogReport(created, version, last_epoch, end, epochs, damaged, log_start_offset=start)
+    highest = chance.randrange(last_epoch, 2**31 - 1)
+    return LogReport(created, version, last_epoch, end, epochs, damaged, log_start_offset=start, leader_epoch=highest)
 
 
 def test_what_is_written_is_read() -> None:
@@ -82,6 +84,8 @@ def with_log(**changes: object) -> bytes:
         "gone",
         "hw",
         "start",
+        "leader_epoch",
+        "topic_id",
     )
     fields = json.loads(encoded((KEY, WHOLE)))
     values = dict(zip(names, fields["logs"][0], strict=True)) | changes
@@ -110,6 +114,8 @@ def with_log(**changes: object) -> bytes:
         (with_log(gone="away"), "is none of"),
         (with_log(hw=-1), "is not from 0"),
         (with_log(start=-2), "is not from -1"),
+        (with_log(leader_epoch=2**31 - 1), "is not from -1"),
+        (with_log(topic_id="t"), "is not an id"),
         (encode_node(2, 77, [b"[]"]), "unpack"),
         (encode_node(2, 77, [encode_log(KEY, WHOLE)] * 2), "named twice"),
         (encode_node(2, 0, []), "is not from 1"),
@@ -139,14 +145,16 @@ def test_damage_raises_nothing_else() -> None:
 
 
 def test_what_later_versions_say_besides_is_passed_over_and_what_earlier_ones_do_not_say_is_missing() -> None:
-    said = replace(WHOLE, high_watermark=1400, log_start_offset=3)
+    said = replace(WHOLE, high_watermark=1400, log_start_offset=3, leader_epoch=6, topic_id=ID)
     fields = json.loads(encoded((KEY, said)))
     log = fields["logs"][0]
     fields["logs"] = [[*log, {"more": 1}]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
-    fields["logs"] = [log[:-1]]
-    assert decoded(json.dumps(fields).encode()).logs == {KEY: replace(said, log_start_offset=-1)}
-    fields["logs"] = [log[:-2]]
+    for places, missing in enumerate(({"topic_id": ""}, {"leader_epoch": -1}, {"log_start_offset": -1}), 1):
+        fields["logs"] = [log[:-places]]
+        said = replace(said, **missing)  # type: ignore[arg-type]
+        assert decoded(json.dumps(fields).encode()).logs == {KEY: said}
+    fields["logs"] = [log[:-4]]
     assert decoded(json.dumps(fields).encode()).logs == {KEY: WHOLE}
 
 

@@ -18,6 +18,7 @@ from spark_kafkalite.registry.report_nodes import (
     FULL_NODE_BYTES,
     MAX_NODE_BYTES,
     MISSING,
+    OFFLINE,
     LogReport,
     decode_node,
 )
@@ -185,10 +186,10 @@ def test_nothing_is_written_while_partitions_have_leaders(world: Reporting) -> N
 
 def test_a_log_is_reported_for_the_state_that_has_no_leader_until_there_is_one(world: Reporting) -> None:
     led_once(world, 3)
-    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), high_watermark=3, log_start_offset=0)}
+    assert world.reported() == {A: LogReport(5, 1, 0, 3, ((0, 0),), (), "", 3, 0, leader_epoch=1)}
     world.change(A, world.leaderless(version=2))
     world.pass_time()
-    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),), high_watermark=3, log_start_offset=0)}
+    assert world.reported() == {A: LogReport(5, 2, 0, 3, ((0, 0),), (), "", 3, 0, leader_epoch=2)}
     world.change(A, world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)))
     world.pass_time()
     assert world.store is not None and world.store.data == {}
@@ -205,20 +206,51 @@ def test_a_log_of_which_everything_was_deleted_is_reported_with_its_start(world:
     world.change(A, world.leaderless(version=2))
     world.pass_time()
     (report,) = world.reported().values()
-    assert report == LogReport(5, 2, -1, 3, high_watermark=3, log_start_offset=3)
+    assert report == LogReport(5, 2, -1, 3, high_watermark=3, log_start_offset=3, leader_epoch=2)
     assert report.is_emptied
 
 
 def test_an_empty_log_is_gone_where_the_state_names_the_broker(world: Reporting) -> None:
     led_once(world, 0)
-    assert world.reported() == {A: LogReport(5, 1, gone=EMPTY)}
+    assert world.reported() == {A: LogReport(5, 1, gone=EMPTY, leader_epoch=1)}
     world.change(A, world.leaderless(version=2, isr=(OTHER,)))
     world.pass_time()
-    assert world.reported() == {A: LogReport(5, 2, log_start_offset=0)}
+    assert world.reported() == {A: LogReport(5, 2, log_start_offset=0, leader_epoch=2)}
     # It is named by the ISR alone, and no replica any more: it has set its log aside.
     world.change(A, replace(world.leaderless(version=3), replicas=(OTHER,)))
     world.pass_time()
     assert world.reported() == {A: LogReport(5, 3, gone=MISSING)}
+
+
+def test_a_state_that_names_nobody_is_reported_with_the_highest_epoch_that_the_broker_knows(world: Reporting) -> None:
+    world.register()
+    world.create("a")
+    world.change(A, world.state(epoch=3, version=1, replicas=(ME, OTHER)))
+    world.settle()
+    world.append(A, 3)
+    # An epoch under which nothing is appended.
+    world.change(A, world.state(epoch=7, version=2, replicas=(ME, OTHER)))
+    world.settle()
+    world.change(A, PartitionState.without_node((ME, OTHER), 90))
+    world.pass_time()
+    assert world.reported() == {}
+    made = replace(world.leaderless(isr=()), version=0, leader_epoch=LeaderEpoch(0), created_zxid=95)
+    assert made.names_nobody
+    world.change(A, made)
+    world.pass_time()
+    assert world.reported() == {A: LogReport(95, 0, 3, 3, ((3, 0),), (), "", 0, 0, leader_epoch=7)}
+
+
+def test_where_the_topics_node_names_no_id_the_one_of_the_log_is_reported(world: Reporting) -> None:
+    world.register()
+    world.logs.create(A, b"a" * 16)
+    state = replace(world.state(OTHER, epoch=3, version=3, replicas=(OTHER, ME)), created_zxid=5)
+    world.publish({"a": TopicState(bytes(16), {0: state}, {})})
+    world.pass_time()
+    assert world.reported() == {A: LogReport(5, 3, gone=OFFLINE, topic_id="YWFhYWFhYWFhYWFhYWFhYQ")}
+    world.publish({"a": TopicState(b"a" * 16, {0: state}, {})})
+    world.pass_time()
+    assert world.reported() == {}
 
 
 def test_nobody_reports_where_somebody_can_lead_by_itself(world: Reporting) -> None:

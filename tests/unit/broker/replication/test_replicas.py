@@ -549,6 +549,77 @@ def test_a_state_node_that_was_made_again_is_obeyed(world: World) -> None:
     assert (role.leader_id, role.epoch) == (OTHER, 7)
 
 
+def test_a_leader_whose_state_node_is_gone_leads_no_more(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.register()
+    world.create("a")
+    first = replace(world.state(epoch=5, version=4, replicas=(ME, OTHER)), created_zxid=11)
+    world.change(A, first)
+    world.settle()
+    world.append(A)
+    world.change(A, PartitionState.without_node((ME, OTHER), 20))
+    world.settle()
+    with pytest.raises(NotLeaderOrFollower, match=r"registry node .* is gone"):
+        world.replicas.get(A).check_leader()
+    assert "a-0 is not led here any more, because registry node /brokers/topics/a/partitions/0/state is gone" in (
+        caplog.text
+    )
+    # What the controller makes first says nothing of epochs, and names nobody.
+    nobody = PartitionState((ME, OTHER), leader_epoch=LeaderEpoch(0), version=0, created_zxid=21)
+    world.change(A, nobody)
+    world.settle()
+    partition = world.replicas.get(A)
+    assert isinstance(partition.role, NoLeader)
+    assert (partition.leader_epoch, partition.state_order) == (5, (21, 0))
+    world.change(A, replace(world.state(OTHER, epoch=6, version=1, replicas=(ME, OTHER)), created_zxid=21))
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, Follower)
+
+
+def test_a_leader_that_sees_only_the_state_that_names_nobody_leads_no_more(world: World) -> None:
+    world.register()
+    world.create("a")
+    world.change(A, replace(world.state(epoch=5, version=4, replicas=(ME, OTHER)), created_zxid=11))
+    world.settle()
+    world.change(A, PartitionState((ME, OTHER), leader_epoch=LeaderEpoch(0), version=0, created_zxid=21))
+    world.settle()
+    partition = world.replicas.get(A)
+    assert (partition.is_leader, partition.leader_epoch) == (False, 5)
+
+
+def test_a_log_is_opened_for_a_state_that_names_nobody_whatever_its_epochs(world: World) -> None:
+    world.logs.create(A, b"a" * 16).assign_leader_epoch(5, sync=False)
+    world.create("a")
+    world.change(A, PartitionState((ME, OTHER), leader_epoch=LeaderEpoch(0), version=0, created_zxid=21))
+    world.register()
+    world.settle()
+    partition = world.replicas.get(A)
+    assert isinstance(partition.role, NoLeader)
+    assert not world.replicas.has_failed
+
+
+def test_a_log_is_kept_where_it_is_while_the_topics_node_names_no_id(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.logs.create(A, b"a" * 16)
+    before = sorted(names(world.fs))
+    world.create("a", topic_id=bytes(16))
+    world.register()
+    world.settle()
+    with pytest.raises(KafkaStorageError, match="names no topic_id"):
+        world.replicas.get(A)
+    assert sorted(names(world.fs)) == before
+    state = world.view.state.topics["a"].partitions
+    world.publish({"a": TopicState(b"a" * 16, {0: replace(state[0], version=1)}, {})})
+    world.settle()
+    assert world.replicas.get(A).is_leader
+    # Another session has read it without its id.
+    world.publish({"a": TopicState(bytes(16), {0: replace(state[0], version=2)}, {})})
+    world.settle()
+    assert world.replicas.find(A) is None
+    assert sorted(names(world.fs)) == before
+    assert "its log is that of topic YWFhYWFhYWFhYWFhYWFhYQ" in caplog.text
+
+
 @pytest.mark.parametrize(("leader", "other"), [(ME, OTHER), (OTHER, ME), (OTHER, BrokerId(3))])
 def test_another_leader_under_the_same_epoch_is_not_obeyed(
     world: World, caplog: pytest.LogCaptureFixture, leader: BrokerId, other: BrokerId

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch
+from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.best_log import (
     best_log,
@@ -15,6 +15,7 @@ from spark_kafkalite.registry.controller.best_log import (
     told_log,
     told_losses,
     told_reasons,
+    told_remedy,
 )
 from spark_kafkalite.registry.controller.election import elect
 from spark_kafkalite.registry.report_nodes import EMPTY, MAX_EPOCHS, MISSING, OFFLINE, LogReport
@@ -254,3 +255,14 @@ def test_no_replica_has_more_of_the_latest_leader_than_the_one_that_is_taken() -
         for each in with_records:
             if replicas[each - 1].records[-1][0] == latest:
                 assert lost_records(found[taken], found[each]) == (0, True)
+
+
+def test_of_a_state_that_names_nobody_it_is_said_which_replicas_are_away() -> None:
+    nobody = leaderless(isr=())
+    assert told_reasons(nobody, live(1, 2), logs(b1=ends_at(500)))[::2] == [
+        "broker 1 (nobody knows whether it was in sync: the partition's registry node was missing) has a log that ends "
+        "at 500 under leader epoch 5",
+        "broker 3 (nobody knows whether it was in sync: the partition's registry node was missing) is not registered",
+    ]
+    remedy = "start broker 3; where it is lost for good: kafkalite cluster elect --unclean t:0"
+    assert told_remedy(TopicPartition("t", 0), nobody, live(1, 2)) == remedy

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import BrokerId, LeaderEpoch
+from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState
@@ -31,6 +32,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_config
 from spark_kafkalite.registry.controller import controller
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
+from spark_kafkalite.registry.report_nodes import MISSING, OFFLINE, LogReport, encode_log, encode_node, report_path
 from spark_kafkalite.registry.store import ConnectionLoss, Delete, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -374,6 +376,59 @@ def test_a_guard_that_was_removed_is_made_again(tmp_path: Path, monkeypatch: pyt
     run(work())
 
 
+def test_a_topic_that_an_old_tool_writes_without_its_id_keeps_it_and_gets_it_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 2) as (_, (first, second)):
+            await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
+            path = znodes.topic_path("t")
+            before = await second.until(lambda state: "t" in state.topics)
+            # As kafka-topics --zookeeper --alter of Kafka 2.3 writes it.
+            await answer(second.store.set(path, b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
+            topic_id = before.topics["t"].topic_id
+
+            def has_it_back(state: ClusterState) -> bool:
+                return len(state.topics["t"].partitions) == 2 and not state.topics_without_id
+
+            for member in (first, second):
+                await member.until(has_it_back)
+                assert {new.topics["t"].topic_id for _, new in member.seen if "t" in new.topics} == {topic_id}
+            assert TopicAssignment.decode("t", (await answer(second.store.get(path)))[0]).topic_id == topic_id
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert "of topic t back into registry node /brokers/topics/t" in caplog.text
+
+
+@pytest.mark.parametrize("has_guard", [True, False])
+def test_a_topic_whose_id_no_session_has_read_gets_back_that_of_its_logs_if_that_is_certain(
+    tmp_path: Path, has_guard: bool
+) -> None:
+    async def work() -> None:
+        topic_id = znodes.new_uuid()
+        registry = EmbeddedRegistry(tmp_path)
+        follow(registry)
+        store = EmbeddedStore(registry)
+        await registration.create_base_nodes(store)
+        await answer(store.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}'))
+        if has_guard:
+            await answer(store.create(znodes.topic_guard_path(topic_id)))
+        registry.close()
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.until(lambda state: state.topics["t"].partitions[0].names_nobody)
+            await report_no_logs(only, "t", znodes.uuid_text(topic_id))
+            if has_guard:
+                await only.until(lambda state: state.topics["t"].topic_id == topic_id and not state.topics_without_id)
+            else:
+                # Its logs may be those of an older topic of that name.
+                await asyncio.sleep(130)
+                await only.watcher.caught_up(TIMEOUT_S)
+                assert only.state.topics["t"].topic_id == znodes.NO_TOPIC_ID
+
+    run(work())
+
+
 def test_an_unclean_election_follows_the_setting(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 3) as (registry, (first, second, third)):
@@ -408,13 +463,12 @@ def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_path: Path) -> None:
+def test_a_state_that_somebody_has_deleted_is_made_again_and_names_nobody(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 2) as (_, (first, second)):
             await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
             await second.until(lambda state: "t" in state.topics)
             path, known = znodes.state_path("t", 0), second.partition("t")
-            # Broker 1 has fallen behind: it is not in sync because the node is gone.
             alone = LeaderAndIsr(
                 BrokerId(2),
                 LeaderEpoch(7),
@@ -425,9 +479,10 @@ def test_a_state_that_somebody_has_deleted_is_made_again_from_what_it_was(tmp_pa
             await answer(second.store.set(path, alone.encode(), known.version))
             await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
             await answer(second.store.delete(path))
-            await first.until(lambda state: state.topics["t"].partitions[0].leader_epoch == 8)
+            await first.until(lambda state: state.topics["t"].partitions[0].names_nobody)
             made = first.partition("t")
-            assert (made.leader, made.isr, made.version) == (2, (2,), 0)
+            # Nobody knows who was in sync in the end, and under which epoch.
+            assert (made.leader, made.isr, made.version, made.leader_epoch) == (-1, (), 0, 7)
             assert made.order > known.order
 
     run(work())
@@ -568,6 +623,17 @@ def test_a_large_topic_takes_several_writes_and_is_deleted_whole(tmp_path: Path)
     run(work())
 
 
+async def report_no_logs(broker: Member, topic: str, topic_id: str = "") -> None:
+    """Have a broker report that it has no logs of a topic, or only those of the topic of that id."""
+    logs = []
+    for number, state in broker.state.topics[topic].partitions.items():
+        report = LogReport(state.created_zxid, state.version, gone=OFFLINE if topic_id else MISSING, topic_id=topic_id)
+        logs.append(encode_log(TopicPartition(topic, number), report))
+    number, incarnation = broker.registration.broker_id, broker.registration.incarnation
+    await answer(broker.store.create(znodes.LOG_REPORTS))
+    await answer(broker.store.create(report_path(number, 0), encode_node(number, incarnation, logs), ephemeral=True))
+
+
 def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
@@ -581,6 +647,10 @@ def test_what_another_program_or_a_crash_left_is_finished(tmp_path: Path) -> Non
         await answer(store.create("/admin/delete_topics/doomed"))
         registry.close()
         async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.until(
+                lambda state: all(each.names_nobody for each in state.topics["planned"].partitions.values())
+            )
+            await report_no_logs(only, "planned")
             await only.until(lambda state: state.topics["planned"].partitions[1].leader == 1)
             state = await only.watcher.caught_up(TIMEOUT_S)
             assert set(state.topics) == {"planned"}

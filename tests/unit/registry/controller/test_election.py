@@ -12,8 +12,11 @@ from spark_kafkalite.registry.controller.election import (
     kept_acceptance,
     kept_eligible,
     needs_election,
+    next_epoch,
+    state_that_names_nobody,
     why_leaderless,
 )
+from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport
 from spark_kafkalite.registry.znodes import MAX_EPOCH
 from spark_kafkalite.testing.partition_states import live_broker, partition_state
 
@@ -216,3 +219,32 @@ def test_accepted_damage_is_of_one_log() -> None:
     # Broker 1 with a log that it has not proven to be that one, or with an empty disk.
     assert kept_acceptance(state, BrokerId(1), {1: live_broker(1, 11)}) is None
     assert kept_acceptance(partition_state(1), BrokerId(1), live) is None
+
+
+def test_after_a_state_that_names_nobody_the_epoch_is_above_that_of_every_log() -> None:
+    nobody = PartitionState((BrokerId(1), BrokerId(2)), leader_epoch=LeaderEpoch(3), version=0)
+    assert nobody.names_nobody
+    one, other = LogReport(5, 0, last_epoch=8), LogReport(5, 0, last_epoch=4, leader_epoch=9)
+    assert next_epoch(nobody, {BrokerId(1): one, BrokerId(2): other}) == 10
+    assert next_epoch(replace(nobody, leader_epoch=LeaderEpoch(20)), {BrokerId(1): one, BrokerId(2): other}) == 21
+    # The other one may have led under epochs that nobody else has heard of.
+    assert next_epoch(nobody, {BrokerId(1): one}) > 100
+    assert next_epoch(nobody, {BrokerId(1): one, BrokerId(2): replace(other, gone=OFFLINE)}) > 100
+    # A state that names somebody knows them all.
+    assert next_epoch(state(-1, {1: 11}), {}) == 4
+    assert next_epoch(replace(nobody, leader_epoch=LeaderEpoch(MAX_EPOCH - 1)), {}) == MAX_EPOCH
+
+
+def test_a_state_that_was_deleted_is_made_again_with_what_it_had_except_who_was_in_sync() -> None:
+    accepted = AcceptedDamage(Incarnation(11), ((1, 2),))
+    before = replace(state(1, {1: 11, 2: 21}), accepted_damage=accepted, unknown={"newer": 1})
+    gone = PartitionState.without_node(before.replicas, 90, before.node)
+    made = state_that_names_nobody(gone, ControllerEpoch(5))
+    assert (made.leader, made.isr, made.eligible, made.incarnations) == (-1, (), {}, {})
+    assert (made.leader_epoch, made.controller_epoch) == (3, 5)
+    assert (made.accepted_damage, made.unknown) == (accepted, {"newer": 1})
+    assert replace(made, version=0).names_nobody
+    # Nothing of it was ever seen here.
+    assert (
+        state_that_names_nobody(PartitionState.without_node(before.replicas, 90), ControllerEpoch(5)).leader_epoch == 0
+    )

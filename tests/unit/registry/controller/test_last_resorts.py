@@ -31,6 +31,17 @@ from tests.unit.registry.virtual_time import run
 T0 = TopicPartition("t", 0)
 
 
+async def lose_state(cluster: Cluster, *numbers: int) -> list[Broker]:
+    """Have the state of t-0 deleted by hand, and made again; return the brokers."""
+    first = cluster.brokers[0]
+    await first.controller.create_topics([TopicSpec("t", assignment={0: list(numbers)})])
+    await first.until_led(numbers[0])
+    await answer(first.store.delete(znodes.state_path("t", 0)))
+    for broker in cluster.brokers:
+        await broker.until(lambda state: state.topics["t"].partitions[0].names_nobody)
+    return list(cluster.brokers)
+
+
 async def lose_power(cluster: Cluster, *numbers: int) -> list[Broker]:
     """Have all brokers end, and other runs of them come that can prove nothing; return these."""
     first = cluster.brokers[0]
@@ -56,12 +67,23 @@ async def report(
     run_of: int = 0,
     gone: str = "",
     high_watermark: int = 0,
+    leader_epoch: int = -1,
     replaces: bool = False,
 ) -> None:
     """Have a broker report its log of t-0; ``older``: for a state that many versions before."""
     _, stat = await answer(broker.store.get(znodes.state_path("t", 0)))
-    epochs = ((last_epoch, 0),)
-    log = LogReport(stat.czxid, stat.version - older, last_epoch, end_offset, epochs, (), gone, high_watermark)
+    epochs = ((last_epoch, 0),) if last_epoch >= 0 else ()
+    log = LogReport(
+        stat.czxid,
+        stat.version - older,
+        last_epoch,
+        end_offset,
+        epochs,
+        (),
+        gone,
+        high_watermark,
+        leader_epoch=max(last_epoch, leader_epoch),
+    )
     number = broker.registration.broker_id
     incarnation = run_of or broker.registration.incarnation
     data = encode_node(number, Incarnation(incarnation), [encode_log(T0, log)])
@@ -353,5 +375,83 @@ def test_a_topic_without_records_needs_no_operator(tmp_path: Path) -> None:
                 await report(broker, 0, gone=EMPTY)
             # Nothing was ever there, and all replicas say so.
             assert (await brokers[0].until_led(1)).isr == (1,)
+
+    run(work())
+
+
+def test_a_state_that_was_deleted_is_made_again_by_what_all_logs_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            cluster.recovers = True
+            first, second, third = await lose_state(cluster, 1, 2, 3)
+            # Broker 1 led under epoch 7, and appended nothing.
+            await report(first, 500, last_epoch=5, leader_epoch=7)
+            await report(third, 400, last_epoch=5)
+            # However long that takes: broker 2 may have more.
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition().names_nobody
+            await report(second, 600, last_epoch=5)
+            made = await first.until_led(2)
+            assert (made.isr, made.leader_epoch, made.version) == ((2,), 8, 1)
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert "made the missing registry node /brokers/topics/t/partitions/0/state" in caplog.text
+    assert "t-0: broker 2 is elected: its registry node was missing, all have reported" in caplog.text
+
+
+def test_reports_for_a_state_that_was_deleted_do_not_count_for_the_next_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2) as cluster:
+            cluster.recovers = True
+            first, second = await lose_state(cluster, 1, 2)
+            await report(first, 500)
+            before = first.partition()
+            await answer(first.store.delete(znodes.state_path("t", 0)))
+            await first.until(lambda state: state.topics["t"].partitions[0].created_zxid > before.created_zxid)
+            # Under the states between, broker 1 may have been made to cut its log back.
+            await report(second, 400)
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition().names_nobody
+            await report(first, 300, replaces=True)
+            await first.until_led(2)
+
+    run(work())
+
+
+def test_a_partition_without_a_state_and_without_any_record_is_new(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2) as cluster:
+            # Not by the setting, which is off.
+            first, second = await lose_state(cluster, 1, 2)
+            await report(first, 0, last_epoch=-1)
+            await asyncio.sleep(30)
+            assert first.partition().names_nobody
+            await report(second, 0, last_epoch=-1)
+            await first.until_led(1)
+
+    run(work())
+
+
+def test_an_operator_elects_where_a_replica_is_away_and_its_leader_epoch_is_not_used_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+            cluster.recovers = True
+            first, second, third = await lose_state(cluster, 1, 2, 3)
+            await report(first, 500, last_epoch=5)
+            await report(second, 400, last_epoch=5)
+            third.expire()
+            await third.end()
+            await asyncio.sleep(30)
+            await first.watcher.caught_up(TIMEOUT_S)
+            assert first.partition().names_nobody
+            controller = controller_of([first, second]).controller
+            assert await controller.elect_leaders([T0], unclean=True) == {T0: None}
+            # Broker 3 may have led under a few epochs that nobody else has heard of.
+            assert (await first.until_led(1)).leader_epoch > 100
 
     run(work())

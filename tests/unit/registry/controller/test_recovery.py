@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafkalite.model import BrokerId, LeaderEpoch
 from spark_kafkalite.registry.controller.best_log import best_log
-from spark_kafkalite.registry.controller.recovery import contains, why_not_recovered
+from spark_kafkalite.registry.controller.recovery import contains, needs_no_setting, why_not_recovered
 from spark_kafkalite.registry.report_nodes import EMPTY, MISSING, OFFLINE, LogReport
 from tests.seeds import SEED
 from tests.unit.registry.controller.test_best_log import Log, a_history, ends_at, leaderless, live, logs
@@ -18,6 +18,8 @@ from tests.unit.registry.controller.test_best_log import Log, a_history, ends_at
 CASES = 5000
 ALL = live(1, 2, 3)
 NOTHING = LogReport(50, 7, gone=EMPTY)
+# What the controller makes where there is no state.
+NOBODY = replace(leaderless(isr=()), leader_epoch=LeaderEpoch(0))
 
 
 EMPTIED = LogReport(50, 7, -1, 580, high_watermark=580, log_start_offset=580)
@@ -39,7 +41,8 @@ def test_what_leads_by_itself_has_every_record_that_any_replica_has(deletes: boo
         for broker in named:
             if not found[broker].end_offset:
                 found[broker] = NOTHING
-        state = leaderless(isr=named)
+        # Where somebody has deleted the state, nobody is named, and epochs are not known.
+        state = NOBODY if chance.random() < 0.3 else leaderless(isr=named)
         by_itself = not why_not_recovered(state, ALL, found)
         outcomes[by_itself] += 1
         emptied[by_itself] += any(each.is_emptied for each in found.values())
@@ -47,7 +50,7 @@ def test_what_leads_by_itself_has_every_record_that_any_replica_has(deletes: boo
         assert leader is not None
         has = set(replicas[leader - 1].records)
         if by_itself:
-            assert leader in named
+            assert leader in named or state is NOBODY
             for each in replicas:
                 assert has.issuperset(each.present), (state, replicas)
                 # No offset that was deleted is given to another record.
@@ -148,3 +151,44 @@ def test_empty_logs_are_led_where_they_are_those_that_the_replicas_had() -> None
     # Something was there.
     remembered = {**nothing, BrokerId(2): replace(NOTHING, high_watermark=7)}
     assert why_not_recovered(leaderless(), ALL, remembered) == "broker 2 has an empty log, and had 7 records"
+
+
+def test_a_state_that_names_nobody_is_led_by_what_all_logs_have() -> None:
+    all_there = logs(b1=ends_at(500), b2=ends_at(1500), b3=ends_at(1400))
+    assert NOBODY.names_nobody
+    # Nobody is known to have been in sync, nor which epochs there were.
+    assert why_not_recovered(NOBODY, ALL, all_there) == ""
+    assert not needs_no_setting(NOBODY, all_there)
+    assert why_not_recovered(NOBODY, live(1, 2), all_there) == "broker 3 is not registered"
+    assert (
+        why_not_recovered(NOBODY, ALL, logs(b1=ends_at(500), b2=ends_at(1500))) == "broker 3 has not reported its log"
+    )
+    for wrong in (
+        LogReport(50, 7, gone=MISSING),
+        LogReport(50, 7, gone=OFFLINE),
+        ends_at(0, -1),
+        ends_at(500, damaged=True),
+        ends_at(500, 4),
+    ):
+        assert why_not_recovered(NOBODY, ALL, {**all_there, BrokerId(1): wrong})
+
+
+def test_a_partition_whose_state_names_nobody_is_new_where_no_replica_has_a_log() -> None:
+    empty, missing = ends_at(0, -1), LogReport(50, 7, gone=MISSING)
+    for found in (logs(b1=empty, b2=empty, b3=empty), logs(b1=missing, b2=empty, b3=missing)):
+        assert why_not_recovered(NOBODY, ALL, found) == ""
+        assert needs_no_setting(NOBODY, found)
+        assert why_not_recovered(NOBODY, live(1, 2), found) == "broker 3 is not registered"
+        assert why_not_recovered(NOBODY, ALL, {**found, BrokerId(2): LogReport(50, 7, gone=OFFLINE)})
+        assert why_not_recovered(NOBODY, ALL, {**found, BrokerId(2): replace(empty, high_watermark=3)})
+    # Of a state that names replicas nothing is taken for new.
+    assert not needs_no_setting(leaderless(), logs(b1=empty, b2=empty, b3=empty))
+
+
+def test_the_only_replica_leads_whatever_it_has_when_its_state_was_deleted() -> None:
+    alone = replace(NOBODY, replicas=(BrokerId(1),))
+    for report in (ends_at(500), ends_at(500, damaged=True), ends_at(0, -1), LogReport(50, 7, gone=MISSING)):
+        assert why_not_recovered(alone, ALL, logs(b1=report)) == ""
+        assert needs_no_setting(alone, logs(b1=report))
+    assert why_not_recovered(alone, ALL, logs(b1=LogReport(50, 7, gone=OFFLINE)))
+    assert why_not_recovered(alone, ALL, {}) == "broker 1 has not reported its log"
