@@ -80,8 +80,8 @@ def read_host_logs(
     for name, topic in sorted(survey.topics.items()):
         for number, ids in sorted(topic.ids.items()):
             key = TopicPartition(name, number)
-            # A topic's logs name one id, or none.
-            topic_id = next(iter(topic.topic_ids), None)
+            # The logs of a topic that name an id name the same.
+            topic_id = None if number in topic.nameless else next(iter(topic.topic_ids), None)
             committed = high_watermarks.get(key, 0)
             logs.append(
                 HostLog(key, topic_id, ids.last_epoch, ids.end_offset, ids.leader_epoch, ids.is_damaged, committed)

@@ -321,7 +321,7 @@ class _Planning:
                 epochs[number] = before
                 continue
             best[number] = self._best(replicas, logs)
-            self._tell_of_loss(TopicPartition(name, number), best[number], logs)
+            self._tell_of_loss(TopicPartition(name, number), best[number], replicas, logs)
             epochs[number] = min(max(in_logs, before) + _SKIPPED_EPOCHS, znodes.MAX_EPOCH)
             self._put(path, self._state(best[number], epochs[number], state).encode())
         return epochs, best
@@ -331,13 +331,22 @@ class _Planning:
         # Where nobody has a log, one begins with the first replica that was read.
         return next(iter([*ranked, *(each for each in replicas if each in self._hosts)]), replicas[0])
 
-    def _tell_of_loss(self, key: TopicPartition, best: BrokerId, logs: Mapping[BrokerId, HostLog]) -> None:
+    def _tell_of_loss(
+        self, key: TopicPartition, best: BrokerId, replicas: Sequence[BrokerId], logs: Mapping[BrokerId, HostLog]
+    ) -> None:
         end = logs[best].end_offset if best in logs else 0
         committed = max((log.high_watermark for log in logs.values()), default=0)
         if committed > end:
             self.plan.problems.append(
                 f"no log of {key} has offsets {end} to {committed - 1}, which were acknowledged: a broker has noted "
                 f"the high watermark {committed}"
+            )
+        nameless = [broker for broker, log in sorted(logs.items()) if log.topic_id is None and log.end_offset]
+        if nameless and len(replicas) > 1:
+            named = " and ".join(map(str, nameless))
+            self.plan.problems.append(
+                f"the log of {key} of broker {named} names no topic id: when the broker starts it sets the log aside "
+                "(-stray); put its partition.metadata back, and read the broker again"
             )
         if best in logs and logs[best].damaged:
             self.plan.problems.append(f"the best log of {key}, that of broker {best}, is damaged")
@@ -410,8 +419,11 @@ def _decoded(data: bytes, decode: Callable[[bytes], T]) -> T | None:
 
 
 def _by_rank(logs: Mapping[BrokerId, HostLog]) -> list[BrokerId]:
-    """Return the brokers, that of the best log first; of equal ones in the order given."""
-    return sorted(logs, key=lambda broker: logs[broker].rank, reverse=True)
+    """Return the brokers, that of the best log first; of equal ones in the order given.
+
+    A log that names no topic id comes last: brokers do not take it for the topic's.
+    """
+    return sorted(logs, key=lambda broker: (logs[broker].topic_id is not None, *logs[broker].rank), reverse=True)
 
 
 def _id_text(topic_id: bytes | None) -> str:

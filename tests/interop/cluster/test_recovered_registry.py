@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite import Admin, Consumer, TopicPartition
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
@@ -28,6 +28,7 @@ PAGE = PROJECT / "docs" / "operations.md"
 START = "kafkalite broker --config broker.properties"
 STATUS = "kafkalite cluster status"
 BROKERS = (1, 2, 3)
+EVENTS = TopicPartition("events", 0)
 
 
 @dataclass
@@ -159,6 +160,10 @@ def values_of(place: Place, topic: str, count: int, partition: int = 0) -> list[
 def check_all_have(place: Place, topic: str, count: int, partition: int = 0) -> None:
     """What was acknowledged is there, in order, and every replica has the same."""
     assert values_of(place, topic, count, partition) == list(range(count))
+    check_equal(place, topic, partition)
+
+
+def check_equal(place: Place, topic: str, partition: int = 0) -> None:
     contents = set()
     for broker in place.cluster.brokers.values():
         path = broker.data_dir / f"{topic}-{partition}" / f"{0:020d}.log"
@@ -268,6 +273,33 @@ def test_the_registry_is_restored_from_yesterday(place: Place) -> None:
     place.stop_brokers()
     place.put_back(yesterday)
     assert "older than the logs" in place.refused(1)
+
+
+def test_logs_that_have_parted(place: Place) -> None:
+    """The longest log is that of a leader that was alone: what it has was never acknowledged by the others."""
+    place.create("events", [2, 1, 3])
+    produce(place.cluster, "events", 0, 100)
+    for number in (1, 3):
+        place.cluster.pause(number)
+    with Producer(bootstrap_servers=place.cluster.broker(2).bootstrap, acks=0, batch_size=1) as producer:
+        for _ in range(200):
+            producer.send("events", b"-1", partition=0)
+    alone = place.cluster.broker(2).data_dir / "events-0" / f"{0:020d}.log"
+    wait_until(lambda: alone.read_bytes()[: whole_batches_bytes(alone)].count(b"-1") >= 100, "records at one broker")
+    place.cluster.kill(2)
+    for number in (1, 3):
+        place.cluster.resume(number)
+    produce(place.cluster, "events", 100, 150)
+    for number in (1, 3):
+        place.cluster.kill(number)
+    place.lose_registry()
+    follow(place, "The registry is lost")
+    with Admin(bootstrap_servers=place.cluster.bootstrap) as admin:
+        (end,) = set(admin.replica_ends([EVENTS])[EVENTS].values())
+    # The others may have got what they had asked for before they stood still, and no more.
+    assert end < 100 + 100
+    assert [value for value in values_of(place, "events", end) if value >= 0] == list(range(150))
+    check_equal(place, "events")
 
 
 def test_a_broker_that_is_lost_too_is_given_up(place: Place) -> None:

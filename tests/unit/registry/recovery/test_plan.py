@@ -154,6 +154,14 @@ def test_what_was_acknowledged_and_is_in_no_log_is_named() -> None:
     assert "no log of t-0 has offsets 10 to 14" in problem
 
 
+def test_a_log_that_names_no_topic_id_is_not_led_with() -> None:
+    """Its broker would set it aside, and lead an empty one."""
+    plan = plan_recovery([a_host(1, a_log(end=10)), a_host(2, a_log(end=12, topic_id=None)), a_host(3)], old_nodes())
+    assert state_of(plan).isr == (1,)
+    (problem,) = plan.problems
+    assert "log of t-0 of broker 2 names no topic id" in problem
+
+
 def test_hosts_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="different clusters"):
         plan_recovery([a_host(1), a_host(2, cluster_id=OTHER_CLUSTER)], {})
