@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
-from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError
+from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError, RegistryError
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -133,8 +133,8 @@ class ClusterMembership:
 
         ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet; with
         ``holds_logs`` a registry that is new is refused. ``check_zxid`` gets the registry's last transaction, and
-        raises when that is not far enough; it also gets which evidence is settled, by broker. Raises what
-        ``open_store`` raises, InconsistentClusterId, RegistryError.
+        raises RegistryError when that is not far enough; then it is called again, with which evidence is settled, by
+        broker. Raises what ``open_store`` raises, InconsistentClusterId, RegistryError.
         """
         self._stored_cluster_id, self._holds_logs, self._check_zxid = stored_cluster_id, holds_logs, check_zxid
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -254,7 +254,7 @@ class ClusterMembership:
             known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
             if self._check_zxid is not None:
                 # Not before: of another cluster's registry the number says nothing.
-                self._check_zxid(session.store.seen_zxid, await _settled_zxids(session.store))
+                await self._check_evidence(session.store, self._check_zxid)
             await create_base_nodes(session.store)
         await session.watcher.start(known)
         self._session = session
@@ -264,6 +264,14 @@ class ClusterMembership:
         self._on_registration(await session.register(self._registration, self._own_sessions))
         await session.start_controller()
         self._joined.set()
+
+    @staticmethod
+    async def _check_evidence(store: Store, check_zxid: CheckZxid) -> None:
+        try:
+            check_zxid(store.seen_zxid, {})
+        except RegistryError:
+            # It has not come far enough, unless it was made again from the logs.
+            check_zxid(store.seen_zxid, await _settled_zxids(store))
 
 
 async def _settled_zxids(store: Store) -> Mapping[BrokerId, int]:

@@ -282,6 +282,11 @@ def test_evidence(log_dir: Path) -> None:
         evidence = RegistryEvidence(FS, [str(log_dir)], registry)
         with pytest.raises(RegistryLost, match=f"ends with transaction {zxid}, .* seen transaction {zxid + 1}"):
             EmbeddedRegistry(registry, check=evidence.check_tree)
+    # What a registry elsewhere settles is exactly what the directories say.
+    for settled in (None, zxid, zxid + 2):
+        with pytest.raises(RegistryLost, match="recover-registry"):
+            evidence.check_shared(zxid, settled)
+    evidence.check_shared(zxid, zxid + 1)
     (log_dir / REGISTRY_ZXID_FILE).write_bytes(b"0\n1\nx\n")
     EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
 
