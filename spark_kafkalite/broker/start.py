@@ -307,7 +307,12 @@ class BrokerStart:
         if own is not None or not holds_logs:
             await membership.open(stored)
         else:
-            await membership.open(stored, holds_logs=True, check_zxid=storage.evidence.check_shared)
+            me, evidence = BrokerId(config.broker_id), storage.evidence
+            await membership.open(
+                stored,
+                holds_logs=True,
+                check_zxid=lambda zxid, settled: evidence.check_shared(zxid, settled.get(me)),
+            )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         return _Registry(membership, own)

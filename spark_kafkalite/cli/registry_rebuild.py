@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kafkalite.cli.options import json_option
-from spark_kafkalite.cli.output import print_json, print_table, said, warn
-from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
+from spark_kafkalite.cli.output import print_json, said
+from spark_kafkalite.cli.recovery_text import show_recovery
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan
@@ -98,51 +98,7 @@ def rebuild(
 
 
 def _show(plan: RebuildPlan) -> None:
-    from spark_kafkalite.registry.znodes import uuid_text
-
-    click.echo(f"cluster {plan.cluster_id}, broker {plan.broker_id}")
+    click.echo(f"cluster {plan.recovery.cluster_id}, broker {plan.host.broker_id}")
     what = {"older": "older than the logs, to be completed", "complete": "there"}.get(plan.state, plan.state)
     click.echo(f"registry {plan.registry_dir}: {what}")
-    click.echo(f"next producer id {plan.next_producer_id}")
-    rows = [
-        [
-            topic.name,
-            len(topic.epochs),
-            uuid_text(topic.topic_id),
-            _span(list(topic.epochs.values())),
-            "as they are"
-            if topic.config is None
-            else " ".join(f"{name}={text}" for name, text in topic.config.items()),
-        ]
-        for topic in plan.topics
-    ]
-    if rows:
-        click.echo()
-        print_table(["TOPIC", "PARTITIONS", "TOPIC ID", "LEADER EPOCHS", "SETTINGS"], rows)
-    for topic in plan.topics:
-        if topic.without_log:
-            numbers = ", ".join(map(str, topic.without_log))
-            warn(f"topic {topic.name}: no log of partitions {numbers} is there; they begin empty")
-    for problem in plan.problems:
-        warn(problem)
-    for path in plan.strays:
-        warn(f"{path} was set aside earlier and does not count; rename it to TOPIC-PARTITION to have it taken up")
-    # The broker's own topic gets the settings that a broker gives it.
-    lost = [each.name for each in plan.topics if each.config is not None and each.name != CONSUMER_OFFSETS_TOPIC]
-    if lost:
-        warn(
-            f"the settings of {', '.join(lost)} are in no log: set them again (kafkalite configs alter); until then "
-            "these topics keep all that they hold"
-        )
-    if not plan.keeps_old:
-        warn(
-            "settings of brokers that were altered while they ran, and offsets of consumers in ZooKeeper paths "
-            "(/consumers), are in no log: set the first again, and expect the second to begin by auto.offset.reset. "
-            "Offsets of groups are in __consumer_offsets and stay"
-        )
-    elif plan.state == "older":
-        warn("settings, and offsets in ZooKeeper paths (/consumers), are those of the older registry")
-
-
-def _span(epochs: list[int]) -> str:
-    return str(epochs[0]) if len(set(epochs)) == 1 else f"{min(epochs)} to {max(epochs)}"
+    show_recovery(plan.recovery, keeps_old=plan.keeps_old, is_older=plan.state == "older")

@@ -24,6 +24,8 @@ path                                  kind        data
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
 /kafkalite/deleted_topics             persistent  version 1: the topics deleted lately (``deleted_topics``)
+/kafkalite/recovered                  persistent  version 1: which evidence of a lost registry is settled
+                                                  (``recovery.evidence_node``)
 /kafkalite/logs/N-I                   ephemeral   what broker N's logs have of partitions without a leader
                                                   (``report_nodes``)
 /kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other

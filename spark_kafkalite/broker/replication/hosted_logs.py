@@ -176,13 +176,15 @@ class HostedLogs:
             return False
         problem = (
             f"{log.topic_partition} is offline: its log has leader epoch {log.epochs.latest}, the registry only "
-            f"{state.leader_epoch}, so the registry is older than the log: stop the broker, then restore the registry "
-            "or have it completed by kafkalite registry rebuild"
+            f"{state.leader_epoch}, so the registry is older than the log: stop "
         )
-        if len(state.replicas) > 1:
+        if len(state.replicas) == 1:
+            problem += "the broker, then restore the registry or have it completed by kafkalite registry rebuild"
+        else:
             problem += (
-                "; if the registry is right, and another broker has the records, stop this one and remove the log's "
-                f"directory {log.directory}: it is copied again"
+                "all brokers, then restore the registry's newest data or have it completed by kafkalite cluster "
+                "recover-registry; if the registry is right, and another broker has the records, stop this one and "
+                f"move the log's directory {log.directory} away: it is copied again"
             )
         self._refuse(log.topic_partition, problem, logging.ERROR, problem)
         return True

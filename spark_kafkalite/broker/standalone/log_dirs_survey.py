@@ -36,11 +36,13 @@ _MISSING_FOR_EACH: Final = 10
 
 @dataclass(slots=True)
 class SurveyedTopic:
-    """One topic's logs, by partition. ``topic_ids``: each id that they name, with the first directory that does."""
+    """One topic's logs, by partition. ``topic_ids``: each id that they name, with the first directory that does;
+    ``nameless``: partitions whose logs name none."""
 
     directories: dict[int, str] = field(default_factory=dict)
     ids: dict[int, HighestIds] = field(default_factory=dict)
     topic_ids: dict[bytes, str] = field(default_factory=dict)
+    nameless: set[int] = field(default_factory=set)
     compacted: bool = False
 
 
@@ -164,5 +166,7 @@ def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic
         topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA_FILE}")
     except CheckpointError as error:
         raise ConfigError(f"{error}: restore it, or remove it if the topic's other partitions name the id") from error
-    if topic_id is not None:
+    if topic_id is None:
+        logs.nameless.add(key.partition)
+    else:
         logs.topic_ids.setdefault(topic_id, directory)

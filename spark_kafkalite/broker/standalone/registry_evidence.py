@@ -13,6 +13,9 @@ A registry that is shared with other brokers is held against the same, so a brok
 join one with the registry that it had, served by ``kafkalite registry``; and it cannot go back to a copy that was left
 behind.
 
+A registry that was made again from the logs (``registry.recovery``) names the transaction that they had seen by then:
+one that the directories still name so is the right one, though it has not come so far.
+
 Directories without that file (new ones, those of earlier versions) say nothing of the second kind. Beside the registry
 itself lies a closer note (``registry.zxid_note``), which goes with it when it is lost as a whole.
 
@@ -134,16 +137,23 @@ class RegistryEvidence:
                 f"older copy has been put in its place, {self._consequence()}"
             )
 
-    def check_shared(self, zxid: int) -> None:
-        """Raise RegistryLost when logs were found and the registry elsewhere has not come as far as they knew."""
+    def check_shared(self, zxid: int, settled_zxid: int | None = None) -> None:
+        """Raise RegistryLost when logs were found and the registry elsewhere has not come as far as they knew.
+
+        ``settled_zxid``: the registry was made again from these logs when the directories had seen this transaction
+        (``registry.recovery.evidence_node``), None if it was not.
+        """
+        if self.zxid == settled_zxid:
+            return
         if self.logs and zxid < self.zxid:
             log_dirs = ",".join(each.path for each in self.directories)
             raise RegistryLost(
                 f"the registry is older than the logs: it ends with transaction {zxid}, the log directories have seen "
                 f"transaction {self.zxid}; an older copy has been put in its place, or zookeeper.connect names another "
                 f"one: {len(self.logs)} partitions ({_some(self.logs)}) may be served no more, or go back. Put the "
-                f"registry's data back, or correct zookeeper.connect; to go on with what is there, and lose what came "
-                f"later, remove {REGISTRY_ZXID_FILE} from {log_dirs}"
+                f"registry's newest data back, or correct zookeeper.connect; if there is no newer copy, stop all "
+                "brokers and have the registry completed from the logs of all of them: kafkalite cluster "
+                f"recover-registry (here with --log-dirs {log_dirs})"
             )
 
     def check_unclaimed(self, cluster: ClusterState) -> None:
@@ -200,6 +210,11 @@ class RegistryEvidence:
 def was_exported(registry_dir: Path) -> bool:
     """Return whether ``kafkalite registry export`` has put the registry in a directory out of use."""
     return any(registry_dir.glob(f"{DATABASE_NAME}.{EXPORTED}-*"))
+
+
+def noted_zxid(fs: Fs, log_dirs: Iterable[str]) -> int:
+    """Return how far the registry has come, by what the directories say; 0 when they say nothing."""
+    return max((found.zxid for path in log_dirs if (found := _look(fs, path)) is not None), default=0)
 
 
 def _look(fs: Fs, path: str) -> DirectoryEvidence | None:

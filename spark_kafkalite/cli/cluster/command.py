@@ -7,6 +7,7 @@ import click
 from spark_kafkalite.cli.cluster.compare import compare
 from spark_kafkalite.cli.cluster.elect import elect
 from spark_kafkalite.cli.cluster.log_dirs import log_dirs
+from spark_kafkalite.cli.cluster.recover_registry import recover_registry
 from spark_kafkalite.cli.cluster.status import status
 from spark_kafkalite.cli.cluster.up import up
 from spark_kafkalite.cli.options import ActionGroup
@@ -23,6 +24,7 @@ Examples:
   kafkalite cluster elect --unclean events:0
   kafkalite cluster compare events
   kafkalite cluster log-dirs --topic-list events,clicks --json
+  kafkalite cluster recover-registry --config broker.properties --to host-1.json
   kafkalite cluster new-secret > secret.txt
 """,
 )
@@ -35,6 +37,7 @@ command.add_command(status)
 command.add_command(elect)
 command.add_command(compare)
 command.add_command(log_dirs)
+command.add_command(recover_registry)
 
 
 @command.command("new-secret")

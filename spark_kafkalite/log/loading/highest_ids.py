@@ -1,4 +1,5 @@
-"""The largest leader epoch and producer id in a log's files: a rebuilt registry must stay above them.
+"""What a log's files have, for a registry that is made again: where the log ends, and the largest leader epoch and
+producer id, above which the registry must stay.
 
 Reads only. Every batch of every segment is looked at, the file of leader epochs, and each producer snapshot. A batch
 counts when it passes its CRC; one that does not is passed by when its length fits into its segment, and ends the
@@ -31,11 +32,26 @@ MAX_PRODUCER_ID: Final = 2**62
 
 @dataclass(slots=True)
 class HighestIds:
-    """What was found; -1 for nothing. ``problems``: what could not be read, or was not believed."""
+    """What was found; -1 for nothing. ``problems``: what could not be read, or was not believed.
+
+    ``end_offset`` lies behind the last whole batch, ``last_epoch`` is that batch's leader epoch. ``is_damaged``: a
+    batch before it cannot be read.
+    """
 
     leader_epoch: int = -1
     producer_id: int = -1
     problems: list[str] = field(default_factory=list)
+    end_offset: int = 0
+    last_epoch: int = -1
+    is_damaged: bool = False
+    # Whether the walk has met what is no whole batch; damage, if more follows.
+    _has_broken_off: bool = False
+
+    def _take_batch(self, end_offset: int, epoch: int) -> None:
+        self.end_offset = max(self.end_offset, end_offset)
+        self.is_damaged = self.is_damaged or self._has_broken_off
+        if epoch <= MAX_LEADER_EPOCH:
+            self.last_epoch = epoch
 
     def _take_epoch(self, epoch: int, where: str) -> None:
         if epoch > MAX_LEADER_EPOCH:
@@ -57,6 +73,8 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
     try:
         for epoch, _ in read_epochs(fs, path):
             found._take_epoch(epoch, path)
+            # Where retention has left no record, the epoch that goes on there says what was.
+            found.last_epoch = found.leader_epoch
     except CheckpointError as error:
         found.problems.append(str(error))
     for name, kind, _ in sorted(fs.entries(directory)):
@@ -67,6 +85,8 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
         if kind is not Kind.FILE:
             found.problems.append(f"{misplaced(path, kind).strerror}; what it says is not known")
         elif dot + suffix == LOG_SUFFIX:
+            # What was deleted below the first segment counts, too.
+            found.end_offset = max(found.end_offset, int(stem))
             _walk(fs, path, found)
         else:
             # However many a broker would keep.
@@ -90,11 +110,14 @@ def _walk(fs: Fs, path: str, found: HighestIds) -> None:
         try:
             if at + HEADER_BYTES > len(window):
                 window, window_position, at = file.pread(_READ_BYTES, position), position, 0
+            if not any(window[at : at + HEADER_BYTES]):
+                return  # room that was reserved, and not used
             header = kernel.read_header(window, at)
             if header.size_bytes > size - position:
                 raise CorruptMessage(f"a batch of {header.size_bytes} bytes, {size - position} are left")
         except CorruptMessage as error:
             found.problems.append(f"{path}: from position {position} on there are no whole batches: {error}")
+            found._has_broken_off = True
             return
         if header.size_bytes <= _CHECKED_BYTES:
             if at + header.size_bytes > len(window):
@@ -104,9 +127,11 @@ def _walk(fs: Fs, path: str, found: HighestIds) -> None:
                 kernel.check_crc(window, at, header.size_bytes)
             except CorruptMessage as error:
                 found.problems.append(f"{path}: the batch at position {position} is left out: {error}")
+                found._has_broken_off = True
                 position += header.size_bytes
                 continue
         where = f"{path}, position {position}"
         found._take_epoch(header.partition_leader_epoch, where)
+        found._take_batch(header.last_offset + 1, header.partition_leader_epoch)
         found._take_producer(header.producer_id, where)
         position += header.size_bytes

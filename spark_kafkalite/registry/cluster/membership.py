@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
-from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError
+from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError, RegistryError
+from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.registration import (
@@ -32,13 +33,17 @@ from spark_kafkalite.registry.cluster.registration import (
     create_base_nodes,
 )
 from spark_kafkalite.registry.cluster.session import RegistrySession
-from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, Store, answer
+from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.recovery import evidence_node
+from spark_kafkalite.registry.store import ConnectionLoss, NoNode, SessionExpired, Store, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 _LOG = logging.getLogger(__name__)
 
 # Opens a session with a registry; may take as long as the registry is given to answer.
 OpenStore = Callable[[], "Future[Store]"]
+# Gets the registry's last transaction and what ``registry.recovery.evidence_node`` says; raises when it is too early.
+CheckZxid = Callable[[int, Mapping[BrokerId, int]], None]
 
 RETRY_S: Final = 1.0
 # After an attempt that nobody has answered; it has taken its time already.
@@ -74,7 +79,7 @@ class ClusterMembership:
         self._retry_s = retry_s
         self._stored_cluster_id: str | None = None
         self._holds_logs = False
-        self._check_zxid: Callable[[int], None] | None = None
+        self._check_zxid: CheckZxid | None = None
         self._seen_zxid = 0
         self._session: RegistrySession | None = None
         self._watching = asyncio.Event()
@@ -122,13 +127,14 @@ class ClusterMembership:
         stored_cluster_id: str | None,
         *,
         holds_logs: bool = False,
-        check_zxid: Callable[[int], None] | None = None,
+        check_zxid: CheckZxid | None = None,
     ) -> None:
         """Open the first session and have the view show the cluster. The broker is no part of it yet.
 
         ``stored_cluster_id`` is the one in the broker's own ``meta.properties``, None when it has none yet; with
         ``holds_logs`` a registry that is new is refused. ``check_zxid`` gets the registry's last transaction, and
-        raises when that is not far enough. Raises what ``open_store`` raises, InconsistentClusterId, RegistryError.
+        raises RegistryError when that is not far enough; then it is called again, with which evidence is settled, by
+        broker. Raises what ``open_store`` raises, InconsistentClusterId, RegistryError.
         """
         self._stored_cluster_id, self._holds_logs, self._check_zxid = stored_cluster_id, holds_logs, check_zxid
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -248,7 +254,7 @@ class ClusterMembership:
             known = await cluster_id(session.store, self._stored_cluster_id, holds_logs=self._holds_logs)
             if self._check_zxid is not None:
                 # Not before: of another cluster's registry the number says nothing.
-                self._check_zxid(session.store.seen_zxid)
+                await self._check_evidence(session.store, self._check_zxid)
             await create_base_nodes(session.store)
         await session.watcher.start(known)
         self._session = session
@@ -258,6 +264,25 @@ class ClusterMembership:
         self._on_registration(await session.register(self._registration, self._own_sessions))
         await session.start_controller()
         self._joined.set()
+
+    @staticmethod
+    async def _check_evidence(store: Store, check_zxid: CheckZxid) -> None:
+        try:
+            check_zxid(store.seen_zxid, {})
+        except RegistryError:
+            # It has not come far enough, unless it was made again from the logs.
+            check_zxid(store.seen_zxid, await _settled_zxids(store))
+
+
+async def _settled_zxids(store: Store) -> Mapping[BrokerId, int]:
+    try:
+        data, _ = await answer(store.get(evidence_node.PATH))
+        return evidence_node.decode(data)
+    except NoNode:
+        return {}
+    except MalformedNode as malformed:
+        _LOG.warning("%s; it settles nothing", malformed)
+        return {}
 
 
 def _close_opened(opening: Future[Store]) -> None:

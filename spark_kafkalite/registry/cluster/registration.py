@@ -71,7 +71,8 @@ async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: boo
             raise RegistryError(
                 f"the registry has no {znodes.CLUSTER_ID}, so it is new or has been emptied, but this broker's log "
                 f"directories hold logs{f' of cluster {stored}' if stored else ''}, which would be served no more: "
-                "correct zookeeper.connect, or put the registry's data back; the registry of a broker that has been "
+                "correct zookeeper.connect, or put the registry's data back; if it is lost, have it made from the logs "
+                "of all brokers (kafkalite cluster recover-registry); the registry of a broker that has been "
                 "a cluster by itself is served by kafkalite registry --data with its registry.dir"
             ) from error
         # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
@@ -95,7 +96,8 @@ async def check_cluster_id(store: Store, known: str) -> None:
     except NoNode as error:
         raise RegistryError(
             f"the registry has no {znodes.CLUSTER_ID}, where it had {known}: it has been emptied or replaced; put its "
-            "data back, or correct zookeeper.connect"
+            "data back, or correct zookeeper.connect; if it is lost, stop all brokers and have it made from their "
+            "logs: kafkalite cluster recover-registry"
         ) from error
     found = znodes.decode_cluster_id(data)
     if found != known:
@@ -114,8 +116,8 @@ async def check_not_older(store: Store, seen_zxid: int) -> None:
     if store.seen_zxid < seen_zxid:
         raise RegistryError(
             f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "
-            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back; to go "
-            "on with what is there, start this broker again, which says how"
+            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back; if "
+            "there is none, stop all brokers and have it completed from their logs: kafkalite cluster recover-registry"
         )
 
 

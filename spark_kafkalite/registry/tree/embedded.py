@@ -390,8 +390,8 @@ def _lost_commits(path: Path, what: str, noted: int) -> str:
     return (
         f"the registry {path} has lost commits: transaction {noted} was on its disk ({NOTE_NAME}), but {what}. Put "
         f"{path.name} and {path.name}-wal back together; if they are lost, a broker's registry is made from its logs "
-        f"by kafkalite registry rebuild; to go on with what is there, and lose what came later, remove "
-        f"{path.with_name(NOTE_NAME)}"
+        f"by kafkalite registry rebuild; a cluster's is started with what is there, after {path.with_name(NOTE_NAME)} "
+        "is removed, and completed from the logs of all brokers by kafkalite cluster recover-registry"
     )
 
 

@@ -92,8 +92,8 @@ def test_all_that_the_logs_name_comes_back(log_dir: Path, tmp_path: Path) -> Non
     (log_dir / "old-0.0123-stray").mkdir()
     plan = planned(log_dir, second)
     assert not (log_dir / "_registry").exists()
-    assert plan.strays == [f"{log_dir}/old-0.0123-stray"]
-    assert (plan.cluster_id, plan.broker_id, plan.state) == (CLUSTER, 3, "missing")
+    assert plan.recovery.set_aside == [(3, f"{log_dir}/old-0.0123-stray")]
+    assert (plan.recovery.cluster_id, plan.host.broker_id, plan.state) == (CLUSTER, 3, "missing")
     json.dumps(as_json(plan))
     assert write(plan) == []
     found = nodes(log_dir / "_registry")
@@ -104,7 +104,7 @@ def test_all_that_the_logs_name_comes_back(log_dir: Path, tmp_path: Path) -> Non
     assert states[0].leader_epoch > 3
     assert states[2].leader_epoch > 9
     assert {each.isr for each in states} == {(3,)}
-    assert next(each for each in plan.topics if each.name == "t").without_log == (1,)
+    assert next(each for each in plan.recovery.topics if each.name == "t").without_log == (1,)
     assert ProducerIdBlock.decode(found[PRODUCER_ID_BLOCK]).last >= 7_777
     # Retention removes nothing that the lost settings may have kept, and what was compacted is again.
     config = {name: znodes.decode_config("/", found[znodes.topic_config_path(name)]) for name in ("t", "compacted")}
@@ -113,7 +113,7 @@ def test_all_that_the_logs_name_comes_back(log_dir: Path, tmp_path: Path) -> Non
     internal = znodes.decode_config("/", found[znodes.topic_config_path("__consumer_offsets")])
     assert internal["cleanup.policy"] == "compact"
     again = planned(log_dir, second)
-    assert (again.is_needed, again.nodes, again.problems) == (False, {}, [])
+    assert (again.is_needed, again.recovery.nodes, again.recovery.problems) == (False, {}, [])
 
 
 def test_an_older_registry_is_completed_and_keeps_what_no_log_names(log_dir: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_older_registry_is_completed_and_keeps_what_no_log_names(log_dir: Pat
     write_registry_zxid(FS, f"{log_dir}/{REGISTRY_ZXID_FILE}", zxid + 500)
     plan = planned(log_dir)
     assert (plan.state, plan.keeps_old) == ("older", True)
-    assert any("gone" in problem for problem in plan.problems)
+    assert plan.recovery.without_logs == ["gone"]
     before = {each.name for each in registry.iterdir()}
     kept = write(plan)
     assert {Path(each).name.partition(".before-rebuild-")[0] for each in kept} == before - {"registry.lock"}
@@ -161,7 +161,7 @@ def test_a_registry_that_lacks_nothing_is_left_alone(log_dir: Path) -> None:
     }
     registry_with(registry, {**dict.fromkeys(znodes.PERSISTENT_PATHS, b""), **content})
     plan = planned(log_dir)
-    assert (plan.state, plan.next_producer_id, set(plan.nodes)) == ("complete", 1000, set())
+    assert (plan.state, plan.recovery.next_producer_id, set(plan.recovery.nodes)) == ("complete", 1000, set())
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_log_directory_that_the_others_know_is_not_left_out(log_dir: Path, tmp
     logs = LogDirectories(FS, [str(log_dir), str(other)])
     logs.claim(3, CLUSTER)
     add_log(other, "elsewhere-0")
-    assert {topic.name for topic in planned(log_dir, other).topics} >= {"elsewhere"}
+    assert {topic.name for topic in planned(log_dir, other).recovery.topics} >= {"elsewhere"}
     (missing,) = find_siblings(FS, [str(log_dir)]).missing
     shutil.rmtree(other)
     other.mkdir()
@@ -226,7 +226,7 @@ def test_a_log_directory_that_the_others_know_is_not_left_out(log_dir: Path, tmp
         with pytest.raises(ConfigError, match=f"missing or empty: {other} .directory.id {missing}.*--lost {missing}"):
             planned(*named)
     add_log(log_dir, "here-0")
-    assert plan_rebuild(FS, [str(log_dir)], log_dir / "_registry", lost=[missing]).topics
+    assert plan_rebuild(FS, [str(log_dir)], log_dir / "_registry", lost=[missing]).recovery.topics
 
 
 def test_a_rebuild_that_was_interrupted_leaves_a_registry_that_is_refused(
@@ -282,6 +282,11 @@ def test_evidence(log_dir: Path) -> None:
         evidence = RegistryEvidence(FS, [str(log_dir)], registry)
         with pytest.raises(RegistryLost, match=f"ends with transaction {zxid}, .* seen transaction {zxid + 1}"):
             EmbeddedRegistry(registry, check=evidence.check_tree)
+    # What a registry elsewhere settles is exactly what the directories say.
+    for settled in (None, zxid, zxid + 2):
+        with pytest.raises(RegistryLost, match="recover-registry"):
+            evidence.check_shared(zxid, settled)
+    evidence.check_shared(zxid, zxid + 1)
     (log_dir / REGISTRY_ZXID_FILE).write_bytes(b"0\n1\nx\n")
     EmbeddedRegistry(registry, check=RegistryEvidence(FS, [str(log_dir)], registry).check_tree).close()
 
@@ -329,9 +334,9 @@ def test_what_is_no_file_is_named_and_costs_what_it_would_say(log_dir: Path) -> 
         os.mkfifo(log_dir / name)
     plan = planned(log_dir)
     for name in pipes:
-        (problem,) = [each for each in plan.problems if str(log_dir / name) in each]
+        (problem,) = [each for each in plan.recovery.problems if str(log_dir / name) in each]
         assert "is a named pipe where a " in problem and "move it away" in problem
-    assert [topic.name for topic in plan.topics] == ["t", "u"]
+    assert [topic.name for topic in plan.recovery.topics] == ["t", "u"]
     # A topic's id is not guessed.
     (log_dir / "u-0" / "partition.metadata").unlink()
     os.mkfifo(log_dir / "u-0" / "partition.metadata")

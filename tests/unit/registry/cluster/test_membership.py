@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from spark_kafkalite.registry.cluster.registration_watch import OnAnswer
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK_SIZE
+from spark_kafkalite.registry.recovery import evidence_node
 from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from spark_kafkalite.slices import Slices
@@ -481,7 +482,7 @@ def test_another_brokers_data_ends_the_start(tmp_path: Path) -> None:
 def test_of_another_registry_it_is_said_that_it_is_another_and_not_that_it_is_older(
     tmp_path: Path, is_new: bool
 ) -> None:
-    def older(_: int) -> None:
+    def older(*_: object) -> None:
         raise AssertionError("it is compared")
 
     async def work() -> None:
@@ -492,6 +493,46 @@ def test_of_another_registry_it_is_said_that_it_is_another_and_not_that_it_is_ol
             stored = znodes.uuid_text(znodes.new_uuid())
             with pytest.raises(RegistryError if is_new else InconsistentClusterId, match=stored):
                 await member.membership.open(stored, holds_logs=True, check_zxid=older)
+
+    run(work())
+
+
+def test_evidence_that_a_recovery_has_settled_is_read_where_the_registry_has_not_come_far_enough(
+    tmp_path: Path,
+) -> None:
+    calls: list[Mapping[BrokerId, int]] = []
+
+    def older(_: int, settled: Mapping[BrokerId, int]) -> None:
+        calls.append(settled)
+        if settled != {BrokerId(1): 7}:
+            raise RegistryError("older")
+
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            store = member.registry.connect()
+            await registration.create_base_nodes(store)
+            known = await registration.cluster_id(store)
+            await answer(store.create(evidence_node.PATH, evidence_node.encode({BrokerId(1): 7})))
+            await member.membership.open(known, holds_logs=True, check_zxid=older)
+
+    run(work())
+    assert calls == [{}, {1: 7}]
+
+
+@pytest.mark.parametrize("held", [None, b"junk"])
+def test_a_registry_that_settles_nothing_is_refused(tmp_path: Path, held: bytes | None) -> None:
+    def older(*_: object) -> None:
+        raise RegistryError("older")
+
+    async def work() -> None:
+        async with a_member(tmp_path) as member:
+            store = member.registry.connect()
+            await registration.create_base_nodes(store)
+            known = await registration.cluster_id(store)
+            if held is not None:
+                await answer(store.create(evidence_node.PATH, held))
+            with pytest.raises(RegistryError, match="older"):
+                await member.membership.open(known, holds_logs=True, check_zxid=older)
 
     run(work())
 

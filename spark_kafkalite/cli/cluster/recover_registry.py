@@ -1,0 +1,223 @@
+"""``kafkalite cluster recover-registry``: a registry that is lost, or older than the logs, is made from all logs."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_kafkalite.cli.options import json_option
+from spark_kafkalite.cli.output import print_json, said, warn
+from spark_kafkalite.cli.recovery_text import show_recovery
+from spark_kafkalite.errors import ConfigError, KafkaliteError
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.settings.config import BrokerConfig
+    from spark_kafkalite.model import BrokerId, TopicPartition
+    from spark_kafkalite.registry.recovery.host_logs import HostLogs
+    from spark_kafkalite.registry.recovery.plan import RecoveryPlan
+    from spark_kafkalite.registry.store import Store
+
+
+class ReplicasNotRead(KafkaliteError):
+    """Brokers that may have the best log of a partition were not read."""
+
+
+@click.command(
+    "recover-registry",
+    epilog="""\b
+Examples:
+  kafkalite cluster recover-registry --config broker.properties --to host-1.json
+  kafkalite cluster recover-registry --log-dirs /data/1,/data/2 --to host-2.json
+  kafkalite cluster recover-registry --config broker.properties --from host-1.json,host-2.json,host-3.json
+  kafkalite cluster recover-registry --zookeeper 10.0.0.5:2181 --from host-1.json,host-2.json --without 3 --execute
+""",
+)
+@click.option("--config", "config_path", metavar="FILE", help="A broker's properties file: its log.dirs, its registry.")
+@click.option(
+    "--log-dirs", metavar="DIR[,DIR]", help="With --to, instead of --config: all of a broker's log directories."
+)
+@click.option(
+    "--lost",
+    multiple=True,
+    metavar="ID",
+    help="With --to: leave out a log directory that is lost for good, named by its directory.id. Repeatable.",
+)
+@click.option("--to", "target", metavar="FILE", help="Write what the log directories of this host's broker have.")
+@click.option("--from", "sources", multiple=True, metavar="FILE[,FILE]", help="Read the files of all brokers.")
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="With --from, instead of --config: the registry.")
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.IntRange(0),
+    metavar="BROKER",
+    help="With --from: go on without the logs of this broker. What it alone has is lost. Repeatable.",
+)
+@click.option("--execute", is_flag=True, help="Write it. Without it, only show what would be written.")
+@json_option
+def recover_registry(
+    config_path: str | None,
+    log_dirs: str | None,
+    lost: tuple[str, ...],
+    target: str | None,
+    sources: tuple[str, ...],
+    zookeeper: str | None,
+    without: tuple[int, ...],
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Make the lost registry of a cluster again from the logs, or complete one from a backup. Brokers must be stopped.
+
+    On each host --to writes what its broker has into a file. With all these files --from shows what the registry would
+    hold, and --execute writes it: topics with their ids, partitions and replicas, under leader epochs and producer ids
+    above all that the logs name. The broker with the best log of a partition leads it, the others copy it. Settings and
+    registry consumers' offsets are in no log: those of an older registry stay, others are named as lost.
+    """
+    if (target is None) == (not sources):
+        raise click.UsageError("give either --to FILE, on each host, or --from FILE,... of all brokers")
+    if target is not None:
+        if (config_path is None) == (log_dirs is None):
+            raise click.UsageError("name the log directories: either --config FILE or --log-dirs DIR[,DIR]")
+        _write_host(target, _config(config_path), log_dirs, lost)
+        return
+    if (config_path is None) == (zookeeper is None):
+        raise click.UsageError("name the registry: either --config FILE or --zookeeper HOST:PORT[/CHROOT]")
+    hosts = _read_hosts(sources)
+    store = _open(_config(config_path), zookeeper)
+    try:
+        _recover(store, hosts, without, execute=execute, as_json=as_json)
+    finally:
+        store.close()
+
+
+def _config(path: str | None) -> BrokerConfig | None:
+    from spark_kafkalite.broker.settings.config import BrokerConfig
+
+    return None if path is None else BrokerConfig.load(Path(path))
+
+
+# A host --------------------------------------------------------------------------------------------------------------
+
+
+def _write_host(target: str, config: BrokerConfig | None, log_dirs: str | None, lost: Sequence[str]) -> None:
+    from spark_kafkalite.broker.standalone.host_logs import locked_log_dirs, read_host_logs
+    from spark_kafkalite.log.files.os_fs import OsFs
+
+    broker_id = None
+    if config is not None:
+        directories, broker_id = [str(each) for each in config.log_dirs], config.broker_id
+        lost = (*lost, *config["log.dirs.lost"])
+    else:
+        directories = [each.strip() for each in (log_dirs or "").split(",") if each.strip()]
+    directories = [each.rstrip("/") or "/" for each in directories]
+    fs = OsFs()
+    with locked_log_dirs(fs, directories):
+        host = read_host_logs(fs, directories, broker_id, lost)
+    temporary = f"{target}.part"
+    try:
+        Path(temporary).write_bytes(host.encode())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror or error}") from error
+    for problem in host.problems:
+        warn(problem)
+    said(f"{target} has the {len(host.logs)} logs of broker {host.broker_id}; do not start the broker before --execute")
+
+
+def _read_hosts(sources: Sequence[str]) -> list[HostLogs]:
+    from spark_kafkalite.registry.recovery.host_logs import HostLogs
+
+    hosts = []
+    for path in (each.strip() for argument in sources for each in argument.split(",") if each.strip()):
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+        hosts.append(HostLogs.decode(path, data))
+    return sorted(hosts, key=lambda host: host.broker_id)
+
+
+# The cluster ---------------------------------------------------------------------------------------------------------
+
+
+def _open(config: BrokerConfig | None, zookeeper: str | None) -> Store:
+    from spark_kafkalite.registry.zookeeper import open_zookeeper
+
+    if config is None:
+        assert zookeeper is not None
+        return open_zookeeper(zookeeper)
+    address = config.zookeeper
+    if address is None:
+        raise ConfigError(
+            "the broker of this properties file has a registry of its own: kafkalite registry rebuild makes it again"
+        )
+    return open_zookeeper(
+        address.connect,
+        auth=None if address.digest is None else ("digest", address.digest),
+        set_acl=address.set_acl,
+    )
+
+
+def _recover(store: Store, hosts: list[HostLogs], without: Sequence[int], *, execute: bool, as_json: bool) -> None:
+    from spark_kafkalite.broker.standalone.host_logs import offsets_topic_config
+    from spark_kafkalite.registry.recovery import evidence_node
+    from spark_kafkalite.registry.recovery.plan import plan_recovery
+    from spark_kafkalite.registry.recovery.registry_nodes import read_nodes, registered_brokers, write_nodes
+    from spark_kafkalite.registry.znodes import CLUSTER_ID
+
+    nodes = read_nodes(store)
+    plan = plan_recovery(hosts, nodes, without=without, offsets_config=offsets_topic_config())
+    plan.nodes[evidence_node.PATH] = evidence_node.encode({host.broker_id: host.zxid for host in hosts})
+    keeps_old = CLUSTER_ID in nodes
+    running = registered_brokers(store)
+    written = execute and not plan.unread
+    if written:
+        write_nodes(store, plan.nodes, nodes)
+    if as_json:
+        brokers = [host.broker_id for host in hosts]
+        print_json({"brokers": brokers, "registry_is_new": not keeps_old, **plan.as_json(), "written": written})
+    else:
+        _show(plan, hosts, keeps_old=keeps_old)
+        if running and not written:
+            warn(f"brokers {', '.join(running)} are registered: stop all brokers before --execute")
+    if plan.unread and execute:
+        raise ReplicasNotRead(f"nothing has been written: {_told_unread(plan.unread)}")
+    if plan.unread:
+        warn(_told_unread(plan.unread))
+    if as_json:
+        return
+    if not written:
+        said("nothing has been written; add --execute to write it")
+        return
+    said("the registry is written; start all brokers")
+    for broker in sorted(set(without)):
+        said(
+            f"broker {broker}: before it starts again, remove registry-zxid-checkpoint from each of its log "
+            "directories; it then copies its logs from the others"
+        )
+
+
+def _show(plan: RecoveryPlan, hosts: Sequence[HostLogs], *, keeps_old: bool) -> None:
+    click.echo(f"cluster {plan.cluster_id}, logs of brokers {', '.join(str(host.broker_id) for host in hosts)}")
+    click.echo(f"registry: {'there, to be completed' if keeps_old else 'new or empty'}")
+    show_recovery(plan, keeps_old=keeps_old, is_older=True)
+    if not keeps_old:
+        warn("no registry says which brokers there were: name the files of all of them, or records may be lost")
+
+
+def _told_unread(unread: dict[TopicPartition, tuple[BrokerId, ...]]) -> str:
+    by_broker: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
+    for key, brokers in sorted(unread.items()):
+        for broker in brokers:
+            by_broker[broker].append(key)
+    each = "; ".join(
+        f"broker {broker} may have logs of {', '.join(map(str, keys[:5]))}"
+        + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        for broker, keys in sorted(by_broker.items())
+    )
+    options = " ".join(f"--without {broker}" for broker in sorted(by_broker))
+    return f"{each}, and was not read: name its file, too, or give up what it alone has: {options}"

@@ -1,0 +1,340 @@
+"""docs/operations.md: a registry that is lost, or restored from a backup. Its commands are read from the page, and run;
+on the registry of ``kafkalite registry`` and on ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.testing.child_process import ChildFailed
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
+from tests.interop.cluster.conftest import SESSION
+from tests.interop.cluster.lost_power import produce, whole_batches_bytes
+from tests.interop.cluster.test_commands import kafkalite
+from tests.interop.support.collect import collected
+from tests.paths import PROJECT
+from tests.patience import wait_until
+
+PAGE = PROJECT / "docs" / "operations.md"
+START = "kafkalite broker --config broker.properties"
+STATUS = "kafkalite cluster status"
+BROKERS = (1, 2, 3)
+EVENTS = TopicPartition("events", 0)
+
+
+@dataclass
+class Place:
+    """A cluster, and how its registry is stopped and started; ``data`` is the registry's directory."""
+
+    cluster: KafkaliteCluster
+    directory: Path
+    data: Path
+    start_registry: Callable[[], object]
+    stop_registry: Callable[[], object]
+
+    def stop_all(self) -> None:
+        self.stop_brokers()
+        self.stop_registry()
+
+    def stop_brokers(self) -> None:
+        for broker in self.cluster.brokers.values():
+            if broker.running:
+                broker.stop()
+
+    def lose_registry(self) -> None:
+        self.stop_registry()
+        shutil.rmtree(self.data)
+        self.start_registry()
+
+    def put_back(self, copy: Path) -> None:
+        self.stop_registry()
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data)
+        self.start_registry()
+
+    def create(self, topic: str, *replicas: list[int], **settings: str) -> None:
+        configs = {name.replace("_", "."): value for name, value in settings.items()}
+        with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic(topic, assignments=dict(enumerate(replicas)), configs=configs)])
+        self.wait_in_sync()
+
+    def wait_in_sync(self) -> None:
+        at = ("--bootstrap-server", self.cluster.bootstrap)
+        wait_until(lambda: "under-replicated: 0" in kafkalite("cluster", "status", *at).stdout, "all to be in sync")
+
+    def refused(self, number: int) -> str:
+        """Start a broker that does not start; return what it says."""
+        with pytest.raises(ChildFailed) as failure:
+            self.cluster.broker(number).start()
+        return str(failure.value)
+
+    def recover(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        done = kafkalite("cluster", "recover-registry", *arguments, code=code)
+        return done.stdout, done.stderr
+
+    def properties(self, number: int) -> str:
+        path = self.directory / f"broker-{number}.properties"
+        settings = self.cluster.broker(number).settings
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return str(path)
+
+    def file(self, number: int) -> str:
+        return str(self.directory / f"host-{number}.json")
+
+
+@pytest.fixture(params=["registry", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    overrides = {**SESSION, "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
+    if request.param == "registry":
+        with KafkaliteCluster(tmp_path / "cluster", overrides=overrides) as cluster:
+            registry = cluster.registry
+            yield Place(cluster, tmp_path, registry.data_dir, registry.start, registry.stop)
+        return
+    if (reason := available()) is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        overrides["zookeeper.connect"] = server.connect
+        with KafkaliteCluster(tmp_path / "cluster", overrides=overrides) as cluster:
+            yield Place(cluster, tmp_path, tmp_path / "zookeeper" / "data", server.start, server.stop)
+
+
+def commands_of(heading: str) -> list[str]:
+    section = PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n")[1].split("\n## ")[0].split("\n### ")[0]
+    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section)
+    found = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
+    assert START in found and STATUS in found
+    return found
+
+
+def follow(place: Place, heading: str) -> None:
+    """Do what the page says on all hosts."""
+    for command in commands_of(heading):
+        if command == START:
+            for number in BROKERS:
+                place.cluster.restart(number)
+        elif command == STATUS:
+            place.wait_in_sync()
+        elif "--to " in command:
+            assert command.endswith("--config broker.properties --to host-1.json")
+            for number in BROKERS:
+                place.recover("--config", place.properties(number), "--to", place.file(number))
+        elif command.startswith("kafkalite cluster recover-registry"):
+            words = [re.sub(r"host-(\d)\.json", lambda it: place.file(int(it[1])), word) for word in command.split()]
+            place.recover(*[place.properties(1) if word == "broker.properties" else word for word in words[3:]])
+        elif command.startswith("kafkalite "):
+            kafkalite(*command.split()[1:], "--bootstrap-server", place.cluster.bootstrap)
+        else:
+            name, option, *paths = command.split()
+            for number in BROKERS:
+                data = place.cluster.broker(number).data_dir
+                here = [
+                    Path(
+                        each.replace("/var/lib/kafkalite", str(data)).replace(
+                            "/backup", f"{place.directory}/backup-{number}"
+                        )
+                    )
+                    for each in paths
+                ]
+                if (name, option) == ("cp", "-a"):
+                    shutil.copytree(*here)
+                else:
+                    assert (name, option) == ("rm", "-r")
+                    shutil.rmtree(here[0])
+
+
+def values_of(place: Place, topic: str, count: int, partition: int = 0) -> list[int]:
+    with Consumer(bootstrap_servers=place.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, partition)])
+        return [int(record.value or b"") for record in collected(lambda: consumer.poll(timeout_ms=200), count)]
+
+
+def check_all_have(place: Place, topic: str, count: int, partition: int = 0) -> None:
+    """What was acknowledged is there, in order, and every replica has the same."""
+    assert values_of(place, topic, count, partition) == list(range(count))
+    check_equal(place, topic, partition)
+
+
+def check_equal(place: Place, topic: str, partition: int = 0) -> None:
+    contents = set()
+    for broker in place.cluster.brokers.values():
+        path = broker.data_dir / f"{topic}-{partition}" / f"{0:020d}.log"
+        contents.add(path.read_bytes()[: whole_batches_bytes(path)])
+    assert len(contents) == 1
+
+
+def commit(place: Place, topic: str, count: int) -> None:
+    with Consumer(bootstrap_servers=place.cluster.bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic])
+        collected(lambda: consumer.poll(timeout_ms=200, max_records=count), count)
+        consumer.commit()
+
+
+def committed(place: Place, topic: str) -> int | None:
+    with Consumer(bootstrap_servers=place.cluster.bootstrap, group_id="g") as consumer:
+        found = consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        return None if found is None else int(getattr(found, "offset", found))
+
+
+def test_the_registry_is_lost(place: Place) -> None:
+    place.create("events", [2, 1, 3], [3, 2, 1], retention_ms="3600000000")
+    produce(place.cluster, "events", 0, 300)
+    produce(place.cluster, "events", 0, 50, 1)
+    commit(place, "events", 300)
+    # A follower that was away lacks what the others have; the leader has changed since, and has more.
+    place.cluster.kill(2)
+    produce(place.cluster, "events", 300, 600)
+    for number in (1, 3):
+        place.cluster.kill(number)
+    place.lose_registry()
+    said = place.refused(1)
+    assert "/cluster/id" in said
+
+    follow(place, "The registry is lost")
+    check_all_have(place, "events", 600)
+    check_all_have(place, "events", 50, 1)
+    assert committed(place, "events") == 300
+    produce(place.cluster, "events", 600, 700)
+    assert values_of(place, "events", 700) == list(range(700))
+    with Admin(bootstrap_servers=place.cluster.bootstrap) as admin:
+        topic = admin.describe_topics(["events"])["events"]
+    assert {tuple(sorted(each.replicas)) for each in topic.partitions} == {BROKERS}
+    # What they have noted since counts again, not what they had noted of the lost one.
+    place.stop_brokers()
+    place.lose_registry()
+    assert "/cluster/id" in place.refused(1)
+
+
+def test_the_registry_is_restored_from_yesterday(place: Place) -> None:
+    place.create("events", [2, 1, 3], retention_ms="3600000000")
+    place.create("gone", [1, 2, 3])
+    produce(place.cluster, "events", 0, 100)
+    place.stop_all()
+    yesterday = shutil.copytree(place.data, place.directory / "yesterday")
+    place.start_registry()
+    for number in BROKERS:
+        place.cluster.restart(number)
+    place.wait_in_sync()
+    # Yesterday's leader has left the ISR, and lacks what was acknowledged since.
+    place.cluster.kill(2)
+    produce(place.cluster, "events", 100, 400)
+    place.cluster.restart(2)
+    place.wait_in_sync()
+    place.create("since", [3, 1, 2])
+    produce(place.cluster, "since", 0, 70)
+    with Admin(bootstrap_servers=place.cluster.bootstrap) as admin:
+        admin.delete_topics(["gone"])
+    wait_until(
+        lambda: not any(broker.data_dir.joinpath("gone-0").exists() for broker in place.cluster.brokers.values()),
+        "the logs of the deleted topic to go",
+    )
+    place.cluster.kill(2)
+    produce(place.cluster, "events", 400, 500)
+    place.stop_brokers()
+    place.put_back(yesterday)
+    said = place.refused(2)
+    assert "older than the logs" in said
+    assert "kafkalite cluster recover-registry" in said
+
+    # A broker that was not read may have the best log.
+    for number in (1, 2):
+        place.recover("--config", place.properties(number), "--to", place.file(number))
+    two = ("--config", place.properties(1), "--from", f"{place.file(1)},{place.file(2)}")
+    shown, warned = place.recover(*two)
+    assert "events" in shown
+    assert "broker 3 may have logs of events-0" in warned
+    _, refused = place.recover(*two, "--execute", code=1)
+    assert "nothing has been written" in refused
+    assert "older than the logs" in place.refused(1)
+
+    follow(place, "The registry is old")
+    check_all_have(place, "events", 500)
+    check_all_have(place, "since", 70)
+    shown = kafkalite(
+        "configs",
+        "describe",
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        "events",
+        "--bootstrap-server",
+        place.cluster.bootstrap,
+    ).stdout
+    assert "3600000000" in shown
+    # The same copy is older than the logs again.
+    place.stop_brokers()
+    place.put_back(yesterday)
+    assert "older than the logs" in place.refused(1)
+
+
+def test_logs_that_have_parted(place: Place) -> None:
+    """The longest log is that of a leader that was alone: what it has was never acknowledged by the others."""
+    place.create("events", [2, 1, 3])
+    produce(place.cluster, "events", 0, 100)
+    for number in (1, 3):
+        place.cluster.pause(number)
+    with Producer(bootstrap_servers=place.cluster.broker(2).bootstrap, acks=0, batch_size=1) as producer:
+        for _ in range(200):
+            producer.send("events", b"-1", partition=0)
+    alone = place.cluster.broker(2).data_dir / "events-0" / f"{0:020d}.log"
+    wait_until(lambda: alone.read_bytes()[: whole_batches_bytes(alone)].count(b"-1") >= 100, "records at one broker")
+    place.cluster.kill(2)
+    for number in (1, 3):
+        place.cluster.resume(number)
+    produce(place.cluster, "events", 100, 150)
+    for number in (1, 3):
+        place.cluster.kill(number)
+    place.lose_registry()
+    follow(place, "The registry is lost")
+    with Admin(bootstrap_servers=place.cluster.bootstrap) as admin:
+        (end,) = set(admin.replica_ends([EVENTS])[EVENTS].values())
+    # The others may have got what they had asked for before they stood still, and no more.
+    assert end < 100 + 100
+    assert [value for value in values_of(place, "events", end) if value >= 0] == list(range(150))
+    check_equal(place, "events")
+
+
+def test_a_broker_that_is_lost_too_is_given_up(place: Place) -> None:
+    place.create("events", [2, 1, 3])
+    produce(place.cluster, "events", 0, 200)
+    place.stop_brokers()
+    shutil.rmtree(place.cluster.broker(2).data_dir)
+    place.lose_registry()
+    for number in (1, 3):
+        place.recover("--config", place.properties(number), "--to", place.file(number))
+    source = ("--config", place.properties(1), "--from", f"{place.file(1)},{place.file(3)}")
+    shown, _ = place.recover(*source, "--json", "--execute")
+    (events,) = [each for each in json.loads(shown)["topics"] if each["topic"] == "events"]
+    assert events["in_sync"] == {"0": 1}
+    for number in (1, 3, 2):
+        place.cluster.restart(number)
+    place.wait_in_sync()
+    assert values_of(place, "events", 200) == list(range(200))
+
+
+def test_nothing_is_written_or_read_while_brokers_run(place: Place) -> None:
+    place.create("events", [1, 2, 3])
+    running = kafkalite("cluster", "recover-registry", "--config", place.properties(1), "--to", place.file(1), code=2)
+    assert "in use by a broker" in running.stderr
+    place.cluster.stop(1)
+    place.recover("--config", place.properties(1), "--to", place.file(1))
+    source = ("--config", place.properties(1), "--from", place.file(1), "--without", "2", "--without", "3")
+    _, refused = place.recover(*source, "--execute", code=1)
+    assert "brokers 2, 3 are registered: stop all brokers" in refused
+
+
+def test_backup_and_restore(place: Place) -> None:
+    place.create("events", [2, 1, 3])
+    produce(place.cluster, "events", 0, 200)
+    place.stop_brokers()
+    place.lose_registry()
+    follow(place, "Backup and restore of a cluster")
+    check_all_have(place, "events", 200)
