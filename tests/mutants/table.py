@@ -30,6 +30,8 @@ _DESTINATION: Final = "spark_kafkalite/spark/jobs/destination"
 
 _REPLICATION_TESTS: Final = "tests/unit/broker/replication"
 _RULES_TESTS: Final = "tests/unit/broker/replication/rules"
+_RECOVERY: Final = "spark_kafkalite/registry/recovery"
+_RECOVERY_TESTS: Final = "tests/unit/registry/recovery"
 
 MUTANTS: Final = (
     # Acknowledgements, and what consumers see.
@@ -392,5 +394,27 @@ MUTANTS: Final = (
         "        resume = max(error.log_start_offset, error.offset)",
         "        resume = whole.end_offset",
         ("tests/unit/spark/test_partition_reader.py",),
+    ),
+    # A registry that is made again from the logs.
+    Mutant(
+        "recovery_takes_the_longest_log",
+        f"{_RECOVERY}/host_logs.py",
+        "return (self.last_epoch, self.end_offset, not self.damaged) if",
+        "return (self.end_offset, self.last_epoch, not self.damaged) if",
+        (f"{_RECOVERY_TESTS}/test_plan.py",),
+    ),
+    Mutant(
+        "recovery_lets_brokers_in_before_the_states_are_written",
+        f"{_RECOVERY}/registry_nodes.py",
+        "_pieces([*paths, *(path for path in _LAST if path in nodes)], nodes)",
+        "_pieces(sorted(nodes), nodes)",
+        (f"{_RECOVERY_TESTS}/test_registry_nodes.py",),
+    ),
+    Mutant(
+        "recovery_goes_on_without_a_replica",
+        f"{_RECOVERY}/plan.py",
+        "unread = set(replicas) - self._hosts.keys() - self._without if is_known else self._away",
+        "unread = set[BrokerId]()",
+        (f"{_RECOVERY_TESTS}/test_plan.py",),
     ),
 )

@@ -246,7 +246,8 @@ class _Planning:
             self._leave_over(name, found, None)
             return
         topic_id = named or (old.topic_id if old is not None else znodes.new_uuid())
-        is_known = old is not None and old.topic_id == topic_id
+        # Old tools write topic nodes without an id.
+        is_known = old is not None and old.topic_id in (topic_id, znodes.NO_TOPIC_ID)
         self._leave_over(name, found, topic_id)
         counting: dict[int, dict[BrokerId, HostLog]] = defaultdict(dict)
         for broker, logs in found.items():
@@ -264,7 +265,7 @@ class _Planning:
         topic = TopicAssignment(topic_id, replicas)
         if old is not None and is_known:
             topic = TopicAssignment(topic_id, replicas, old.adding, old.removing, old.unknown)
-        if old is None or not is_known or replicas != kept:
+        if old is None or old.topic_id != topic_id or replicas != kept:
             self._put(znodes.topic_path(name), topic.encode())
         config, path = None, znodes.topic_config_path(name)
         if not is_known or self._readable(path, partial(znodes.decode_config, path)) is None:
@@ -276,7 +277,7 @@ class _Planning:
 
     def _id_of(self, name: str, old: TopicAssignment | None, ids: Mapping[bytes, list[BrokerId]]) -> bytes | None:
         """Return the id of the topic that the logs are of, None when they name none that counts."""
-        if old is not None and self._is_current and ids:
+        if old is not None and old.topic_id != znodes.NO_TOPIC_ID and self._is_current and ids:
             return old.topic_id if old.topic_id in ids else None
         deleted = self._deleted_ids()
         living = [each for each in ids if each not in deleted]

@@ -14,6 +14,8 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.log.files.small_files import REGISTRY_ZXID_FILE, write_registry_zxid
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
@@ -318,6 +320,34 @@ def test_a_broker_that_is_lost_too_is_given_up(place: Place) -> None:
         place.cluster.restart(number)
     place.wait_in_sync()
     assert values_of(place, "events", 200) == list(range(200))
+
+
+def test_a_broker_that_was_given_up_comes_back(place: Place) -> None:
+    place.create("events", [2, 1, 3])
+    place.stop_all()
+    yesterday = shutil.copytree(place.data, place.directory / "yesterday")
+    place.start_registry()
+    for number in BROKERS:
+        place.cluster.restart(number)
+    place.wait_in_sync()
+    produce(place.cluster, "events", 0, 300)
+    place.stop_brokers()
+    # As after many more transactions than a recovery and two starts make.
+    note = place.cluster.broker(3).data_dir / REGISTRY_ZXID_FILE
+    write_registry_zxid(OsFs(), str(note), 2**48)
+    place.put_back(yesterday)
+    for number in (1, 2):
+        place.recover("--config", place.properties(number), "--to", place.file(number))
+    source = ("--config", place.properties(1), "--from", f"{place.file(1)},{place.file(2)}")
+    _, said = place.recover(*source, "--without", "3", "--execute")
+    assert "broker 3: before it starts again, remove registry-zxid-checkpoint" in said
+    for number in (1, 2):
+        place.cluster.restart(number)
+    assert "older than the logs" in place.refused(3)
+    note.unlink()
+    place.cluster.restart(3)
+    place.wait_in_sync()
+    check_all_have(place, "events", 300)
 
 
 def test_nothing_is_written_or_read_while_brokers_run(place: Place) -> None:

@@ -205,7 +205,7 @@ def test_an_older_copy_of_the_registry_is_not_believed(tmp_path: Path, stack: co
     newest = (tmp_path / "registry" / "registry.db").read_bytes()
     put(copy, tmp_path / "registry")
     registry.start()
-    with pytest.raises(ChildFailed, match=r"the registry is older than the logs.*registry-zxid-checkpoint"):
+    with pytest.raises(ChildFailed, match=r"the registry is older than the logs.*kafkalite cluster recover-registry"):
         broker.start()
     assert (broker.data_dir / "t-0").is_dir()
     registry.stop()

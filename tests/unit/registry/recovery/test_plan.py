@@ -130,6 +130,25 @@ def test_a_topic_that_was_made_again_since_the_backup_is_the_one_of_the_logs() -
     assert znodes.decode_config("/", plan.nodes[znodes.topic_config_path("t")])["retention.ms"] == "-1"
 
 
+@pytest.mark.parametrize("is_current", [True, False])
+def test_a_topic_node_without_an_id_gets_that_of_the_logs_and_keeps_its_settings(is_current: bool) -> None:
+    hosts = [a_host(number, a_log()) for number in (1, 2, 3)]
+    plan = plan_recovery(hosts, old_nodes(topic_id=znodes.NO_TOPIC_ID), is_current=is_current)
+    assert (topic_of(plan).topic_id, dict(topic_of(plan).partitions)) == (ID, {0: (1, 2, 3)})
+    assert znodes.topic_config_path("t") not in plan.nodes
+
+
+def test_of_a_registry_that_lacks_nothing_only_what_contradicts_the_logs_changes() -> None:
+    hosts = [a_host(1, a_log(epoch=3), a_log(TopicPartition("u", 0), topic_id=OTHER_ID)), a_host(2), a_host(3)]
+    plan = plan_recovery(hosts, old_nodes(epoch=3), is_current=True)
+    assert znodes.state_path("t", 0) not in plan.nodes
+    assert state_of(plan, TopicPartition("u", 0)).isr == (1,)
+    assert state_of(plan_recovery(hosts, old_nodes(epoch=2), is_current=True)).leader_epoch > 3
+    other = plan_recovery(hosts, old_nodes(topic_id=bytes(15) + b"x"), is_current=True)
+    assert other.left_over == [(1, T0, znodes.uuid_text(ID))]
+    assert znodes.topic_path("t") not in other.nodes
+
+
 def test_logs_of_two_topics_of_one_name_are_for_the_operator_unless_one_was_deleted() -> None:
     hosts = [a_host(1, a_log(topic_id=OTHER_ID)), a_host(2, a_log(end=99))]
     with pytest.raises(ConfigError, match=r"different topic ids .*broker 1: AQID.*broker 2: AAEC"):
