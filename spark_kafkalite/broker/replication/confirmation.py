@@ -19,17 +19,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from spark_kafkalite.broker.replication.rules.in_sync import FetchClock
+from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas
 from spark_kafkalite.broker.requests.purgatory import Purgatory
-
-if TYPE_CHECKING:
-    from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.errors import KafkaError
 
 CONFIRMED_WITHIN_S: Final = 5.0
 
 OnAnswer = Callable[[bool], None]
+
+
+class AskedLeader(Protocol):
+    """What is asked of a leader; see ``leader.Leader``."""
+
+    end_reason: KafkaError | None
+    in_sync: InSyncReplicas
+
+    def is_fetched_in(self, session: FetchClock) -> bool: ...
 
 
 class Question:
@@ -66,7 +73,7 @@ class Confirmation:
 
     __slots__ = ("_began_s", "_hurried", "_in_next_round", "_in_round", "_leader", "_purgatory")
 
-    def __init__(self, leader: Leader, purgatory: Purgatory) -> None:
+    def __init__(self, leader: AskedLeader, purgatory: Purgatory) -> None:
         self._leader = leader
         self._purgatory = purgatory
         self._began_s = 0.0

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from spark_kafkalite.broker.replication.confirmation import Confirmation
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.in_sync import AsksFollowers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
@@ -188,7 +188,7 @@ class FetchSession:
         # When the last answer was made, and the last one before the last request came.
         self._answered_s = self._answered_before_s = self.heard_s = -inf
         # What leaders ask of the follower; meanwhile its fetches do not wait.
-        self._questions: list[Confirmation] = []
+        self._questions: list[AsksFollowers] = []
 
     def put(self, topic: Topic, asked: FetchPartition) -> None:
         """Add a partition, or ask something else of it."""
@@ -224,12 +224,12 @@ class FetchSession:
         """Whether a leader waits for the next request, so that this one is to be answered at once."""
         return bool(self._questions)
 
-    def hurry(self, question: Confirmation) -> None:
+    def hurry(self, question: AsksFollowers) -> None:
         """Have each request answered at once, also the one that waits, until a leader's question is answered."""
         self._questions.append(question)
         self.end_wait()
 
-    def hurry_no_more(self, question: Confirmation) -> None:
+    def hurry_no_more(self, question: AsksFollowers) -> None:
         """A leader's question is answered, or waits no longer for this session."""
         self._questions.remove(question)
 

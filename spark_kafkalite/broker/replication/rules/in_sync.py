@@ -34,19 +34,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
-
-if TYPE_CHECKING:
-    from spark_kafkalite.broker.replication.confirmation import Confirmation
 
 # How long the high watermark waits for a follower that is about to join and has fetched just now.
 HELD_S: Final = 1.0
 _NEVER_S: Final = float("-inf")
 
 LiveBrokers = Callable[[], Mapping[int, BrokerInfo]]
+
+
+class AsksFollowers(Protocol):
+    """What waits for a follower's next request; see ``replication.confirmation``."""
+
+    def look(self) -> None:
+        """See what the request says."""
+        ...
 
 
 class FetchClock(Protocol):
@@ -59,9 +64,9 @@ class FetchClock(Protocol):
     last_fetch_s: float
     heard_s: float
 
-    def hurry(self, question: Confirmation) -> None: ...
+    def hurry(self, question: AsksFollowers) -> None: ...
 
-    def hurry_no_more(self, question: Confirmation) -> None: ...
+    def hurry_no_more(self, question: AsksFollowers) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_kafkalite.broker.replication.confirmation import CONFIRMED_WITHIN_S, Confirmation
-from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.confirmation import CONFIRMED_WITHIN_S, AskedLeader, Confirmation
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, WaitingFetch
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 
@@ -123,7 +122,7 @@ def time() -> Time:
 
 
 def confirmation_of(leader: LeaderDouble, time: Time) -> Confirmation:
-    return Confirmation(cast(Leader, leader), cast(Purgatory, time))
+    return Confirmation(cast(AskedLeader, leader), cast(Purgatory, time))
 
 
 def test_a_leader_without_followers_is_certain(time: Time) -> None:
