@@ -150,15 +150,16 @@ class Scan:
 
     def _epoch_fault(self, header: BatchHeader, file: File, position: int) -> str | None:
         """Return what is wrong with the epoch of a batch that begins one. The CRC does not cover it, so a bit in it may
-        have flipped: then the log's file does not know it, and the next batch is of a lower one."""
+        have flipped: then the log's file does not know it, and the next batches are of lower ones, which fit what comes
+        before. Where only the next one is lower, the bit has flipped there."""
         epoch = header.partition_leader_epoch
         if epoch in self._known_epochs or epoch > MAX_LEADER_EPOCH:
             return None
-        try:
-            following = kernel.read_header(file.pread(HEADER_BYTES, position + header.size_bytes), 0)
-        except CorruptMessage:
+        following = _header_after(header, file, position)
+        if following is None or not self.leader_epoch <= following.partition_leader_epoch < epoch:
             return None
-        if following.base_offset != header.next_offset or following.partition_leader_epoch >= epoch:
+        third = _header_after(following, file, position + header.size_bytes)
+        if third is not None and third.partition_leader_epoch >= epoch:
             return None
         return f"a batch of leader epoch {epoch} before one of {following.partition_leader_epoch}"
 
@@ -180,6 +181,15 @@ class Scan:
             position = found.position if found else 0 if from_offset <= segment.base_offset else segment.size_bytes
             for batch in segment.headers(position, read_bytes=READ_BYTES):
                 self.take_up(batch.header)
+
+
+def _header_after(header: BatchHeader, file: File, position: int) -> BatchHeader | None:
+    """Return the header behind a batch that begins at ``position``; None where no batch follows that fits."""
+    try:
+        found = kernel.read_header(file.pread(HEADER_BYTES, position + header.size_bytes), 0)
+    except CorruptMessage:
+        return None
+    return found if found.base_offset == header.next_offset else None
 
 
 def _check_crc_in_pieces(file: File, position: int, header: BatchHeader) -> None:

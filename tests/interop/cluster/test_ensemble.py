@@ -99,7 +99,7 @@ def test_an_ensemble_loses_a_follower_and_its_leader_under_load(ensemble: ZooKee
 def test_the_ensemble_loses_its_majority(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
     """docs/operations.md, "The ensemble has lost its majority"."""
     section = (PROJECT / "docs" / "operations.md").read_text().split("### The ensemble has lost its majority\n")[1]
-    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section.split("\n## ")[0])
+    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", re.split(r"\n##+ ", section)[0])
     start, status = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
     assert start == "bin/zkServer.sh start"
     # As short as ZooKeeper's ticks allow.
