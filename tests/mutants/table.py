@@ -406,8 +406,8 @@ MUTANTS: Final = (
     Mutant(
         "recovery_lets_brokers_in_before_the_states_are_written",
         f"{_RECOVERY}/registry_nodes.py",
-        "_pieces([*paths, *(path for path in _LAST if path in nodes)], nodes)",
-        "_pieces(sorted(nodes), nodes)",
+        "(sorted(nodes.keys() - set(_LAST)), [path for path in _LAST if path in nodes])",
+        "(sorted(nodes),)",
         (f"{_RECOVERY_TESTS}/test_registry_nodes.py",),
     ),
     Mutant(

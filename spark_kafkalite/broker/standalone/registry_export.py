@@ -10,7 +10,7 @@ Then the old registry is out of use. Its files get other names, and the log dire
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from spark_kafkalite.broker.standalone.registry_evidence import EXPORTED, Regist
 from spark_kafkalite.broker.standalone.registry_rebuild import locked, set_files_aside
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Create, NoNode, Operation, SetData, Store
 from spark_kafkalite.registry.tree.acl import OPEN_ACL
@@ -128,28 +129,17 @@ def _copy(nodes: dict[str, DataNode], target: Store, where: str) -> int:
             f"such as {where}/kafkalite"
         )
     last = nodes[CLUSTER_ID]
-    rest = {path: node for path, node in nodes.items() if path != CLUSTER_ID}
-    for batch in _batches(rest.items(), there):
-        target.multi(batch).result(_ANSWER_WITHIN_S)
+    rest = (_written(path, node, there) for path, node in nodes.items() if path != CLUSTER_ID)
+    for piece in pieces(rest, most_operations=_MOST_OPERATIONS, most_bytes=_MOST_BYTES):
+        target.multi(piece).result(_ANSWER_WITHIN_S)
     target.create(CLUSTER_ID, last.data).result(_ANSWER_WITHIN_S)
     return len(nodes)
 
 
-def _batches(nodes: Iterable[tuple[str, DataNode]], there: set[str]) -> Iterator[list[Operation]]:
-    batch: list[Operation] = []
-    size = 0
-    for path, node in nodes:
-        cost = len(path) + len(node.data)
-        if batch and (len(batch) == _MOST_OPERATIONS or size + cost > _MOST_BYTES):
-            yield batch
-            batch, size = [], 0
-        if path in there:
-            batch.append(SetData(path, node.data))
-        else:
-            batch.append(Create(path, node.data, private=_is_private(path, node)))
-        size += cost
-    if batch:
-        yield batch
+def _written(path: str, node: DataNode, there: set[str]) -> Operation:
+    if path in there:
+        return SetData(path, node.data)
+    return Create(path, node.data, private=_is_private(path, node))
 
 
 def _walk(target: Store, path: str) -> Iterator[str]:

@@ -32,6 +32,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicSt
 from spark_kafkalite.registry.controller import topic_writes
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
 from spark_kafkalite.registry.deleted_topics import DeletedTopics
+from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     Create,
@@ -128,7 +129,7 @@ class TopicChanges:
         return encoded
 
     async def _write_in_pieces(self, operations: Iterable[Operation]) -> None:
-        for piece in topic_writes.pieces(operations):
+        for piece in pieces(operations):
             await self._write(piece)
 
     async def extend(

@@ -1,6 +1,6 @@
 """The registry operations that create, extend and delete topics. Pure.
 
-Operations come one after the other as they are needed, and :func:`pieces` gathers as many of them as fit into one
+Operations come one after the other as they are needed, and ``multi_pieces`` gathers as many of them as fit into one
 multi: a topic of ten thousand partitions is twenty thousand operations, which nobody wants to hold at once.
 """
 
@@ -14,9 +14,8 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState
 from spark_kafkalite.registry.controller.election import elect
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
+from spark_kafkalite.registry.multi_pieces import PIECE_BYTES, PIECE_OPERATIONS
 from spark_kafkalite.registry.store import (
-    MAX_DATA_BYTES,
-    MAX_MULTI_OPERATIONS,
     Create,
     Delete,
     Operation,
@@ -25,30 +24,11 @@ from spark_kafkalite.registry.store import (
 
 T = TypeVar("T")
 
-# One is the check of the controller's epoch.
-_PIECE_OPERATIONS: Final = MAX_MULTI_OPERATIONS - 1
 # Topics, and partitions of these, that are written at a time: one commit of the registry, and no long turn of the loop.
 _BATCH_TOPICS: Final = 50
 _BATCH_PARTITIONS: Final = 300
-_PIECE_BYTES: Final = MAX_DATA_BYTES - 1024
 # What a topic's node may hold, so that one piece has room for it.
-MAX_ASSIGNMENT_BYTES: Final = _PIECE_BYTES - 1024
-
-
-def pieces(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """Cut operations into lists of which each fits into one multi, together with a check."""
-    piece: list[Operation] = []
-    size_bytes = 0
-    for operation in operations:
-        data = operation.data if isinstance(operation, (Create, SetData)) else b""
-        operation_bytes = len(operation.path) + len(data)
-        if piece and (len(piece) >= _PIECE_OPERATIONS or size_bytes + operation_bytes > _PIECE_BYTES):
-            yield piece
-            piece, size_bytes = [], 0
-        piece.append(operation)
-        size_bytes += operation_bytes
-    if piece:
-        yield piece
+MAX_ASSIGNMENT_BYTES: Final = PIECE_BYTES - 1024
 
 
 def batches(topics: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
@@ -124,4 +104,4 @@ def deletion(name: str, topic: TopicState) -> Iterator[Operation]:
 
 def fits_one_multi(topic: TopicState) -> bool:
     """Return whether :func:`deletion` needs only one piece."""
-    return 2 * len(topic.partitions) + 4 < _PIECE_OPERATIONS
+    return 2 * len(topic.partitions) + 4 < PIECE_OPERATIONS

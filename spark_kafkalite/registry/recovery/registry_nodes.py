@@ -12,13 +12,12 @@ from typing import Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import deleted_topics, znodes
+from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK
 from spark_kafkalite.registry.recovery import evidence_node
 from spark_kafkalite.registry.store import (
-    MAX_MULTI_OPERATIONS,
     Create,
     NoNode,
-    Operation,
     SetData,
     Store,
 )
@@ -68,28 +67,11 @@ def write_nodes(store: Store, nodes: Mapping[str, bytes], existing: Mapping[str,
         raise RegistryError(
             f"brokers {', '.join(brokers)} are registered: stop all brokers, and wait until their sessions have ended"
         )
-    paths = sorted(nodes.keys() - set(_LAST))
-    for some in _pieces([*paths, *(path for path in _LAST if path in nodes)], nodes):
-        operations: list[Operation] = [
-            SetData(path, nodes[path]) if path in existing else Create(path, nodes[path]) for path in some
-        ]
-        store.multi(operations).result(_ANSWER_S)
-
-
-def _pieces(paths: Sequence[str], nodes: Mapping[str, bytes]) -> Iterator[list[str]]:
-    piece: list[str] = []
-    size = 0
-    for path in paths:
-        cost = len(path) + len(nodes[path])
-        # What lets brokers in is written at once, and when everything else is there.
-        starts_last = path in _LAST and piece and piece[-1] not in _LAST
-        if piece and (len(piece) == MAX_MULTI_OPERATIONS or size + cost > _WRITTEN_BYTES or starts_last):
-            yield piece
-            piece, size = [], 0
-        piece.append(path)
-        size += cost
-    if piece:
-        yield piece
+    # What lets brokers in is written at once, and when everything else is there.
+    for paths in (sorted(nodes.keys() - set(_LAST)), [path for path in _LAST if path in nodes]):
+        operations = (SetData(path, nodes[path]) if path in existing else Create(path, nodes[path]) for path in paths)
+        for piece in pieces(operations, most_bytes=_WRITTEN_BYTES):
+            store.multi(piece).result(_ANSWER_S)
 
 
 def _existing(store: Store, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -21,6 +21,7 @@ from spark_kafkalite.registry.cluster.watcher import PUBLISH_AT_MOST, ClusterWat
 from spark_kafkalite.registry.controller import topic_writes
 from spark_kafkalite.registry.controller.controller import Controller, Extension, TopicSpec
 from spark_kafkalite.registry.controller.placement import MAX_PARTITIONS
+from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, MAX_MULTI_OPERATIONS, Create, Delete
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
@@ -270,12 +271,12 @@ def test_a_topic_outgrows_its_node_with_a_text_that_says_so(tmp_path: Path, monk
 
 
 def test_pieces_hold_as_much_as_a_multi_takes() -> None:
-    few = list(topic_writes.pieces(Delete(f"/{number}") for number in range(2500)))
+    few = list(pieces(Delete(f"/{number}") for number in range(2500)))
     assert [len(piece) for piece in few] == [MAX_MULTI_OPERATIONS - 1, MAX_MULTI_OPERATIONS - 1, 502]
-    large = list(topic_writes.pieces(Create(f"/{number}", bytes(400_000)) for number in range(5)))
+    large = list(pieces(Create(f"/{number}", bytes(400_000)) for number in range(5)))
     assert [len(piece) for piece in large] == [2, 2, 1]
     assert all(sum(len(each.data) for each in piece if isinstance(each, Create)) < MAX_DATA_BYTES for piece in large)
-    assert list(topic_writes.pieces([])) == []
+    assert list(pieces([])) == []
 
 
 def test_what_has_been_written_is_in_the_snapshot_wherever_slices_end(
