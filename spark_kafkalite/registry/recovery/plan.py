@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Protocol, TypeVar
 
 from spark_kafkalite.errors import ConfigError
@@ -112,12 +112,7 @@ class RecoveryPlan:
 
 def brokers_named(nodes: Mapping[str, bytes]) -> set[BrokerId]:
     """Return the brokers that the topics of a registry name as replicas."""
-    return {
-        broker
-        for topic in _topics_of(nodes, lambda path, decode: _decoded(nodes[path], decode)).values()
-        for replicas in topic.partitions.values()
-        for broker in replicas
-    }
+    return _replicas_in(_topics_of(nodes, lambda path, decode: _decoded(nodes[path], decode)))
 
 
 def plan_recovery(
@@ -158,7 +153,7 @@ class _Planning:
         self.plan = RecoveryPlan("")
         self.plan.cluster_id = self._cluster_id()
         self._old = _topics_of(nodes, self._readable)
-        self._away = brokers_named(nodes) - self._hosts.keys() - without
+        self._away = _replicas_in(self._old) - self._hosts.keys() - without
         self._without = without
         for host in hosts:
             of = f"broker {host.broker_id}: " if len(hosts) > 1 else ""
@@ -211,6 +206,7 @@ class _Planning:
             self.plan.nodes[znodes.CLUSTER_ID] = b""  # replaced below: it cannot be read
         return mine or old or znodes.uuid_text(znodes.new_uuid())
 
+    @cached_property
     def _deleted_ids(self) -> set[bytes]:
         deleted = self._readable(deleted_topics.PATH, deleted_topics.DeletedTopics.decode)
         return set() if deleted is None else {znodes.uuid_bytes(each) for each in deleted.deleted_ms}
@@ -279,8 +275,7 @@ class _Planning:
         """Return the id of the topic that the logs are of, None when they name none that counts."""
         if old is not None and old.topic_id != znodes.NO_TOPIC_ID and self._is_current and ids:
             return old.topic_id if old.topic_id in ids else None
-        deleted = self._deleted_ids()
-        living = [each for each in ids if each not in deleted]
+        living = [each for each in ids if each not in self._deleted_ids]
         if len(living) > 1:
             each = ", ".join(f"broker {brokers[0]}: {znodes.uuid_text(topic_id)}" for topic_id, brokers in ids.items())
             raise ConfigError(
@@ -410,6 +405,10 @@ def _topics_of(nodes: Mapping[str, bytes], read: _Read) -> dict[str, TopicAssign
     names = [path.removeprefix(prefix) for path in nodes if path.startswith(prefix)]
     found = {name: read(f"{prefix}{name}", partial(TopicAssignment.decode, name)) for name in names if "/" not in name}
     return {name: topic for name, topic in found.items() if topic is not None}
+
+
+def _replicas_in(topics: Mapping[str, TopicAssignment]) -> set[BrokerId]:
+    return {broker for topic in topics.values() for replicas in topic.partitions.values() for broker in replicas}
 
 
 def _decoded(data: bytes, decode: Callable[[bytes], T]) -> T | None:
