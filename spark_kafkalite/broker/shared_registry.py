@@ -40,7 +40,7 @@ class SharedRegistry:
                 address.connect,
                 session_timeout_ms=address.session_timeout_ms,
                 connect_timeout_s=address.connection_timeout_ms / 1000,
-                auth=None if address.digest is None else ("digest", address.digest),
+                auth=address.auth,
                 set_acl=address.set_acl,
                 watches_trees=True,
             )

@@ -9,7 +9,7 @@ import click
 
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, said, warn
-from spark_kafkalite.cli.registry_files import read_digest
+from spark_kafkalite.cli.registry_files import named_directories, read_digest
 
 if TYPE_CHECKING:
     from spark_kafkalite.log.files.fs import Fs
@@ -63,7 +63,7 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
     store = open_zookeeper(
         address.connect,
         connect_timeout_s=address.connection_timeout_ms / 1000,
-        auth=None if address.digest is None else ("digest", address.digest),
+        auth=address.auth,
         set_acl=address.set_acl,
     )
     try:
@@ -92,10 +92,7 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
 def _log_dirs(fs: Fs, data: str, named: str | None) -> list[str]:
     """Return the log directories of the brokers. Raises UsageError where they are not known."""
     if named is not None:
-        found = [each.strip().rstrip("/") or "/" for each in named.split(",") if each.strip()]
-        if not found:
-            raise click.UsageError(f"--log-dirs {named!r}: no directory in it")
-        return found
+        return named_directories(named)
     from spark_kafkalite.log.directories.siblings import find_siblings
     from spark_kafkalite.log.files.small_files import META_FILE
 

@@ -10,6 +10,7 @@ import click
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, said
 from spark_kafkalite.cli.recovery_text import show_recovery
+from spark_kafkalite.cli.registry_files import broker_directories
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.standalone.registry_rebuild import RebuildPlan
@@ -56,28 +57,13 @@ def rebuild(
     logs name, so producers and consumers go on. A registry that is there and only older than the logs is completed;
     old files are kept under other names. Settings and registry consumers' offsets are in no log: they are listed.
     """
-    if (config_path is None) == (log_dirs is None):
-        raise click.UsageError("name the log directories: either --config FILE or --log-dirs DIR[,DIR]")
-    from spark_kafkalite.broker.settings.config import BrokerConfig
+    directories, lost, config = broker_directories(config_path, log_dirs, lost)
     from spark_kafkalite.broker.standalone.registry_rebuild import as_json as plan_as_json
     from spark_kafkalite.broker.standalone.registry_rebuild import locked, plan_rebuild, write
     from spark_kafkalite.log.files.os_fs import OsFs
 
-    broker_id = None
-    if config_path is not None:
-        config = BrokerConfig.load(Path(config_path))
-        directories, registry, broker_id = (
-            [str(each) for each in config.log_dirs],
-            config.registry_dir,
-            config.broker_id,
-        )
-        lost = (*lost, *config["log.dirs.lost"])
-    else:
-        directories = [each.strip() for each in (log_dirs or "").split(",") if each.strip()]
-        if not directories:
-            raise click.UsageError(f"--log-dirs {log_dirs!r}: no directory in it")
-        registry = Path(directories[0]) / "_registry"
-    directories = [each.rstrip("/") or "/" for each in directories]
+    broker_id = None if config is None else config.broker_id
+    registry = Path(directories[0]) / "_registry" if config is None else config.registry_dir
     registry = Path(registry_dir) if registry_dir else registry
     fs = OsFs()
     with locked(fs, directories, registry):

@@ -32,6 +32,11 @@ class ZooKeeperAddress:
     digest: str | None = field(default=None, repr=False)
     set_acl: bool = False
 
+    @property
+    def auth(self) -> tuple[str, str] | None:
+        """The scheme and the credential of a session, None for one that proves nothing."""
+        return None if self.digest is None else ("digest", self.digest)
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ZooKeeperAddress | None:
         """Return the address that a broker's settings name, None when the registry is its own. Raises ConfigError."""

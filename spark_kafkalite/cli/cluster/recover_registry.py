@@ -13,10 +13,11 @@ import click
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, said, warn
 from spark_kafkalite.cli.recovery_text import show_recovery
+from spark_kafkalite.cli.registry_files import broker_directories
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 
 if TYPE_CHECKING:
-    from spark_kafkalite.broker.settings.config import BrokerConfig
+    from spark_kafkalite.cli.registry_files import BrokerDirectories
     from spark_kafkalite.model import BrokerId, TopicPartition
     from spark_kafkalite.registry.recovery.host_logs import HostLogs
     from spark_kafkalite.registry.recovery.plan import RecoveryPlan
@@ -80,43 +81,29 @@ def recover_registry(
     if (target is None) == (not sources):
         raise click.UsageError("give either --to FILE, on each host, or --from FILE,... of all brokers")
     if target is not None:
-        if (config_path is None) == (log_dirs is None):
-            raise click.UsageError("name the log directories: either --config FILE or --log-dirs DIR[,DIR]")
-        _write_host(target, _config(config_path), log_dirs, lost)
+        _write_host(target, broker_directories(config_path, log_dirs, lost))
         return
     if (config_path is None) == (zookeeper is None):
         raise click.UsageError("name the registry: either --config FILE or --zookeeper HOST:PORT[/CHROOT]")
     hosts = _read_hosts(sources)
-    store = _open(_config(config_path), zookeeper)
+    store = _open(config_path, zookeeper)
     try:
         _recover(store, hosts, without, execute=execute, as_json=as_json)
     finally:
         store.close()
 
 
-def _config(path: str | None) -> BrokerConfig | None:
-    from spark_kafkalite.broker.settings.config import BrokerConfig
-
-    return None if path is None else BrokerConfig.load(Path(path))
-
-
 # A host --------------------------------------------------------------------------------------------------------------
 
 
-def _write_host(target: str, config: BrokerConfig | None, log_dirs: str | None, lost: Sequence[str]) -> None:
+def _write_host(target: str, directories: BrokerDirectories) -> None:
     from spark_kafkalite.broker.standalone.host_logs import locked_log_dirs, read_host_logs
     from spark_kafkalite.log.files.os_fs import OsFs
 
-    broker_id = None
-    if config is not None:
-        directories, broker_id = [str(each) for each in config.log_dirs], config.broker_id
-        lost = (*lost, *config["log.dirs.lost"])
-    else:
-        directories = [each.strip() for each in (log_dirs or "").split(",") if each.strip()]
-    directories = [each.rstrip("/") or "/" for each in directories]
+    paths, lost, config = directories
     fs = OsFs()
-    with locked_log_dirs(fs, directories):
-        host = read_host_logs(fs, directories, broker_id, lost)
+    with locked_log_dirs(fs, paths):
+        host = read_host_logs(fs, paths, None if config is None else config.broker_id, lost)
     temporary = f"{target}.part"
     try:
         Path(temporary).write_bytes(host.encode())
@@ -144,20 +131,21 @@ def _read_hosts(sources: Sequence[str]) -> list[HostLogs]:
 # The cluster ---------------------------------------------------------------------------------------------------------
 
 
-def _open(config: BrokerConfig | None, zookeeper: str | None) -> Store:
+def _open(config_path: str | None, zookeeper: str | None) -> Store:
+    from spark_kafkalite.broker.settings.config import BrokerConfig
     from spark_kafkalite.registry.zookeeper import open_zookeeper
 
-    if config is None:
+    if config_path is None:
         assert zookeeper is not None
         return open_zookeeper(zookeeper)
-    address = config.zookeeper
+    address = BrokerConfig.load(Path(config_path)).zookeeper
     if address is None:
         raise ConfigError(
             "the broker of this properties file has a registry of its own: kafkalite registry rebuild makes it again"
         )
     return open_zookeeper(
         address.connect,
-        auth=None if address.digest is None else ("digest", address.digest),
+        auth=address.auth,
         set_acl=address.set_acl,
     )
 
