@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,22 +12,12 @@ from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.lost_power import create, log_file, lose_all_power, produce, whole_batches_bytes
+from tests.interop.cluster.operations_page import START, STATUS, commands_of
 from tests.interop.cluster.test_commands import at_terminal, kafkalite
-from tests.paths import PROJECT
 from tests.patience import wait_until
 
-PAGE = PROJECT / "docs" / "operations.md"
-START = "kafkalite broker --config broker.properties"
-STATUS = "kafkalite cluster status"
 EVENTS = TopicPartition("events", 0)
 RECORDS = 1500
-
-
-def commands_of(heading: str) -> list[str]:
-    """The commands of a section of the page, without their comments."""
-    section = PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n")[1].split("\n## ")[0].split("\n### ")[0]
-    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section)
-    return [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +17,10 @@ from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import freeze
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
+from tests.interop.cluster.operations_page import commands_of
 from tests.interop.cluster.streams import Ours
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.cluster.test_failover import values_of, wait_until_acknowledged
-from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.zookeeper]
@@ -98,9 +97,7 @@ def test_an_ensemble_loses_a_follower_and_its_leader_under_load(ensemble: ZooKee
 
 def test_the_ensemble_loses_its_majority(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
     """docs/operations.md, "The ensemble has lost its majority"."""
-    section = (PROJECT / "docs" / "operations.md").read_text().split("### The ensemble has lost its majority\n")[1]
-    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", re.split(r"\n##+ ", section)[0])
-    start, status = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
+    start, status = commands_of("The ensemble has lost its majority")
     assert start == "bin/zkServer.sh start"
     # As short as ZooKeeper's ticks allow.
     settings = {"zookeeper.connect": f"{ensemble.connect}/majority", "zookeeper.session.timeout.ms": 4_000}

@@ -21,14 +21,11 @@ from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.lost_power import produce, whole_batches_bytes
+from tests.interop.cluster.operations_page import START, STATUS, commands_of
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.collect import collected
-from tests.paths import PROJECT
 from tests.patience import wait_until
 
-PAGE = PROJECT / "docs" / "operations.md"
-START = "kafkalite broker --config broker.properties"
-STATUS = "kafkalite cluster status"
 BROKERS = (1, 2, 3)
 EVENTS = TopicPartition("events", 0)
 
@@ -109,17 +106,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             yield Place(cluster, tmp_path, tmp_path / "zookeeper" / "data", server.start, server.stop)
 
 
-def commands_of(heading: str) -> list[str]:
-    section = PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n")[1].split("\n## ")[0].split("\n### ")[0]
-    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section)
-    found = [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
-    assert START in found and STATUS in found
-    return found
-
-
 def follow(place: Place, heading: str) -> None:
     """Do what the page says on all hosts."""
-    for command in commands_of(heading):
+    commands = commands_of(heading)
+    assert START in commands and STATUS in commands
+    for command in commands:
         if command == START:
             for number in BROKERS:
                 place.cluster.restart(number)
