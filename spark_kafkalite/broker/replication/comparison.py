@@ -134,7 +134,7 @@ class Comparison:
         self._initial_delay_s = config["log.initial.task.delay.ms"] / 1000
         self._timeout_s = config["replica.socket.timeout.ms"] / 1000
         self._working: asyncio.Task[None] | None = None
-        # Whoever has it compares the next range, and waits as long as that takes.
+        # The task that has it compares the next range, and waits as long as that takes.
         self._turn = asyncio.Lock()
         # What an operator has asked for since the start.
         self._asked: dict[TopicPartition, _AskedComparison] = {}

@@ -82,7 +82,7 @@ class Confirmation:
         self._hurried: list[FetchClock] = []
 
     def ask(self, on_answer: OnAnswer) -> Question:
-        """Ask whether this leader still leads; ``on_answer`` is told, at once or within ``CONFIRMED_WITHIN_S``."""
+        """Ask whether this leader still leads; ``on_answer`` is called at once, or within ``CONFIRMED_WITHIN_S``."""
         question = Question(on_answer)
         question.timer = self._purgatory.call_later(CONFIRMED_WITHIN_S, lambda: self._give_up(question))
         if self._in_round:

@@ -73,7 +73,7 @@ class Coordination:
         return is_confirmed
 
     def said(self, error: KafkaError) -> KafkaError:
-        """Return what a client is told of an error that was found without a question."""
+        """Return the error that a client gets where one was found without a question."""
         if self.is_certain or isinstance(error, CoordinatorLoadInProgress):
             return error
         return NotCoordinator(f"this broker may not coordinate any more, and may be wrong in this: {error}")

@@ -98,7 +98,7 @@ class DelayedOperation:
 
 
 class Watcher(Protocol):
-    """Who is told at once what happens, and stays in the list: a partition of a fetch session.
+    """What hears at once what happens, and stays in the list: a partition of a fetch session.
 
     ``session`` is that session, ``leader_epoch`` the epoch that was last asked under.
     """

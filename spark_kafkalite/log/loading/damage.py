@@ -42,7 +42,7 @@ class DamageLines:
     __slots__ = ("_clock", "_known_damage", "_left_out", "_next_s", "_topic_partition")
 
     def __init__(self, topic_partition: TopicPartition, clock: Clock, known_damage: TakesDamage | None = None) -> None:
-        """``known_damage`` is told of each damaged batch, in the thread that looks."""
+        """``known_damage`` gets each damaged batch, in the thread that looks."""
         self._topic_partition = topic_partition
         self._clock = clock
         self._known_damage = known_damage
