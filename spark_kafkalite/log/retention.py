@@ -32,14 +32,20 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.segments.segment import Segment
 from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.records.layout import BatchHeader
+
+# What a walk of a segment reads at once.
+_READ_BYTES: Final = 1 << 20
 
 
 class Reason(Enum):
@@ -169,7 +175,7 @@ class TimestampSource(NamedTuple):
 
     def read(self, fs: Fs) -> int:
         """Read it, from files of its own: the log's belong to the loop. FileNotFoundError when they have gone."""
-        segment = Segment(
+        segment = _SegmentReadAside(
             OpenFiles(fs),
             self.directory,
             self.base_offset,
@@ -177,11 +183,32 @@ class TimestampSource(NamedTuple):
             index_entries=self.index_entries,
             time_index_entries=self.time_index_entries,
         )
-        # A segment that cannot be read, or has lost its time index, goes by its file's time until the next start.
+        # A segment that cannot be read goes by its file's time.
         timestamp_ms = -1
         with contextlib.suppress(FileNotFoundError, CorruptMessage):
             timestamp_ms = segment.max_timestamp[0]
         return timestamp_ms if timestamp_ms >= 0 else fs.modified_ms(segment.log_path)
+
+
+class _SegmentReadAside(Segment):
+    """A segment as it was when the loop was asked: meanwhile the cleaner may give its name to other files.
+
+    So what is found to be damaged may be sound files of another segment: this writes nothing and logs nothing. The
+    segment of the log finds real damage at its next look-up.
+    """
+
+    __slots__ = ()
+
+    def rebuild_indexes(self, reason: str) -> BatchHeader | None:
+        """Make the time index anew in memory; see ``Segment.rebuild_indexes``."""
+        newest, last = (-1, self.base_offset), None
+        with contextlib.suppress(CorruptMessage):
+            for found in self.headers(0, read_bytes=_READ_BYTES):
+                last = found.header
+                newest = max(newest, (last.max_timestamp, last.last_offset), key=itemgetter(0))
+        self.time_index = TimeIndex(self.files, self.time_index.path, self.base_offset)
+        self.time_index.maybe_append(*newest)
+        return last
 
 
 def read_largest_timestamps(fs: Fs, sources: Sequence[TimestampSource], expired_before_ms: int) -> list[int]:

@@ -23,6 +23,8 @@ class OpenFiles:
         self.fs = fs
         self._capacity = capacity
         self._files: OrderedDict[str, File] = OrderedDict()
+        # How often a file was let go of.
+        self._forgotten = 0
 
     def open_apart(self, path: str, *, create: bool = False) -> File:
         """Open a file for a holder of its own. For want of descriptors, half of those kept are given back first."""
@@ -39,8 +41,11 @@ class OpenFiles:
         """Return the file, opening it if need be."""
         file = self._files.get(path)
         if file is None:
+            forgotten = self._forgotten
             file = self.open_apart(path, create=create)
-            self._files[path] = file
+            if self._forgotten == forgotten:
+                self._files[path] = file
+            # Else another thread may have given the name to another file while this one was opened.
             if len(self._files) > self._capacity:
                 self._files.popitem(last=False)
         else:
@@ -53,6 +58,7 @@ class OpenFiles:
 
     def forget(self, path: str) -> None:
         """Let go of a file; needed before its name is given to another one."""
+        self._forgotten += 1
         self._files.pop(path, None)
 
     def __len__(self) -> int:

@@ -209,3 +209,25 @@ def test_a_damaged_time_index_does_not_make_a_segment_old(open_log: LogOpener, f
     first = log.segments.first
     fs.open(first.time_index.path).pwrite(bytes(8), 0)
     assert read_largest_timestamps(fs, [TimestampSource.of(first)], 2**62) == [5000]
+
+
+def test_reading_a_timestamp_leaves_alone_what_the_cleaner_has_put_in_its_place(
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(segment_bytes=1000)
+    append(log, 5000)
+    append(log, 7000)
+    log.roll()
+    first = log.segments.first
+    source = TimestampSource.of(first)
+    # The last of the new batches ends beyond the size that the source was asked of.
+    cleaned = make_batch(1, timestamp_ms=5000) + make_batch([b"much longer"], timestamp_ms=9000)
+    assert len(cleaned) > source.size_bytes
+    contents = {first.log_path: cleaned, first.offset_index.path: b"", first.time_index.path: bytes(12)}
+    for path, content in contents.items():
+        file = fs.open(path)
+        file.truncate(0)
+        file.pwrite(content, 0)
+    source.read(fs)
+    assert {path: fs.open(path).pread(1000, 0) for path in contents} == contents
+    assert caplog.text == ""
