@@ -96,8 +96,9 @@ CompareReplicas is none of Kafka's APIs: the brokers of a cluster have it among 
 
 _CONFIGURATION_HEAD = """# Settings
 
-Names are Kafka's wherever Kafka has the setting. An unknown broker setting is an error at start that names the nearest
-known one; an unknown client setting is a warning; an unknown Spark option is an error at `.load()`.
+Names are Kafka's wherever Kafka has the setting. Unknown broker settings are an error at start that names them all and,
+for each, the nearest known one; an unknown client setting is a warning; an unknown Spark option is an error at
+`.load()`.
 
 A broker setting whose type says *dynamic* may also be changed while brokers run, for one broker or for all of them
 (`kafkalite configs alter --entity-type brokers`), and so may every topic setting. Of several values the topic's own
@@ -149,6 +150,14 @@ def configuration_page() -> str:
         )
         # What every client has is told once.
         parts += [_row(setting) for setting in group if title == "Security" or setting not in SECURITY_SETTINGS]
+        if group.without_effect:
+            parts.append(
+                "\nSettings of Apache Kafka that may be given and have no effect here; the log says so at start:\n\n"
+            )
+            parts += [f"- `{name}`: {why}\n" for name, why in group.without_effect.items()]
+        if group.instead:
+            parts.append("\nSettings of Apache Kafka that are an error here, and what to do instead:\n\n")
+            parts += [f"- `{name}`: {what}\n" for name, what in group.instead.items()]
     return "".join(parts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -197,6 +197,8 @@ class SettingGroup:
     settings: tuple[Setting, ...]
     # Of settings that Apache Kafka has and this group has not: what to know or do instead.
     instead: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # Of settings that Apache Kafka has and that may be given here without an effect: why they need none.
+    without_effect: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     _by_name: dict[str, Setting] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -219,24 +221,35 @@ class SettingGroup:
     def parse(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the checked values of the settings named in ``raw``, under their main names, without defaults.
 
-        A value of None means that the setting is not given, as a keyword argument's default does.
+        A value of None means that the setting is not given, as a keyword argument's default does. Settings without
+        effect are left out.
 
-        Raises ConfigError for an unknown name (with the nearest known one) or a bad value.
+        Raises ConfigError for unknown names (all of them, each with the nearest known one) or a bad value.
         """
+        unknown = [name for name in self.unknown(raw) if name not in self.without_effect]
+        if unknown:
+            raise self._unknown_error(unknown)
         parsed: dict[str, Any] = ShownSettings()
         for name, value in raw.items():
-            setting = self._by_name.get(name)
-            if setting is None:
-                raise ConfigError(
-                    f"unknown {self.title} setting {shown_name(name)!r}{self.hint(name)}",
-                    f"Unknown {self.title} config name: {shown_name(name)}{self.hint(name)}",
-                )
-            if value is None:
+            if value is None or name not in self._by_name:
                 continue
+            setting = self._by_name[name]
             checked = setting.parse(value)
             if name == setting.name or raw.get(setting.name) is None:
                 parsed[setting.name] = checked
         return parsed
+
+    def _unknown_error(self, unknown: Sequence[str]) -> ConfigError:
+        names = [(shown_name(name), self.hint(name)) for name in unknown]
+        kafka_text = "; ".join(f"Unknown {self.title} config name: {name}{hint}" for name, hint in names)
+        if len(names) == 1:
+            name, hint = names[0]
+            return ConfigError(f"unknown {self.title} setting {name!r}{hint}", kafka_text)
+        by_hint: dict[str, list[str]] = {}
+        for name, hint in names:
+            by_hint.setdefault(hint.lstrip(":; "), []).append(repr(name))
+        shown = (", ".join(each) + (f" ({hint})" if hint else "") for hint, each in by_hint.items())
+        return ConfigError(f"{len(names)} unknown {self.title} settings: {'; '.join(shown)}", kafka_text)
 
     def parse_usable(self, raw: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
         """Return what :meth:`parse` would of those settings that are known and right, and what is wrong with others."""

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.hung_disks import StopWatch, hang_limit_s
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.start import BrokerStart
@@ -162,6 +163,8 @@ def run_broker(config: BrokerConfig) -> int:
     Raises KafkaliteError when it cannot start; the caller shows the text.
     """
     configure_logging(config["logging.level"])
+    for name in config.without_effect:
+        logger.info("%s has no effect: %s", name, BROKER_SETTINGS.without_effect[name])
 
     def print_ready(line: str) -> None:
         sys.stdout.write(line + "\n")

@@ -131,6 +131,16 @@ def test_an_unknown_name_brings_up_the_nearest_known_one() -> None:
     assert GROUP.unknown(["zzz", "node.id", "rack"]) == ["zzz"]
 
 
+def test_all_unknown_names_are_in_one_error() -> None:
+    with pytest.raises(ConfigError) as raised:
+        GROUP.parse({"log.retention.sm": 5, "node.id": 1, "zzz": 5, "yyy": 1})
+    assert str(raised.value) == (
+        "3 unknown broker settings: 'log.retention.sm' (did you mean 'log.retention.ms'?); 'zzz', 'yyy'"
+    )
+    assert "config name: log.retention.sm" in raised.value.kafka_text
+    assert "config name: zzz" in raised.value.kafka_text
+
+
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [

@@ -14,7 +14,16 @@ from spark_kafkalite.settings import Setting, SettingGroup
 
 MEBIBYTE = 1024 * 1024
 
-_NO_KRAFT = "there is no KRaft here; brokers share a registry, which zookeeper.connect names"
+_NO_KRAFT = (
+    "there is no KRaft here; brokers share a registry, which zookeeper.connect names. Leave out process.roles, "
+    "controller.* and the listener CONTROLLER"
+)
+_NO_TRANSACTIONS = "brokers have no transactions yet; see docs/protocol.md"
+_NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
+_ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
+_ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
+_PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
+_NO_SAMPLES = "brokers have no metrics yet"
 
 BROKER_SETTINGS = SettingGroup(
     "broker",
@@ -360,16 +369,42 @@ BROKER_SETTINGS = SettingGroup(
         *BROKER_LOG_SETTINGS,
     ),
     instead={
-        "auto.leader.rebalance.enable": "leaders go back to the first replicas when 'kafkalite cluster elect "
-        "--preferred' is run",
+        "auto.leader.rebalance.enable": _PREFERRED,
         "process.roles": _NO_KRAFT,
         "controller.quorum.voters": _NO_KRAFT,
-        "inter.broker.protocol.version": "brokers of different versions agree by themselves; leave it out",
-        "num.network.threads": "one thread serves all connections; num.io.threads is for the disks",
-        "num.replica.fetchers": "a broker has one connection to each leader that it follows; leave it out",
+        "controller.quorum.bootstrap.servers": _NO_KRAFT,
+        "controller.listener.names": _NO_KRAFT,
+        "leader.imbalance.check.interval.seconds": _PREFERRED,
+        "leader.imbalance.per.broker.percentage": _PREFERRED,
+        "host.name": "listeners=PLAINTEXT://HOST:PORT has it",
+        "port": "listeners=PLAINTEXT://HOST:PORT has it",
+        "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
+        "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
+        "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
         "metric.reporters": "brokers have no metrics yet; 'kafkalite cluster status' says how they are",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
         "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",
+    },
+    # What a file for Apache Kafka often has and what changes nothing that its operator could want here.
+    without_effect={
+        "num.network.threads": _ONE_THREAD,
+        "background.threads": _ONE_THREAD,
+        "num.replica.fetchers": "a broker has one connection to each leader that it follows",
+        "num.replica.alter.log.dirs.threads": "brokers move no logs between directories yet",
+        "queued.max.requests": "queued.max.request.bytes bounds the memory of requests",
+        "inter.broker.protocol.version": _ONE_FORMAT,
+        "log.message.format.version": _ONE_FORMAT,
+        "transaction.state.log.replication.factor": _NO_TRANSACTIONS,
+        "transaction.state.log.min.isr": _NO_TRANSACTIONS,
+        "transaction.state.log.num.partitions": _NO_TRANSACTIONS,
+        "transaction.state.log.segment.bytes": _NO_TRANSACTIONS,
+        "transaction.max.timeout.ms": _NO_TRANSACTIONS,
+        "transactional.id.expiration.ms": _NO_TRANSACTIONS,
+        "share.coordinator.state.topic.replication.factor": _NO_SHARE_GROUPS,
+        "share.coordinator.state.topic.min.isr": _NO_SHARE_GROUPS,
+        "zookeeper.sync.time.ms": "Kafka does not use it either",
+        "metrics.num.samples": _NO_SAMPLES,
+        "metrics.sample.window.ms": _NO_SAMPLES,
     },
 )

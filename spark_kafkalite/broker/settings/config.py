@@ -42,7 +42,7 @@ class BrokerConfig:
     ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
     two are the file with the command line, and the defaults of a cluster), ``topic_defaults`` every topic setting's
     default on this broker. ``zookeeper`` is None when the registry is the broker's own; other brokers connect to
-    ``inner_listener``.
+    ``inner_listener``. ``without_effect`` names what was given of Apache Kafka's settings and changes nothing here.
     """
 
     values: Mapping[str, Any]
@@ -54,6 +54,7 @@ class BrokerConfig:
     zookeeper: ZooKeeperAddress | None
     inner_listener: Listener
     topic_defaults: Mapping[str, Any]
+    without_effect: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
@@ -106,6 +107,7 @@ class BrokerConfig:
             zookeeper,
             _inner_listener(values["inter.broker.listener.name"], listeners),
             topic_defaults,
+            tuple(name for name in properties if name in BROKER_SETTINGS.without_effect),
         )
         config.check()
         return config

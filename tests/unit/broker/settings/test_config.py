@@ -113,3 +113,49 @@ def test_the_registry_is_served_when_asked_for() -> None:
     listener = BrokerConfig.from_properties(given).registry_listener
     assert listener is not None
     assert (listener.host, listener.port, listener.digest) == ("::1", 2181, "user:secret")
+
+
+# What config/server.properties of Apache Kafka 3.9 sets for a broker with ZooKeeper.
+_OF_APACHE_KAFKA = """
+broker.id=0
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/var/lib/kafka-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.retention.check.interval.ms=300000
+zookeeper.connect=localhost:2181
+zookeeper.connection.timeout.ms=18000
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def test_the_file_of_a_plain_kafka_broker_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(_OF_APACHE_KAFKA, encoding="utf-8")
+    config = BrokerConfig.load(path)
+    assert config["num.io.threads"] == 8
+    assert config.without_effect == (
+        "num.network.threads",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+    )
+
+
+def test_a_file_for_kraft_is_explained_with_all_its_names() -> None:
+    with pytest.raises(ConfigError, match=r"3 unknown .*process\.roles.*controller\.quorum.*listener\.names.*no KRaft"):
+        BrokerConfig.from_properties(
+            {
+                "process.roles": "broker,controller",
+                "controller.quorum.voters": "1@localhost:9093",
+                "controller.listener.names": "CONTROLLER",
+                "share.coordinator.state.topic.min.isr": 1,
+            }
+        )
