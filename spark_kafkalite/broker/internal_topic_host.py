@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
@@ -256,7 +257,7 @@ def _remedy(hosted: Partition) -> str:
     return (
         f"{'another in-sync replica leads, and this one copies from it; if there is none, ' if has_others else ''}"
         "restore the file from a backup, or stop the broker and cut the log there: "
-        f"kafkalite dump-log --repair {hosted.log.directory}"
+        f"kafkalite dump-log --repair {shlex.quote(str(hosted.log.directory))}"
     )
 
 

@@ -16,6 +16,7 @@ The loop owns an object of this, but for :meth:`KnownDamage.add`, :meth:`KnownDa
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -414,7 +415,8 @@ class KnownDamage:
                 "its other replicas lead, and this one is copied again from them"
                 if self.is_kept
                 else "no other broker has them: restore the file from a backup while the broker is stopped, cut the "
-                f"log there with kafkalite dump-log --repair {self._directory}, or produce the records again",
+                f"log there with kafkalite dump-log --repair {shlex.quote(self._directory)}, or produce the records "
+                "again",
             )
         if self.is_kept:
             self.try_to_write()

@@ -26,6 +26,7 @@ topics; others are not taken for leftovers, but stop the start: they may be anot
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -146,7 +147,7 @@ class RegistryEvidence:
         if self.zxid == settled_zxid:
             return
         if self.logs and zxid < self.zxid:
-            log_dirs = ",".join(each.path for each in self.directories)
+            log_dirs = shlex.quote(",".join(each.path for each in self.directories))
             raise RegistryLost(
                 f"the registry is older than the logs: it ends with transaction {zxid}, the log directories have seen "
                 f"transaction {self.zxid}; an older copy has been put in its place, or zookeeper.connect names another "
@@ -198,12 +199,13 @@ class RegistryEvidence:
 
     def _consequence(self) -> str:
         whose = f"of cluster {self.cluster_id} " if self.cluster_id else ""
-        log_dirs = ",".join(each.path for each in self.directories)
+        log_dirs = shlex.quote(",".join(each.path for each in self.directories))
         return (
             f"but the log directories hold {len(self.logs)} partitions {whose}({_some(self.logs)}), which would be "
             f"served no more. Put the registry's files back into {self._registry_dir} ({DATABASE_NAME} together with "
             f"{DATABASE_NAME}-wal), or set registry.dir to where they are; if they are lost, have them made from the "
-            f"logs: kafkalite registry rebuild --log-dirs {log_dirs} --registry-dir {self._registry_dir}"
+            f"logs: kafkalite registry rebuild --log-dirs {log_dirs} "
+            f"--registry-dir {shlex.quote(str(self._registry_dir))}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -199,7 +200,7 @@ def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
             del alive[number]
             said(
                 f"broker {number} has ended; its log is {broker.stderr_path}. To start it again: kafkalite broker "
-                f"--config {_write_properties(cluster, number)}"
+                f"--config {shlex.quote(str(_write_properties(cluster, number)))}"
             )
         if alive:
             continue
@@ -225,6 +226,12 @@ def _directory(data: str | None) -> Iterator[Path]:
         path = Path(data).absolute()
         if path.exists() and not path.is_dir():
             raise click.UsageError(f"--data {data}: not a directory")
+        served = _served_brokers(path)
+        if served:
+            raise click.ClickException(
+                f"--data {data}: a cluster runs on it (broker {', '.join(served)}): connect to that one, or give "
+                "another directory and other ports"
+            )
         try:
             yield path
         finally:
@@ -238,8 +245,8 @@ def _directory(data: str | None) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _tell_of_served(directory: Path) -> bool:
-    """Tell of brokers that were started again by hand and still run; return whether there are any."""
+def _served_brokers(directory: Path) -> list[str]:
+    """Return the numbers of the brokers that run on a directory's data."""
     from spark_kafkalite.log.files.os_fs import OsFs
     from spark_kafkalite.log.files.small_files import LOCK_FILE
 
@@ -252,6 +259,12 @@ def _tell_of_served(directory: Path) -> bool:
                 served.append(str(number))
             else:
                 lock.release()
+    return served
+
+
+def _tell_of_served(directory: Path) -> bool:
+    """Tell of brokers that were started again by hand and still run; return whether there are any."""
+    served = _served_brokers(directory)
     if served:
         said(
             f"started again by hand, and still running without a registry: broker {', '.join(served)}; end "

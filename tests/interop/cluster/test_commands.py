@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -147,12 +148,12 @@ def test_nothing_outlives_an_up_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) -> None:
-    with up(tmp_path, "--data", str(tmp_path / "data")) as running:
+    with up(tmp_path, "--data", str(tmp_path / "data; of $HOME")) as running:
         os.kill(running.pids["2"], signal.SIGKILL)
         wait_until(lambda: "broker 2 has ended" in running.errors.read_text(), "a line about broker 2")
         command = re.search(r"To start it again: kafkalite (.+)", running.errors.read_text())
         assert command is not None
-        with subprocess.Popen([*COMMAND, *command.group(1).split()], stdout=subprocess.PIPE, text=True) as alone:
+        with subprocess.Popen([*COMMAND, *shlex.split(command.group(1))], stdout=subprocess.PIPE, text=True) as alone:
             try:
                 assert alone.stdout is not None
                 assert "broker 2 ready on" in alone.stdout.readline()
@@ -236,6 +237,15 @@ def test_an_up_whose_port_is_taken_says_so(cluster: KafkaliteCluster) -> None:
     assert failed.stderr.startswith(said) and failed.stderr.count("\n") == 1
     failed = kafkalite("cluster", "up", "--port", "0", "--registry-port", str(port), code=1)
     assert failed.stderr.startswith(f"kafkalite: --registry-port {port}: the registry cannot listen on")
+
+
+def test_an_up_on_the_data_of_a_running_cluster_leaves_that_alone(cluster: KafkaliteCluster) -> None:
+    data = str(cluster.data_dir)
+    failed = kafkalite("cluster", "up", "--data", data, "--port", "0", "--registry-port", "0", code=1)
+    assert failed.stderr == (
+        f"kafkalite: --data {data}: a cluster runs on it (broker 1, 2, 3): connect to that one, or give another "
+        "directory and other ports\n"
+    )
 
 
 def test_a_broker_that_does_not_start_says_why_in_one_line() -> None:
