@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -174,12 +175,6 @@ def _one_spec(name: str, value: str, timestamp: str, timestamps: str) -> OffsetS
     return OffsetSpec(name, text, positions)
 
 
-_NO_ENDS: Final = {
-    PositionKind.EARLIEST: "at earliest (-2)",
-    PositionKind.LAST: "so many offsets before its end (last:N)",
-}
-
-
 def _check_ends(name: str, text: str, positions: Positions) -> None:
     for kind, wrong in (
         (PositionKind.EARLIEST, "at earliest (-2)"),
@@ -212,8 +207,10 @@ def _named_positions(option: str, text: str, read: Callable[[object], Position |
                     )
                 if number == ALL_OTHERS:
                     topics[topic] = position
+                elif (partition := TopicPartition(topic, int(number))) in partitions:
+                    raise option_error(INVALID_OPTION, option, text, f"{partition} is named twice; name it once")
                 else:
-                    partitions[TopicPartition(topic, int(number))] = position
+                    partitions[partition] = position
             continue
         position = read(value)
         if position is None:
@@ -237,14 +234,24 @@ _TIMES: Final = (
 
 
 def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    twice: list[str] = []
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        twice.extend(name for name, count in counts.items() if count > 1)
+        return dict(pairs)
+
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, object_pairs_hook=read)
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise option_error(
             INVALID_OPTION, option, text, f"{_WORDS.get(option, '')}not a JSON object; write it as in {example}"
         )
+    if twice:
+        named = ", ".join(map(repr, dict.fromkeys(twice)))
+        raise option_error(INVALID_OPTION, option, text, f"{named} is named twice in one object; name each once")
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""A topic's retention, as far as the cluster tells it: for warnings, never for decisions.
+"""What a topic does with timestamps, as far as the cluster says: for warnings, never for decisions.
 
 Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps
 everything.
@@ -9,21 +9,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.spark.connections import admin_settings
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
-_KEEPS_EVERYTHING: Final = -1
 _VALID_S: Final = 60.0
 # A warning is not worth a long wait.
 _TIMEOUT_MS: Final = 5_000
-_KNOWN: dict[tuple[str, str], tuple[float, int]] = {}
 
 
-def retention_ms(client: Mapping[str, str], topic: str) -> int:
-    """Return the topic's ``retention.ms``, -1 when it keeps everything, is compacted only, or cannot be asked."""
+class TimestampRules(NamedTuple):
+    """``retention_ms`` is -1 when the topic keeps everything, is compacted only, or cannot be asked. ``is_replaced``
+    says that the broker writes its own time into records (``message.timestamp.type=LogAppendTime``)."""
+
+    retention_ms: int = -1
+    is_replaced: bool = False
+
+
+_KNOWN: dict[tuple[str, str], tuple[float, TimestampRules]] = {}
+
+
+def timestamp_rules(client: Mapping[str, str], topic: str) -> TimestampRules:
+    """Return what the topic does with the timestamps of records."""
     key = (client.get("bootstrap.servers", ""), topic)
     known = _KNOWN.get(key)
     if known is None or time.monotonic() - known[0] > _VALID_S:
@@ -31,18 +40,18 @@ def retention_ms(client: Mapping[str, str], topic: str) -> int:
     return known[1]
 
 
-def _asked(client: Mapping[str, str], topic: str) -> int:
+def _asked(client: Mapping[str, str], topic: str) -> TimestampRules:
     # Imported by every Python worker of Spark, which seldom asks.
     from spark_kafkalite.client.admin.admin import Admin
 
     try:
         with Admin(admin_settings(client)) as admin:
-            configs = admin.describe_configs(topic=topic, timeout_ms=_TIMEOUT_MS)
+            entries = admin.describe_configs(topic=topic, timeout_ms=_TIMEOUT_MS)
     except KafkaliteError as error:
         _LOG.debug("cannot ask for the retention of topic %s: %s", topic, error)
-        return _KEEPS_EVERYTHING
-    policy = configs["cleanup.policy"].value if "cleanup.policy" in configs else None
-    if "delete" not in (policy or "delete"):
-        return _KEEPS_EVERYTHING
-    entry = configs.get("retention.ms")
-    return _KEEPS_EVERYTHING if entry is None or not entry.value else int(entry.value)
+        return TimestampRules()
+    configs = {name: entry.value for name, entry in entries.items()}
+    is_replaced = configs.get("message.timestamp.type") == "LogAppendTime"
+    if "delete" not in (configs.get("cleanup.policy") or "delete"):
+        return TimestampRules(is_replaced=is_replaced)
+    return TimestampRules(int(configs.get("retention.ms") or -1), is_replaced)

@@ -23,7 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from spark_kafkalite.errors import KafkaliteError, MessageTooLarge, SerializationError, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaliteError,
+    MessageTooLarge,
+    RecordListTooLarge,
+    SerializationError,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import (
@@ -36,7 +44,7 @@ from spark_kafkalite.spark.conditions import (
 from spark_kafkalite.spark.connections import drop_producer, producer_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
 from spark_kafkalite.spark.task_tokens import token_for_tasks
-from spark_kafkalite.spark.topic_retention import retention_ms
+from spark_kafkalite.spark.topic_retention import timestamp_rules
 from spark_kafkalite.spark.worker_log import SINK, speak_of
 from spark_kafkalite.spark.worker_memory import settle_worker
 
@@ -60,6 +68,10 @@ _ALLOWED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 # Deliveries that a task holds before it looks at the oldest: keeps the memory of handles bounded, and errors early.
 _MAX_UNCHECKED: Final = 256
+# What the same records meet again.
+_PERMANENT: Final = (InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge, SerializationError)
+# Topics that this driver has been warned of: a stream writes to the same ones with every batch.
+_TOLD_REPLACED: Final[set[str]] = set()
 
 
 def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
@@ -90,10 +102,12 @@ def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WrittenMessage(WriterCommitMessage):
-    """What one task wrote. ``expired``: records per topic whose timestamps were already past the topic's retention."""
+    """What one task wrote. ``expired``: records per topic whose timestamps were already past the topic's retention;
+    ``replaced``: topics that do not keep the timestamps of records."""
 
     records: int
     expired: Mapping[str, int] = field(default_factory=dict)
+    replaced: frozenset[str] = frozenset()
 
 
 class _Sink:
@@ -137,7 +151,7 @@ class _Sink:
             # Its sequence numbers are in doubt; Spark repeats the task with a new one.
             drop_producer(self._client)
             raise self._explained(error) from error
-        return WrittenMessage(records, {} if expiry is None else expiry.counts)
+        return WrittenMessage(records) if expiry is None else WrittenMessage(records, expiry.counts, expiry.replaced)
 
     def _send(
         self,
@@ -171,20 +185,28 @@ class _Sink:
                     "correct the column partition, or leave it out to have keys decide; a missing topic must be created"
                 )
             return SparkConditionError(TOPIC_NOT_FOUND, f"{where}: {error}; {advice}")
-        if isinstance(error, (MessageTooLarge, SerializationError)):
-            return SparkConditionError(WRITE_FAILED, f"{where}: {error}")
-        return SparkConditionError(
-            WRITE_FAILED, f"{where}: {error}; what was acknowledged before is written: run it again (at-least-once)"
-        )
+        advice = "; what was acknowledged before is written"
+        if not isinstance(error, _PERMANENT):
+            advice += ": run it again (at-least-once)"
+        return SparkConditionError(WRITE_FAILED, f"{where}: {error}{advice}")
 
     def _report(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Warn on the driver about records that retention will delete at once."""
+        """Warn on the driver of timestamps that are not kept, and of records that retention will delete at once."""
         speak_of(SINK, self._target)
         expired: dict[str, int] = {}
+        replaced: set[str] = set()
         for message in messages:
             if isinstance(message, WrittenMessage):
+                replaced |= message.replaced
                 for topic, count in message.expired.items():
                     expired[topic] = expired.get(topic, 0) + count
+        for topic in sorted(replaced - _TOLD_REPLACED):
+            _TOLD_REPLACED.add(topic)
+            _LOG.warning(
+                "the column timestamp has no effect on topic %s: it has message.timestamp.type=LogAppendTime, so the "
+                "broker writes its own time into each record; leave the column out, or set CreateTime",
+                topic,
+            )
         if expired:
             # For the question about retention, which this process asks only now.
             writing_config(self._client, self._token)
@@ -194,7 +216,7 @@ class _Sink:
                 "delete them at any time; raise retention.ms (-1 keeps everything), or write newer timestamps",
                 count,
                 topic,
-                retention_ms(self._client, topic),
+                timestamp_rules(self._client, topic).retention_ms,
             )
 
 
@@ -254,17 +276,20 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 class _Expiry:
-    """Counts rows that are past their topic's retention when they are written."""
+    """Counts rows that are past their topic's retention when they are written, and notes topics that replace times."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         self._client = client
         self.counts: dict[str, int] = {}
+        self.replaced: frozenset[str] = frozenset()
 
     def count(self, topic: str, timestamps: Any) -> None:
-        retention = retention_ms(self._client, topic)
-        if retention < 0:
+        rules = timestamp_rules(self._client, topic)
+        if rules.is_replaced:
+            self.replaced |= {topic}
+        if rules.is_replaced or rules.retention_ms < 0:
             return
-        oldest_ms = int(time.time() * 1000) - retention
+        oldest_ms = int(time.time() * 1000) - rules.retention_ms
         is_long = pa.types.is_integer(timestamps.type)
         cutoff = pa.scalar(oldest_ms if is_long else oldest_ms * 1000, pa.int64())
         late = pc.sum(pc.less(timestamps if is_long else timestamps.view(pa.int64()), cutoff)).as_py()

@@ -199,6 +199,11 @@ def test_a_misspelt_place_to_start_is_told_the_words_that_there_are():
     assert "startingOffsets=earlist: neither earliest, latest, last:N nor committed, and not a JSON object" in text
 
 
+@pytest.mark.parametrize("twice", ['{"t":{"0":1,"1":2,"0":3}}', '{"t":{"0":1},"t":{"1":2}}', '{"t":{"0":1,"00":2}}'])
+def test_a_partition_that_is_named_twice_is_refused(twice):
+    assert "is named twice" in refusal(read, startingOffsets=twice)
+
+
 def test_a_value_with_line_breaks_stays_on_the_last_line():
     assert refusal(read, startingOffsets="{\n\n}x").endswith("{}x: not a JSON object; write it as in") is False
     assert "\n" not in refusal(read, nope="a\nb")

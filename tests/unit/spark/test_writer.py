@@ -2,8 +2,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from spark_kafkalite.errors import DeliveryTimeout, InvalidTimestamp
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.writer import _by_topic, _Expiry, check_schema
+from spark_kafkalite.spark.options import writer_options
+from spark_kafkalite.spark.topic_retention import TimestampRules
+from spark_kafkalite.spark.writer import KafkaliteBatchWriter, WrittenMessage, _by_topic, _Expiry, check_schema
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -62,9 +65,33 @@ def test_a_null_topic_is_found_before_anything_is_sent():
         next(_by_topic(batch))
 
 
+def test_no_row_expires_by_a_timestamp_that_the_broker_replaces(monkeypatch, caplog):
+    rules = TimestampRules(1000, is_replaced=True)
+    monkeypatch.setattr("spark_kafkalite.spark.writer.timestamp_rules", lambda client, topic: rules)
+    expiry = _Expiry({})
+    expiry.count("stamped", pa.array([0], pa.int64()))
+    assert (expiry.counts, expiry.replaced) == ({}, {"stamped"})
+    writer = KafkaliteBatchWriter(
+        writer_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "stamped"}),
+        schema(value="binary", timestamp="long"),
+    )
+    for _ in range(2):
+        writer.commit([WrittenMessage(1, expiry.counts, expiry.replaced)])
+    [line] = caplog.messages
+    assert "timestamp has no effect on topic stamped: it has message.timestamp.type=LogAppendTime" in line
+
+
+@pytest.mark.parametrize(("error", "repeats"), [(InvalidTimestamp("x"), False), (DeliveryTimeout("x"), True)])
+def test_only_what_may_pass_is_advice_to_run_again(error, repeats):
+    writer = KafkaliteBatchWriter(
+        writer_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}), schema(value="binary")
+    )
+    assert ("run it again" in str(writer._explained(error))) is repeats
+
+
 @pytest.mark.parametrize("retention", [-1, 1000])
 def test_expired_rows_are_counted_for_both_kinds_of_timestamps(monkeypatch, retention):
-    monkeypatch.setattr("spark_kafkalite.spark.writer.retention_ms", lambda client, topic: retention)
+    monkeypatch.setattr("spark_kafkalite.spark.writer.timestamp_rules", lambda client, topic: TimestampRules(retention))
     expiry = _Expiry({})
     expiry.count("t", pa.array([0, None, 2**45], pa.int64()))
     expiry.count("t", pa.array([0, None, 2**55], pa.timestamp("us", tz="UTC")))

@@ -70,8 +70,9 @@ _SOURCE_CONDITIONS: Final = frozenset(
 )
 _LOSS_PREFIX: Final = "KAFKA_DATA_LOSS"
 _CONDITION: Final = re.compile(r"\[(KAFKA[A-Z_]*(?:\.[A-Z_]+)?)\] .*")
-# A Java exception as text: its class, and its message on the same line.
-_AS_TEXT: Final = re.compile(r"^(?:Caused by: )?((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?:: (.*))?$", re.ASCII)
+# A Java exception as text: its class (of a RemoteException the one in brackets), and its message on the same line.
+_CLASS: Final = r"((?:[a-z][\w$]*\.)+[A-Z][\w$]*)"
+_AS_TEXT: Final = re.compile(rf"^(?:Caused by: )?{_CLASS}(?:\({_CLASS}\))?(?:: (.*))?$", re.ASCII)
 
 
 class Cause(NamedTuple):
@@ -101,10 +102,13 @@ def _sign(class_names: str, message: str, advice: str) -> _Sign:
 
 
 _UP: Final = "check its scheme, host and port, and that its file system is up"
+_QUOTA: Final = "raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it"
 # The first that fits counts.
 _SIGNS: Final = (
     _sign("", r"No space left on device|Disk quota exceeded", "make room there and run again"),
-    _sign(r"DSQuotaExceededException|NSQuotaExceededException|QuotaByStorageType", "", "raise the quota or make room"),
+    _sign(r"DSQuotaExceededException|NSQuotaExceededException|QuotaByStorageType", "", _QUOTA),
+    # From HDFS it may arrive as RemoteException, which has the class only where it is written out.
+    _sign("", r"(DiskSpace|NameSpace) quota of .* is exceeded|Quota by storage type", _QUOTA),
     _sign("", r"Read-only file system", "it is mounted read-only: mount it for writing, or choose another place"),
     _sign(r"AccessControlException", "", "run as a user who may write there, or change its permissions"),
     _sign(r"AccessDeniedException", "", "run as a user who may write there, or change its permissions"),
@@ -132,7 +136,7 @@ _SIGNS: Final = (
 
 _ADVICE: Final = {
     errno.ENOSPC: "make room there and run again",
-    errno.EDQUOT: "raise the quota or make room",
+    errno.EDQUOT: "raise the quota, or make room there",
     errno.EROFS: "it is mounted read-only: mount it for writing, or choose another place",
     errno.EACCES: "run as a user who may write there, or change its permissions",
     errno.EPERM: "run as a user who may write there, or change its permissions",
@@ -210,7 +214,7 @@ def of_os_error(error: OSError) -> Told:
 
 def _in_text(message: str) -> list[Cause]:
     found = (_AS_TEXT.match(line.strip()) for line in message.splitlines())
-    return [Cause(match[1], match[2] or "") for match in found if match]
+    return [Cause(match[2] or match[1], match[3] or "") for match in found if match]
 
 
 def first_line(text: str) -> str:

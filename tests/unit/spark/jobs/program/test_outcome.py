@@ -97,6 +97,28 @@ FILE_SYSTEMS = {
         "nodes. There are 2 datanode(s) running and 2 node(s) are excluded in this operation.; check its scheme, host "
         "and port, and that its file system is up",
     ),
+    "a quota of HDFS": (
+        [
+            write_failed("hdfs://127.0.0.1:27019/q"),
+            Cause(
+                "org.apache.hadoop.ipc.RemoteException",
+                "The DiskSpace quota of /q is exceeded: quota = 1000 B but diskspace consumed = 134217728 B = 128 MB",
+            ),
+        ],
+        "RemoteException: The DiskSpace quota of /q is exceeded: quota = 1000 B but diskspace consumed = 134217728 B = "
+        "128 MB; raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it",
+    ),
+    "a quota of HDFS in a task's text": (
+        [
+            Cause(
+                SPARK,
+                "Task failed while writing rows.\nCaused by: org.apache.hadoop.ipc.RemoteException("
+                "org.apache.hadoop.hdfs.protocol.NSQuotaExceededException): it is full\n\tat x.y",
+            ),
+        ],
+        "NSQuotaExceededException: it is full; raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or "
+        "-setQuota), or make room in it",
+    ),
     "another user": (
         [
             Cause(
