@@ -28,7 +28,7 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             _in_sync(topic),
             "as they are"
             if topic.config is None
-            else " ".join(f"{name}={text}" for name, text in topic.config.items()),
+            else " ".join(f"{name}={text}" for name, text in topic.config.items()) or "none",
         ]
         for topic in plan.topics
     ]
@@ -57,7 +57,7 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             "have it taken up"
         )
     # The broker's own topic gets the settings that a broker gives it.
-    lost = [each.name for each in plan.topics if each.config is not None and each.name != CONSUMER_OFFSETS_TOPIC]
+    lost = [each.name for each in plan.topics if each.is_config_lost and each.name != CONSUMER_OFFSETS_TOPIC]
     if lost:
         warn(
             f"the settings of {', '.join(lost)} are in no log: set them again (kafkalite configs alter); until then "
