@@ -45,10 +45,13 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             "those that had been deleted"
         )
     for broker, key, topic_id in plan.left_over:
-        warn(
-            f"broker {broker} has a log of {key} of another topic of that name (id {topic_id or 'not known'}): when it "
-            "starts it sets the log aside (-stray)"
-        )
+        if topic_id in plan.deleted_ids:
+            warn(f"broker {broker} has a log of {key}, which was deleted (id {topic_id}): when it starts it deletes it")
+        else:
+            warn(
+                f"broker {broker} has a log of {key} of another topic of that name (id {topic_id or 'not known'}): "
+                "when it starts it sets the log aside (-stray)"
+            )
     for problem in plan.problems:
         warn(problem)
     for broker, directory in plan.set_aside:

@@ -69,7 +69,8 @@ class RecoveryPlan:
     """What a registry made again would hold, and what was found on the way.
 
     ``nodes`` differ from those that are there, by path. ``unread``: partitions with brokers that may have a log of them
-    and were not read. ``left_over``: logs, by broker, that belong to no topic of the registry; brokers set them aside.
+    and were not read. ``left_over``: logs, by broker, that belong to no topic of the registry; brokers set them aside,
+    or delete them where the registry names their topic as deleted (``deleted_ids``, as text).
     ``without_logs``: topics of the registry that no broker that was read has a log of.
     """
 
@@ -80,6 +81,7 @@ class RecoveryPlan:
     problems: list[str] = field(default_factory=list)
     unread: dict[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)
     left_over: list[tuple[BrokerId, TopicPartition, str]] = field(default_factory=list)
+    deleted_ids: set[str] = field(default_factory=set)
     without_logs: list[str] = field(default_factory=list)
     set_aside: list[tuple[BrokerId, str]] = field(default_factory=list)
 
@@ -185,6 +187,7 @@ class _Planning:
                 plan.without_logs.append(name)
                 self._plan_states(name, self._old[name], {}, is_known=True)
         self._plan_unread_topics(found)
+        plan.deleted_ids = set(map(znodes.uuid_text, self._deleted_ids))
         self._plan_producer_ids()
         self._plan_controller_epoch()
         return plan
