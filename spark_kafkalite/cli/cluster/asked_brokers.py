@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.errors import KafkaliteError
 
 if TYPE_CHECKING:
@@ -35,10 +36,17 @@ class AskedBrokers:
 
     def _ask(self, *, stands_still: bool) -> list[HostLogs]:
         from spark_kafkalite.client.admin.admin import Admin
+        from spark_kafkalite.client.client_config import parse_address
         from spark_kafkalite.registry.recovery.host_logs import HostLogs
 
         found, failures = [], []
         for address in self._addresses:
+            if not can_connect(*parse_address(address)):
+                # A client would try on for as long as a busy broker may take.
+                failures.append(
+                    f"broker at {address}: no broker answers; if it has ended, read its log directories (--to)"
+                )
+                continue
             try:
                 # Its own client: what the brokers know of each other may be old.
                 with Admin({**self._settings, "bootstrap.servers": address}) as admin:

@@ -103,6 +103,8 @@ def test_the_registry_is_old_and_one_broker_has_ended(place: Place) -> None:
     place.put_back(yesterday)
     wait_until_away(place, 1, 3)
 
+    _, refused = place.recover(*asked(place, 1, 2, 3), code=1)
+    assert f"broker at {place.cluster.broker(2).bootstrap}: no broker answers" in refused
     _, warned = place.recover(*asked(place, 1, 3))
     assert "broker 2 may have logs of events-0" in warned
     place.recover("--config", place.properties(2), "--to", place.file(2))
