@@ -74,7 +74,15 @@ OWN_FIELDS = {
         ("comparison_state", "string", OWN_TAGS + 2, True),
         ("comparison", "string", OWN_TAGS + 3, True),
     ),
-    ("describe_log_dirs", "DescribeLogDirsRequest"): (("compares", "bool", OWN_TAGS, False),),
+    ("describe_log_dirs", "DescribeLogDirsRequest"): (
+        ("compares", "bool", OWN_TAGS, False),
+        ("wants_host_logs", "bool", OWN_TAGS + 1, False),
+        ("stands_still", "bool", OWN_TAGS + 2, False),
+    ),
+    ("describe_log_dirs", "DescribeLogDirsResponse"): (
+        ("host_logs", "bytes", OWN_TAGS, True),
+        ("why_no_host_logs", "string", OWN_TAGS + 1, True),
+    ),
 }
 KIO_PACKAGES = {module.name for module in pkgutil.iter_modules(kio.schema.__path__) if module.ispkg}
 

@@ -19,6 +19,7 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -79,6 +80,8 @@ class BrokerContext:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     # None in a broker on its own, which follows nobody.
     comparison: Comparison | None = None
+    # None in a broker with a registry of its own.
+    recovery_answer: RecoveryAnswer | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -5,6 +5,7 @@ What is noted is on the registry's disk: its own file's, or that of an ensemble,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
@@ -19,6 +20,7 @@ class RegistryNotes:
         self._logs = logs
         self._evidence = evidence
         self._zxid_of = zxid_of
+        self._writing = threading.Lock()
 
     @property
     def zxid(self) -> int:
@@ -26,8 +28,9 @@ class RegistryNotes:
         return self._zxid_of()
 
     def write(self, zxid: int) -> None:
-        """Note that the registry has come so far. In any one thread at a time."""
-        self._evidence.note([each.path for each in self._logs.directories.online], zxid)
+        """Note that the registry has come so far. In any thread."""
+        with self._writing:
+            self._evidence.note([each.path for each in self._logs.directories.online], zxid)
 
     async def replace_old(self, io: IoThreads) -> None:
         """Note how far the registry has come if the directories say more.

@@ -33,6 +33,7 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.partition import PartitionServices
@@ -585,6 +586,18 @@ class BrokerStart:
         disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
         disks.start()
         self._undo.callback(disks.stop)
+        if own is None:
+            context.recovery_answer = RecoveryAnswer(
+                self.config.broker_id,
+                ground.incarnation,
+                ground.slices,
+                ground.view,
+                logs,
+                replicas,
+                membership,
+                notes,
+                io,
+            )
         await notes.replace_old(io)
         # Before anybody is served: with thousands of logs its first look takes half a second.
         collector = Collector(loop)

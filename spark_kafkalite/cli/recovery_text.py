@@ -28,7 +28,7 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             _in_sync(topic),
             "as they are"
             if topic.config is None
-            else " ".join(f"{name}={text}" for name, text in topic.config.items()),
+            else " ".join(f"{name}={text}" for name, text in topic.config.items()) or "none",
         ]
         for topic in plan.topics
     ]
@@ -45,10 +45,13 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             "those that had been deleted"
         )
     for broker, key, topic_id in plan.left_over:
-        warn(
-            f"broker {broker} has a log of {key} of another topic of that name (id {topic_id or 'not known'}): when it "
-            "starts it sets the log aside (-stray)"
-        )
+        if topic_id in plan.deleted_ids:
+            warn(f"broker {broker} has a log of {key}, which was deleted (id {topic_id}): when it starts it deletes it")
+        else:
+            warn(
+                f"broker {broker} has a log of {key} of another topic of that name (id {topic_id or 'not known'}): "
+                "when it starts it sets the log aside (-stray)"
+            )
     for problem in plan.problems:
         warn(problem)
     for broker, directory in plan.set_aside:
@@ -57,7 +60,7 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             "have it taken up"
         )
     # The broker's own topic gets the settings that a broker gives it.
-    lost = [each.name for each in plan.topics if each.config is not None and each.name != CONSUMER_OFFSETS_TOPIC]
+    lost = [each.name for each in plan.topics if each.is_config_lost and each.name != CONSUMER_OFFSETS_TOPIC]
     if lost:
         warn(
             f"the settings of {', '.join(lost)} are in no log: set them again (kafkalite configs alter); until then "

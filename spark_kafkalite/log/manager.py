@@ -398,6 +398,17 @@ class LogManager:
         """Return whether there is a log of the partition that cannot be read, on a disk that can be written."""
         return self._unopened.is_unreadable(topic_partition)
 
+    def why_incomplete(self) -> str | None:
+        """Return why not all logs that the directories hold are open, None when they are."""
+        for directory in self.directories:
+            if directory.offline is not None:
+                return f"log directory {directory.path} is offline: {directory.offline}"
+        for directory_id, path in self.directories.missing.items():
+            return f"log directory {path} is missing ({how_to_go_on(directory_id)})"
+        for found in self._unopened:
+            return f"the log of {found.key} is not open: {self._unopened.reason(found.key)}"
+        return None
+
     def check_all_online(self, topic_partition: TopicPartition) -> None:
         """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""
         away = {directory.path: "" for directory in self.directories if directory.offline is not None}

@@ -198,6 +198,11 @@ class ProducerStateManager:
         """Copies of all entries, the longest idle first; for tools and tests."""
         return {key: ProducerEntry.unpack(packed) for key, packed in self._packed.items()} | self._held
 
+    @property
+    def highest_id(self) -> int:
+        """The largest producer id that is known here, -1 for none."""
+        return max(max(self._packed, default=-1), max(self._held, default=-1))
+
     def last_offsets(self) -> dict[int, int]:
         """Return the last offset of each producer that has written records."""
         found = {key: _TIME.unpack_from(packed, _LAST_OFFSET_POSITION)[0] for key, packed in self._packed.items()}

@@ -413,7 +413,7 @@ MUTANTS: Final = (
     Mutant(
         "recovery_goes_on_without_a_replica",
         f"{_RECOVERY}/plan.py",
-        "unread = set(replicas) - self._hosts.keys() - self._without if is_known else self._away",
+        "unread = set(replicas) - self._hosts.keys() - self._without",
         "unread = set[BrokerId]()",
         (f"{_RECOVERY_TESTS}/test_plan.py",),
     ),

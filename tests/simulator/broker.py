@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from spark_kafkalite.broker.io_threads import Lane
+from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -187,6 +188,10 @@ class Run:
     def membership(self) -> ClusterMembership:
         return self._start.membership
 
+    @property
+    def recovery_answer(self) -> RecoveryAnswer | None:
+        return self._start.recovery_answer
+
     def watch_loop(self) -> None:
         """Give the session up, as ``LoopWatch`` does, if the loop hangs for as long as one lasts."""
 
@@ -267,6 +272,8 @@ class _Start(BrokerStart):
     lease: RegistryLease
     replicas: Replicas
     membership: ClusterMembership
+    # Where it writes by the clock, once it serves.
+    recovery_answer: RecoveryAnswer | None = None
 
     def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
         return _Threads(self.owner.owner, loop)
@@ -317,6 +324,17 @@ class _Start(BrokerStart):
             upkeep = Upkeep(ground.loop, ground.slices, config, storage.io, storage.logs, replicas, notes)
             upkeep.start()
             self._undo.callback(upkeep.stop)
+            self.recovery_answer = RecoveryAnswer(
+                config.broker_id,
+                ground.incarnation,
+                ground.slices,
+                ground.view,
+                storage.logs,
+                replicas,
+                registry.membership,
+                notes,
+                storage.io,
+            )
 
 
 class _Acceptor:

@@ -20,8 +20,9 @@ from tests.simulator.disaster_judge import DisasterJudge
 from tests.simulator.disasters import OF_FILES, Chosen, RegistryCopy, change_nodes, needs_copy
 from tests.simulator.disk import Disk
 from tests.simulator.log_lines import LOG, LogLines
+from tests.simulator.registry_recovery import RegistryRecovery
 from tests.simulator.run import AFTER_FAULTS_S, CRASHES, Simulation, is_lost
-from tests.simulator.schedule import OF_TOPICS, Fault, FaultKind, Schedule
+from tests.simulator.schedule import OF_OLD_REGISTRIES, OF_TOPICS, Fault, FaultKind, Schedule
 
 _OLDEST_COPY_S: Final = 0.2
 # How long one waits before an operator is called, and for what he has done.
@@ -29,6 +30,7 @@ _OPERATOR_S: Final = 9.0
 _OPERATED: Final = 3
 _STOPS_S: Final = 0.05
 _READ_S: Final = 20.0
+_RECOVERED_S: Final = 60.0
 _OF_BITS: Final = frozenset({FaultKind.FLIP_RECORD, FaultKind.FLIP_HEADER})
 _OF_NODES: Final = frozenset({FaultKind.NODE_BY_HAND, FaultKind.NODE_DELETED})
 
@@ -52,6 +54,8 @@ class DisasterSimulation(Simulation):
         self.invariants = DisasterJudge(self.world, self.runs, self.registered, self.copies)
         self._chosen: dict[Fault, Chosen] = {}
         self._registry_copies: dict[Fault, RegistryCopy] = {}
+        # Who makes the registry again at present.
+        self._recovery: RegistryRecovery | None = None
         self._lines = LogLines(self.world)
         # Whether an operator was called, and why.
         self.operated: list[str] = []
@@ -86,7 +90,7 @@ class DisasterSimulation(Simulation):
         for fault in self.schedule.faults:
             if fault.kind in OF_FILES:
                 self._chosen[fault] = Chosen(fault)
-            if needs_copy(fault) or fault.kind is FaultKind.REGISTRY_OLDER:
+            if needs_copy(fault) or fault.kind in OF_OLD_REGISTRIES:
                 at_s = began_s + max(_OLDEST_COPY_S, fault.at_s - fault.apart_s)
                 self.world.later(at_s - self.world.now_s, lambda fault=fault: self._copy(fault))
 
@@ -98,7 +102,7 @@ class DisasterSimulation(Simulation):
         return replace(fault, target=1 - fault.target if state is None else state.replicas[-fault.target])
 
     def _copy(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.REGISTRY_OLDER:
+        if fault.kind in OF_OLD_REGISTRIES:
             self._registry_copies[fault] = RegistryCopy(self.registry)
         else:
             self._chosen[fault].keep_copy(self.brokers[self._target(fault).target].disk)
@@ -137,6 +141,9 @@ class DisasterSimulation(Simulation):
         elif kind is FaultKind.REGISTRY_OLDER:
             self._note(fault)
             self._restore_registry(fault.seconds, copy)
+        elif kind is FaultKind.REGISTRY_RECOVERED:
+            self._note(fault)
+            self._recover_registry(fault.seconds, copy)
         else:
             super()._happen(fault)
 
@@ -207,6 +214,24 @@ class DisasterSimulation(Simulation):
 
         self.world.later(seconds, restore)
 
+    def _recover_registry(self, seconds: float, copy: RegistryCopy | None) -> None:
+        if copy is None or not self.registry.is_up:
+            return
+        self.registry.go_down()
+        recovery = RegistryRecovery(self.world, self.registry, self.brokers, copy)
+
+        def written() -> None:
+            self._recovery = None
+            self.log.append(f"{self.world.now_s:.3f} the registry is recovered from {recovery.sources}")
+            self.registered.forget()
+            for broker in self.brokers.values():
+                if broker.run is not None and not broker.run.is_stopping:
+                    broker.stop() if self.world.random.random() < 0.5 else broker.kill()
+                self.world.later(self.world.random.uniform(0.1, 0.5), lambda each=broker: self._start_again(each))
+
+        self._recovery = recovery
+        self.world.later(seconds, lambda: recovery.begin(written))
+
     def _end(self, broker: SimulatedBroker, kind: FaultKind) -> None:
         if kind is FaultKind.STOP or kind is FaultKind.KILL:
             super()._end(broker, kind)
@@ -218,6 +243,8 @@ class DisasterSimulation(Simulation):
                 broker.disk = Disk()
 
     def _mend(self) -> None:
+        # What the operator has begun ends before the registry is there for everybody.
+        self.world.run_until(lambda: self._recovery is None, _RECOVERED_S)
         for number in list(self._not_mounted):
             self._mount(number)
         for broker in self.brokers.values():

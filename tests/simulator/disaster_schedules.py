@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from tests.simulator.schedule import DISASTERS, Fault, FaultKind, Schedule, SimulatedTopic
+from tests.simulator.schedule import DISASTERS, OF_OLD_REGISTRIES, Fault, FaultKind, Schedule, SimulatedTopic
 
 _FIRST_S: Final = 1.5
 _LAST_S: Final = 6.0
@@ -74,7 +74,7 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
         what = what or chance.choice(INDEXES if kind is FaultKind.FLIP_INDEX else (SEGMENT, SEGMENT, *INDEXES))
     elif kind is FaultKind.NODE_DELETED:
         what = what or chance.choice(NODES)
-    elif kind in (FaultKind.ALL_POWER, FaultKind.NOT_MOUNTED, FaultKind.REGISTRY_OLDER, FaultKind.WRITES_HANG):
+    elif kind in (FaultKind.ALL_POWER, FaultKind.NOT_MOUNTED, *OF_OLD_REGISTRIES, FaultKind.WRITES_HANG):
         seconds = round(chance.choice((0.5, 2.0, 4.0)) * chance.uniform(0.5, 1.5), 3)
         if kind is FaultKind.WRITES_HANG:
             seconds *= 4
@@ -89,7 +89,7 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
         faults = [
             Fault(round(at_s - each, 3), FaultKind.KILL, n, round(each + 0.3, 3)) for n, each in enumerate(down_s, 1)
         ] + faults
-    if kind in (FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER, FaultKind.REGISTRY_OLDER):
+    if kind in (FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER, *OF_OLD_REGISTRIES):
         # The copy is of another leader's time.
         faults.append(_around(at_s - apart_s, at_s, chance))
     return faults

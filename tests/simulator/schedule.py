@@ -63,9 +63,11 @@ class FaultKind(Enum):
     NODE_DELETED = "node deleted"  # a node of the registry
     NODE_BY_HAND = "node by hand"  # the node of a partition's state, as somebody writes it who wants another leader
     REGISTRY_OLDER = "registry older"  # down, then a copy of earlier
+    REGISTRY_RECOVERED = "registry recovered"  # the same, and it is completed from all logs before brokers reach it
 
 
 OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS, FaultKind.DELETE_RECORDS})
+OF_OLD_REGISTRIES: Final = (FaultKind.REGISTRY_OLDER, FaultKind.REGISTRY_RECOVERED)
 _WITHOUT_DISASTERS: Final = tuple(FaultKind)[: tuple(FaultKind).index(FaultKind.FLIP_RECORD)]
 # What ``disasters`` do, and no other schedule has.
 DISASTERS: Final = frozenset(FaultKind) - frozenset(_WITHOUT_DISASTERS)

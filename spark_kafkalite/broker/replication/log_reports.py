@@ -373,14 +373,20 @@ class _Pages:
 def _report_of(log: PartitionLog, state: PartitionState, high_watermark: int, *, is_named: bool) -> LogReport:
     """Return what a log has that stands still. ``is_named``: the state says that it has all that is committed."""
     known = LogReport(state.created_zxid, state.version, damaged=log.damaged_ranges, high_watermark=high_watermark)
+    end, last_epoch = whole_end(log)
+    if not end and is_named:
+        return replace(known, gone=EMPTY)
+    entries = [each for each in log.epochs.entries if each[1] < end or each[0] == last_epoch]
+    epochs = tuple(entries[-MAX_EPOCHS:])
+    start = int(log.log_start_offset)
+    return replace(known, last_epoch=last_epoch, end_offset=end, epochs=epochs, log_start_offset=start)
+
+
+def whole_end(log: PartitionLog) -> tuple[int, int]:
+    """Return where a log ends, without damage at its end, and the leader epoch of the last record before that."""
     start = int(log.log_start_offset)
     end, damaged = int(log.log_end_offset), log.damaged_ranges
     if damaged and damaged[-1][1] >= end:
         end = damaged[-1][0]
-    if not end and is_named:
-        return replace(known, gone=EMPTY)
     # Retention may have left no record: the epoch that goes on there says what was.
-    last_epoch = log.epochs.epoch_at(end - 1 if end > start else end) if end else NO_LEADER_EPOCH
-    entries = [each for each in log.epochs.entries if each[1] < end or each[0] == last_epoch]
-    epochs = tuple(entries[-MAX_EPOCHS:])
-    return replace(known, last_epoch=last_epoch, end_offset=end, epochs=epochs, log_start_offset=start)
+    return end, log.epochs.epoch_at(end - 1 if end > start else end) if end else NO_LEADER_EPOCH

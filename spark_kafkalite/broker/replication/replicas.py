@@ -10,6 +10,9 @@ All state is keyed by topic id (rule R10). Logs of topics that are gone are dele
 these (``logs_without_topic``); the others are set aside, and used again when their topics appear again. Which log
 a partition has here, and why it has none, is the business of ``hosted_logs``.
 
+For the recovery of the registry all of that stands still (:meth:`Replicas.stand_still`), so that the logs stay as they
+are until the broker is started again.
+
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
 (R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
 is led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
@@ -25,6 +28,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from spark_kafkalite.broker.replication.follower import NoLeader
 from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
 from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
@@ -70,6 +74,7 @@ class Replicas:
         self._view = view
         self._config_of = config_of
         self._me: BrokerInfo | None = None
+        self._stands_still = False
         self._partitions: dict[TopicPartition, Partition] = {}
         self._hosted_logs = HostedLogs(logs, services)
         # Why partitions that this broker should host have no log.
@@ -181,6 +186,8 @@ class Replicas:
 
         None: the registration is lost, so nothing is led until there is another one (rule R6); logs stay open.
         """
+        if self._stands_still:
+            return
         self._me = me
         if me is None:
             self._work.append(self._fence_all)
@@ -194,6 +201,28 @@ class Replicas:
             if not self._leads_as_registered(partition):
                 partition.fence("its broker has lost its registration")
             yield None
+
+    async def stand_still(self, why: str, timeout_s: float) -> None:
+        """Lead and follow nothing any more, until the end of this run: the logs stay as they are when this returns.
+
+        Raises KafkaStorageError when that takes too long; it may be called again then.
+        """
+        self._stands_still, self._me = True, None
+        self._work.append(partial(self._stop_all, why))
+        self._start_work()
+        if not await self.wait_until(lambda: self.is_idle and self._has_stopped, timeout_s):
+            raise KafkaStorageError(f"some logs are still being cut back after {timeout_s:.0f} s")
+
+    def _stop_all(self, why: str) -> Work[None]:
+        for partition in list(self._partitions.values()):
+            yield from self._untruncated(partition)
+            partition.fence(why)
+            partition.stop_following(why)
+            yield None
+
+    @property
+    def _has_stopped(self) -> bool:
+        return all(isinstance(each.role, NoLeader) and not each.is_truncating for each in self._partitions.values())
 
     def _leads_as_registered(self, partition: Partition) -> bool:
         state = self._view.state.partition(partition.topic_partition)
@@ -494,7 +523,7 @@ class Replicas:
 
     def _copy_again(self, partition: Partition) -> Work[None]:
         topic_partition = partition.topic_partition
-        if self._partitions.get(topic_partition) is partition:
+        if self._partitions.get(topic_partition) is partition and not self._stands_still:
             del self._partitions[topic_partition]
             # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
             self._hosted_logs.left(topic_partition, partition.topic_id)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from spark_kafkalite.cli.options import json_option
+from spark_kafkalite.cli.cluster.asked_brokers import ASKED_MS, AskedBrokers
+from spark_kafkalite.cli.options import client_settings, json_option
 from spark_kafkalite.cli.output import print_json, said, warn
 from spark_kafkalite.cli.recovery_text import show_recovery
 from spark_kafkalite.cli.registry_files import broker_directories
@@ -36,6 +37,8 @@ Examples:
   kafkalite cluster recover-registry --log-dirs /data/1,/data/2 --to host-2.json
   kafkalite cluster recover-registry --config broker.properties --from host-1.json,host-2.json,host-3.json
   kafkalite cluster recover-registry --zookeeper 10.0.0.5:2181 --from host-1.json,host-2.json --without 3 --execute
+  kafkalite cluster recover-registry --config broker.properties --bootstrap-server host-1:9092,host-2:9092
+  kafkalite cluster recover-registry --config broker.properties --bootstrap-server host-1:9092 --from host-2.json
 """,
 )
 @click.option("--config", "config_path", metavar="FILE", help="A broker's properties file: its log.dirs, its registry.")
@@ -49,14 +52,25 @@ Examples:
     help="With --to: leave out a log directory that is lost for good, named by its directory.id. Repeatable.",
 )
 @click.option("--to", "target", metavar="FILE", help="Write what the log directories of this host's broker have.")
-@click.option("--from", "sources", multiple=True, metavar="FILE[,FILE]", help="Read the files of all brokers.")
-@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="With --from, instead of --config: the registry.")
+@click.option("--from", "sources", multiple=True, metavar="FILE[,FILE]", help="Read the files of stopped brokers.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,...]",
+    help="Ask the running brokers at these addresses, each by itself. With --execute they lead nothing from then on, "
+    "until you restart them.",
+)
+@click.option(
+    "--command-config",
+    metavar="FILE",
+    help="Properties file with client settings, such as security.protocol, ssl.* and sasl.*.",
+)
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Instead of --config, but for --to: the registry.")
 @click.option(
     "--without",
     multiple=True,
     type=click.IntRange(0),
     metavar="BROKER",
-    help="With --from: go on without the logs of this broker. What it alone has is lost. Repeatable.",
+    help="Go on without the logs of this broker. What it alone has is lost. Repeatable.",
 )
 @click.option("--execute", is_flag=True, help="Write it. Without it, only show what would be written.")
 @json_option
@@ -66,29 +80,40 @@ def recover_registry(
     lost: tuple[str, ...],
     target: str | None,
     sources: tuple[str, ...],
+    bootstrap_server: str | None,
+    command_config: str | None,
     zookeeper: str | None,
     without: tuple[int, ...],
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Make the lost registry of a cluster again from the logs, or complete one from a backup. Brokers must be stopped.
+    """Make the lost registry of a cluster again from the logs, or complete one from a backup.
 
-    On each host --to writes what its broker has into a file. With all these files --from shows what the registry would
-    hold, and --execute writes it: topics with their ids, partitions and replicas, under leader epochs and producer ids
-    above all that the logs name. The broker with the best log of a partition leads it, the others copy it. Settings and
-    registry consumers' offsets are in no log: those of an older registry stay, others are named as lost.
+    Each broker is either stopped, and --to writes on its host what it has into a file that --from reads; or it runs,
+    and is asked (--bootstrap-server). Without --execute the command shows what the registry would hold. --execute has
+    the brokers that run stand still until they are restarted, and writes: topics with their ids, partitions and
+    replicas, under leader epochs and producer ids above all that the logs name. The broker with the best log of a
+    partition leads it, the others copy it. Registry consumers' offsets are in no log, and settings of topics are known
+    to running brokers alone: those of an older registry stay, others are named as lost.
     """
-    if (target is None) == (not sources):
-        raise click.UsageError("give either --to FILE, on each host, or --from FILE,... of all brokers")
+    if (target is None) == (not sources and bootstrap_server is None):
+        raise click.UsageError(
+            "give either --to FILE, on the host of each stopped broker, or --from FILE,... of these, and "
+            "--bootstrap-server HOST:PORT,... of the others"
+        )
     if target is not None:
         _write_host(target, broker_directories(config_path, log_dirs, lost))
         return
     if (config_path is None) == (zookeeper is None):
         raise click.UsageError("name the registry: either --config FILE or --zookeeper HOST:PORT[/CHROOT]")
-    hosts = _read_hosts(sources)
+    hosts, brokers = _read_hosts(sources), None
+    if bootstrap_server is not None:
+        addresses = [each.strip() for each in bootstrap_server.split(",") if each.strip()]
+        settings = client_settings(bootstrap_server, command_config, (), request_timeout_ms=str(ASKED_MS))
+        brokers = AskedBrokers(settings, addresses)
     store = _open(config_path, zookeeper)
     try:
-        _recover(store, hosts, without, execute=execute, as_json=as_json)
+        _recover(store, hosts, brokers, without, execute=execute, as_json=as_json)
     finally:
         store.close()
 
@@ -125,7 +150,7 @@ def _read_hosts(sources: Sequence[str]) -> list[HostLogs]:
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
         hosts.append(HostLogs.decode(path, data))
-    return sorted(hosts, key=lambda host: host.broker_id)
+    return hosts
 
 
 # The cluster ---------------------------------------------------------------------------------------------------------
@@ -150,24 +175,40 @@ def _open(config_path: str | None, zookeeper: str | None) -> Store:
     )
 
 
-def _recover(store: Store, hosts: list[HostLogs], without: Sequence[int], *, execute: bool, as_json: bool) -> None:
-    from spark_kafkalite.broker.standalone.host_logs import offsets_topic_config
-    from spark_kafkalite.registry.recovery import evidence_node
-    from spark_kafkalite.registry.recovery.plan import plan_recovery
-    from spark_kafkalite.registry.recovery.registry_nodes import read_nodes, registered_brokers, write_nodes
+def _recover(
+    store: Store,
+    files: list[HostLogs],
+    brokers: AskedBrokers | None,
+    without: Sequence[int],
+    *,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    from spark_kafkalite.registry.recovery.registry_nodes import (
+        check_none_registered,
+        read_nodes,
+        registered_brokers,
+        write_nodes,
+    )
     from spark_kafkalite.registry.znodes import CLUSTER_ID
 
     nodes = read_nodes(store)
-    plan = plan_recovery(hosts, nodes, without=without, offsets_config=offsets_topic_config())
-    plan.nodes[evidence_node.PATH] = evidence_node.encode({host.broker_id: host.zxid for host in hosts})
     keeps_old = CLUSTER_ID in nodes
+    asked = [] if brokers is None else brokers.look()
+    plan = _plan(files + asked, nodes, without)
     running = registered_brokers(store)
+    if execute and not plan.unread and brokers is not None:
+        # Nothing is stopped before it is likely that the registry can be written.
+        check_none_registered(store)
+        asked = brokers.stop()
+        plan = _plan(files + asked, nodes, without)
     written = execute and not plan.unread
     if written:
         write_nodes(store, plan.nodes, nodes)
+    hosts = sorted(files + asked, key=lambda host: host.broker_id)
     if as_json:
-        brokers = [host.broker_id for host in hosts]
-        print_json({"brokers": brokers, "registry_is_new": not keeps_old, **plan.as_json(), "written": written})
+        ids = [host.broker_id for host in hosts]
+        print_json({"brokers": ids, "registry_is_new": not keeps_old, **plan.as_json(), "written": written})
     else:
         _show(plan, hosts, keeps_old=keeps_old)
         if running and not written:
@@ -176,12 +217,32 @@ def _recover(store: Store, hosts: list[HostLogs], without: Sequence[int], *, exe
         raise ReplicasNotRead(f"nothing has been written: {_told_unread(plan.unread)}")
     if plan.unread:
         warn(_told_unread(plan.unread))
-    if as_json:
-        return
+    if not as_json:
+        _say_what_follows(files, asked, without, written=written)
+
+
+def _plan(hosts: list[HostLogs], nodes: Mapping[str, bytes], without: Sequence[int]) -> RecoveryPlan:
+    from spark_kafkalite.broker.standalone.host_logs import offsets_topic_config
+    from spark_kafkalite.registry.recovery import evidence_node
+    from spark_kafkalite.registry.recovery.plan import plan_recovery
+
+    plan = plan_recovery(hosts, nodes, without=without, offsets_config=offsets_topic_config())
+    plan.nodes[evidence_node.PATH] = evidence_node.encode({host.broker_id: host.zxid for host in hosts})
+    return plan
+
+
+def _say_what_follows(
+    files: Sequence[HostLogs], asked: Sequence[HostLogs], without: Sequence[int], *, written: bool
+) -> None:
     if not written:
         said("nothing has been written; add --execute to write it")
         return
-    said("the registry is written; start all brokers")
+    if asked:
+        said(f"the registry is written; restart brokers {_numbers(asked)}, which lead nothing until then")
+        if files:
+            said(f"start brokers {_numbers(files)}")
+    else:
+        said("the registry is written; start all brokers")
     for broker in sorted(set(without)):
         said(
             f"broker {broker}: before it starts again, remove registry-zxid-checkpoint from each of its log "
@@ -189,11 +250,15 @@ def _recover(store: Store, hosts: list[HostLogs], without: Sequence[int], *, exe
         )
 
 
+def _numbers(hosts: Iterable[HostLogs]) -> str:
+    return ", ".join(str(host.broker_id) for host in sorted(hosts, key=lambda host: host.broker_id))
+
+
 def _show(plan: RecoveryPlan, hosts: Sequence[HostLogs], *, keeps_old: bool) -> None:
-    click.echo(f"cluster {plan.cluster_id}, logs of brokers {', '.join(str(host.broker_id) for host in hosts)}")
+    click.echo(f"cluster {plan.cluster_id}, logs of brokers {_numbers(hosts)}")
     click.echo(f"registry: {'there, to be completed' if keeps_old else 'new or empty'}")
     show_recovery(plan, keeps_old=keeps_old, is_older=True)
-    if not keeps_old:
+    if not keeps_old and not any(host.topics for host in hosts):
         warn("no registry says which brokers there were: name the files of all of them, or records may be lost")
 
 
@@ -208,4 +273,4 @@ def _told_unread(unread: dict[TopicPartition, tuple[BrokerId, ...]]) -> str:
         for broker, keys in sorted(by_broker.items())
     )
     options = " ".join(f"--without {broker}" for broker in sorted(by_broker))
-    return f"{each}, and was not read: name its file, too, or give up what it alone has: {options}"
+    return f"{each}, and was not read: ask it or name its file, too, or give up what it alone has: {options}"

@@ -14,7 +14,13 @@ from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.network.leader_questions import Asked, Failures, LeaderQuestion, ask_leaders
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
-from spark_kafkalite.errors import ConfigError, KafkaError, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    ConfigError,
+    InvalidRequest,
+    KafkaError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from spark_kafkalite.model import HIGH_WATERMARK, IsolationLevel, TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
@@ -166,6 +172,22 @@ class LogAdmin(AdminRequests):
             logs = {key: log for result in answer.results for key, log in _log_dir(result).replicas.items()}
             found[broker_id] = {key: logs[key].comparison if key in logs else None for key in keys}
         return found
+
+    def host_logs(self, *, stands_still: bool = False, timeout_ms: int | None = None) -> bytes:
+        """Return what the broker at the bootstrap address has for the recovery of the cluster's registry; see
+        ``kafkalite cluster recover-registry``.
+
+        With ``stands_still`` that broker leads and copies nothing from then on, until it is restarted. Raises
+        InvalidRequest (42) with the reason when it answers nothing, UnsupportedVersion (35) when it is too old.
+        """
+        deadline = self._deadline(timeout_ms)
+        request = DescribeLogDirsRequest(topics=[], wants_host_logs=True, stands_still=stands_still)
+        answer = self._cluster.request_any(ApiKey.DESCRIBE_LOG_DIRS, request, deadline)
+        if answer.why_no_host_logs is not None:
+            raise InvalidRequest(answer.why_no_host_logs)
+        if answer.error_code or answer.host_logs is None:
+            raise UnsupportedVersion("it does not answer for the recovery of a registry")
+        return bytes(answer.host_logs)
 
     def _log_dirs(self, broker_id: int, request: DescribeLogDirsRequest, deadline: Deadline) -> Any:
         answer = self._cluster.request_to(broker_id, ApiKey.DESCRIBE_LOG_DIRS, request, deadline)

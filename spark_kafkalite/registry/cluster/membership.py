@@ -35,7 +35,7 @@ from spark_kafkalite.registry.cluster.registration import (
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.recovery import evidence_node
-from spark_kafkalite.registry.store import ConnectionLoss, NoNode, SessionExpired, Store, answer
+from spark_kafkalite.registry.store import ConnectionLoss, NoNode, SessionExpired, SessionState, Store, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 _LOG = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ class ClusterMembership:
         self._holds_logs = False
         self._check_zxid: CheckZxid | None = None
         self._seen_zxid = 0
+        self._last_producer_id = -1
         self._session: RegistrySession | None = None
         self._watching = asyncio.Event()
         self._registration: BrokerRegistration | None = None
@@ -121,6 +122,18 @@ class ClusterMembership:
         if self._session is not None:
             self._seen_zxid = max(self._seen_zxid, self._session.store.seen_zxid)
         return self._seen_zxid
+
+    @property
+    def last_producer_id(self) -> int:
+        """The last id of the blocks of producer ids that this broker has taken in any session; -1 for none."""
+        if self._session is not None:
+            self._last_producer_id = max(self._last_producer_id, self._session.producer_ids.last_taken)
+        return self._last_producer_id
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether this broker has a session with the registry, and a connection at present."""
+        return self._session is not None and self._session.store.state is SessionState.CONNECTED
 
     async def open(
         self,
@@ -221,7 +234,7 @@ class ClusterMembership:
             raise
         finally:
             # What the session has seen counts in the next one.
-            self._seen_zxid = self.seen_zxid
+            self._seen_zxid, self._last_producer_id = self.seen_zxid, self.last_producer_id
             self._session = None
             joining.cancel()
             lost.cancel()

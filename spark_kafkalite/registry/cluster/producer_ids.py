@@ -31,6 +31,8 @@ class ProducerIdManager:
         self._broker_id = broker_id
         self._next = 0
         self._until = 0
+        # The last id of the last block that was taken, given out or not; -1 before the first.
+        self.last_taken = -1
         # The block after that, if it has been taken by now.
         self._ahead: ProducerIdBlock | None = None
         self._taking = asyncio.Lock()
@@ -84,9 +86,11 @@ class ProducerIdManager:
                 block = ProducerIdBlock.after(None, self._broker_id)
                 with contextlib.suppress(NodeExists):
                     await answer(self._store.create(PRODUCER_ID_BLOCK, block.encode(), make_parents=True))
+                    self.last_taken = block.last
                     return block
                 continue
             block = ProducerIdBlock.after(ProducerIdBlock.decode(data), self._broker_id)
             with contextlib.suppress(BadVersion, NoNode):
                 await answer(self._store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version))
+                self.last_taken = block.last
                 return block

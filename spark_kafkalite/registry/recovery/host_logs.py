@@ -1,14 +1,20 @@
 """What the log directories of one broker have, as a registry is made again from it. Pure: text in, values out.
 
-``kafkalite cluster recover-registry --to FILE`` writes it on a host, and ``--from`` reads it: JSON,
+``kafkalite cluster recover-registry --to FILE`` writes it on a host, and ``--from`` reads it; a running broker answers
+the same (``broker.recovery_answer``). It is JSON,
 ``{"version":1,"broker":N,"cluster_id":...,"incarnation":"...","zxid":"...","producer_id":"...","compacted":[TOPIC,...],
-"set_aside":[DIRECTORY,...],"problems":[TEXT,...],"logs":[LOG,...]}``, and a LOG an array that is read by its places::
+"set_aside":[DIRECTORY,...],"problems":[TEXT,...],"logs":[LOG,...],"topics":[TOPIC,...]}``. A LOG is an array that is
+read by its places::
 
     topic, partition, topic id ("": it names none), last_epoch, end_offset, highest_epoch, damaged, high_watermark
+
+A TOPIC, which only a running broker knows, is an array, too: ``name, topic id, {PARTITION: [BROKER,...]}, {NAME:
+VALUE}``. Files of earlier versions have no ``topics``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +27,7 @@ from spark_kafkalite.registry.node_json import (
     array,
     decode_object,
     encode_object,
+    mapping,
     number,
     reading,
     text,
@@ -54,12 +61,23 @@ class HostLog:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic as the registry had it when the broker saw it last: its replicas by partition, and its own settings."""
+
+    name: str
+    topic_id: bytes
+    replicas: Mapping[int, tuple[BrokerId, ...]]
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class HostLogs:
     """What one broker has. ``cluster_id`` is None where no directory names it.
 
     ``incarnation`` is the run of the broker that wrote the logs. ``zxid``: how far the registry had come that it knew.
     ``producer_id`` is the largest in the logs, -1 for none. ``compacted``: topics that the cleaner has compacted.
-    ``set_aside``: directories that end in ``-stray``, which do not count.
+    ``set_aside``: directories that end in ``-stray``, which do not count. ``topics``: all topics of the cluster, as far
+    as the broker ran and knew them.
     """
 
     broker_id: BrokerId
@@ -71,6 +89,7 @@ class HostLogs:
     compacted: frozenset[str] = frozenset()
     set_aside: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    topics: tuple[KnownTopic, ...] = ()
 
     def encode(self) -> bytes:
         logs = [
@@ -97,6 +116,15 @@ class HostLogs:
             "set_aside": list(self.set_aside),
             "problems": list(self.problems),
             "logs": logs,
+            "topics": [
+                [
+                    each.name,
+                    uuid_text(each.topic_id),
+                    {str(partition): list(replicas) for partition, replicas in each.replicas.items()},
+                    dict(each.config),
+                ]
+                for each in self.topics
+            ],
         }
         return encode_object(fields) + b"\n"
 
@@ -121,10 +149,12 @@ class HostLogs:
                     frozenset(map(text, array(fields["compacted"]))),
                     tuple(map(text, array(fields["set_aside"]))),
                     tuple(map(text, array(fields["problems"]))),
+                    tuple(map(_topic, array(fields.get("topics", [])))),
                 )
         except MalformedNode as error:
             raise ConfigError(
-                f"{name} is no file of kafkalite cluster recover-registry --to, or not a whole one: {error.__cause__}"
+                f"{name} is not what kafkalite cluster recover-registry --to writes, or not the whole of it: "
+                f"{error.__cause__}"
             ) from error
 
 
@@ -141,4 +171,22 @@ def _log(fields: Any) -> HostLog:
         number(highest_epoch, -1, MAX_INT32),
         bool(damaged),
         number(high_watermark, 0, MAX_INT64),
+    )
+
+
+def _topic(fields: Any) -> KnownTopic:
+    name, topic_id, replicas, config = array(fields)
+    problem = topic_name_problem(text(name))
+    if problem:
+        raise ValueError(problem)
+    return KnownTopic(
+        name,
+        uuid_bytes(text(topic_id)),
+        {
+            number(partition, 0, MAX_PARTITIONS - 1): tuple(
+                BrokerId(number(each, 0, MAX_INT32)) for each in array(some)
+            )
+            for partition, some in mapping(replicas).items()
+        },
+        {text(setting): text(value) for setting, value in mapping(config).items()},
     )

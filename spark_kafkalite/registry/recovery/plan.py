@@ -9,9 +9,11 @@ run that wrote the log: it leads when it starts and can prove that the log is wh
 The best log has all records that were acknowledged to all in-sync replicas only if no replica is left out. So a
 partition of which a replica was not read is named (``unread``), unless the operator goes on without that broker.
 
-What cannot be known is said by the caller: settings, and the offsets of registry consumers. Because a topic's retention
-is among them, a topic that is made again keeps everything until somebody says otherwise; one that the cleaner has
-compacted is compacted again.
+Brokers that ran when they were asked also know the replicas and the settings of topics as the registry had them.
+
+What cannot be known is said by the caller: other settings, and the offsets of registry consumers. Because a topic's
+retention is among them, a topic that is made again keeps everything until somebody says otherwise; one that the cleaner
+has compacted is compacted again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from spark_kafkalite.model import (
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
-from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs
+from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs, KnownTopic
 from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr, TopicAssignment
 
 T = TypeVar("T")
@@ -58,6 +60,8 @@ class RecoveredTopic:
     without_log: tuple[int, ...]
     # None: the registry still has its settings.
     config: Mapping[str, str] | None
+    # Whether these settings are not those that the topic had.
+    is_config_lost: bool
 
 
 @dataclass(slots=True)
@@ -65,7 +69,8 @@ class RecoveryPlan:
     """What a registry made again would hold, and what was found on the way.
 
     ``nodes`` differ from those that are there, by path. ``unread``: partitions with brokers that may have a log of them
-    and were not read. ``left_over``: logs, by broker, that belong to no topic of the registry; brokers set them aside.
+    and were not read. ``left_over``: logs, by broker, that belong to no topic of the registry; brokers set them aside,
+    or delete them where the registry names their topic as deleted (``deleted_ids``, as text).
     ``without_logs``: topics of the registry that no broker that was read has a log of.
     """
 
@@ -76,6 +81,7 @@ class RecoveryPlan:
     problems: list[str] = field(default_factory=list)
     unread: dict[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)
     left_over: list[tuple[BrokerId, TopicPartition, str]] = field(default_factory=list)
+    deleted_ids: set[str] = field(default_factory=set)
     without_logs: list[str] = field(default_factory=list)
     set_aside: list[tuple[BrokerId, str]] = field(default_factory=list)
 
@@ -91,7 +97,7 @@ class RecoveryPlan:
                     "leader_epochs": list(topic.epochs.values()),
                     "in_sync": {str(number): broker for number, broker in topic.best.items()},
                     "partitions_without_log": list(topic.without_log),
-                    "assumed_config": None if topic.config is None else dict(topic.config),
+                    "assumed_config": dict(topic.config) if topic.config is not None and topic.is_config_lost else None,
                 }
                 for topic in self.topics
             ],
@@ -155,6 +161,10 @@ class _Planning:
         self._old = _topics_of(nodes, self._readable)
         self._away = _replicas_in(self._old) - self._hosts.keys() - without
         self._without = without
+        # What brokers that ran knew of topics; of two the one that knew more partitions. A name may have had two ids.
+        self._known: dict[tuple[str, bytes], KnownTopic] = {}
+        for known in sorted((each for host in hosts for each in host.topics), key=lambda each: len(each.replicas)):
+            self._known[known.name, known.topic_id] = known
         for host in hosts:
             of = f"broker {host.broker_id}: " if len(hosts) > 1 else ""
             self.plan.problems += [f"{of}{problem}" for problem in host.problems]
@@ -176,6 +186,8 @@ class _Planning:
             if not self._is_current:
                 plan.without_logs.append(name)
                 self._plan_states(name, self._old[name], {}, is_known=True)
+        self._plan_unread_topics(found)
+        plan.deleted_ids = set(map(znodes.uuid_text, self._deleted_ids))
         self._plan_producer_ids()
         self._plan_controller_epoch()
         return plan
@@ -251,11 +263,13 @@ class _Planning:
                 if log.topic_id in (None, topic_id):
                     counting[number][broker] = log
         kept = dict(old.partitions) if old is not None and is_known else {}
+        known = self._known.get((name, topic_id))
+        expected = kept if known is None else {**known.replicas, **kept}
         holders = sorted({broker for logs in counting.values() for broker in logs})
         replicas = {}
-        for number in range(max([*counting, *kept]) + 1):
+        for number in range(max([*counting, *expected]) + 1):
             logs_here = counting.get(number, {})
-            replicas[number] = kept.get(number, ())
+            replicas[number] = expected.get(number, ())
             if not replicas[number] or (logs_here and not logs_here.keys() & set(replicas[number])):
                 replicas[number] = tuple(_by_rank(logs_here)) or (holders[number % len(holders)],)
         topic = TopicAssignment(topic_id, replicas)
@@ -265,11 +279,12 @@ class _Planning:
             self._put(znodes.topic_path(name), topic.encode())
         config, path = None, znodes.topic_config_path(name)
         if not is_known or self._readable(path, partial(znodes.decode_config, path)) is None:
-            config = self._config_of(name)
+            config = self._config_of(name) if known is None else known.config
             self._put(path, znodes.encode_config(config))
         epochs, best = self._plan_states(name, topic, counting, is_known=is_known)
         without_log = tuple(number for number in replicas if not counting.get(number))
-        self.plan.topics.append(RecoveredTopic(name, topic_id, epochs, best, without_log, config))
+        is_lost = config is not None and known is None
+        self.plan.topics.append(RecoveredTopic(name, topic_id, epochs, best, without_log, config, is_lost))
 
     def _id_of(self, name: str, old: TopicAssignment | None, ids: Mapping[bytes, list[BrokerId]]) -> bytes | None:
         """Return the id of the topic that the logs are of, None when they name none that counts."""
@@ -305,10 +320,12 @@ class _Planning:
         epochs, best = {}, {}
         for number, replicas in topic.partitions.items():
             path, logs = znodes.state_path(name, number), found.get(number, {})
-            # The replicas of a topic that is not in the registry may be anywhere.
-            unread = set(replicas) - self._hosts.keys() - self._without if is_known else self._away
-            if unread:
-                self.plan.unread[TopicPartition(name, number)] = tuple(sorted(unread))
+            known = self._known.get((name, topic.topic_id))
+            said = set(replicas) if is_known else set()
+            if known is not None:
+                said.update(known.replicas.get(number, ()))
+            # The replicas of a topic that nobody knows may be anywhere.
+            self._note_unread(TopicPartition(name, number), said if is_known or known is not None else self._away)
             state = self._readable(path, partial(LeaderAndIsr.decode, name, number)) if path in self._nodes else None
             in_logs = max((log.highest_epoch for log in logs.values()), default=-1)
             self._put(znodes.partition_path(name, number), b"", keep=True)
@@ -321,6 +338,18 @@ class _Planning:
             epochs[number] = min(max(in_logs, before) + _SKIPPED_EPOCHS, znodes.MAX_EPOCH)
             self._put(path, self._state(best[number], epochs[number], state).encode())
         return epochs, best
+
+    def _plan_unread_topics(self, found: Collection[str]) -> None:
+        """Note topics that a broker knew, and of which only brokers have logs that were not read."""
+        for (name, topic_id), known in self._known.items():
+            if name not in found and name not in self._old and topic_id not in self._deleted_ids:
+                for number, replicas in known.replicas.items():
+                    self._note_unread(TopicPartition(name, number), replicas)
+
+    def _note_unread(self, key: TopicPartition, replicas: Collection[BrokerId]) -> None:
+        unread = set(replicas) - self._hosts.keys() - self._without
+        if unread:
+            self.plan.unread[key] = tuple(sorted(unread))
 
     def _best(self, replicas: Sequence[BrokerId], logs: Mapping[BrokerId, HostLog]) -> BrokerId:
         ranked = _by_rank({each: logs[each] for each in replicas if each in logs})

@@ -60,13 +60,18 @@ def registered_brokers(store: Store) -> list[str]:
     return _children(store, znodes.BROKER_IDS)
 
 
-def write_nodes(store: Store, nodes: Mapping[str, bytes], existing: Mapping[str, bytes]) -> None:
-    """Write nodes; ``existing`` are those that are there. RegistryError when a broker is registered, or the registry
-    refuses; the same may be run again then."""
+def check_none_registered(store: Store) -> None:
+    """Raise RegistryError when a broker is registered."""
     if brokers := registered_brokers(store):
         raise RegistryError(
             f"brokers {', '.join(brokers)} are registered: stop all brokers, and wait until their sessions have ended"
         )
+
+
+def write_nodes(store: Store, nodes: Mapping[str, bytes], existing: Mapping[str, bytes]) -> None:
+    """Write nodes; ``existing`` are those that are there. RegistryError when a broker is registered, or the registry
+    refuses; the same may be run again then."""
+    check_none_registered(store)
     # What lets brokers in is written at once, and when everything else is there.
     for paths in (sorted(nodes.keys() - set(_LAST)), [path for path in _LAST if path in nodes]):
         operations = (SetData(path, nodes[path]) if path in existing else Create(path, nodes[path]) for path in paths)

@@ -29,12 +29,14 @@ class DescribableLogDirTopic(Message):
 class DescribeLogDirsRequest(ApiMessage):
     """The body of a DescribeLogDirs request, versions 1-5."""
 
-    __slots__ = ("compares", "topics")
+    __slots__ = ("compares", "stands_still", "topics", "wants_host_logs")
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     IS_REQUEST = True
     SCHEMA = (
         ("topics", "[]DescribableLogDirTopic", 1, 5, 1, None),
         ("compares", "bool", 2, 5, None, 10000),
+        ("wants_host_logs", "bool", 2, 5, None, 10001),
+        ("stands_still", "bool", 2, 5, None, 10002),
     )
 
     def __init__(
@@ -42,9 +44,13 @@ class DescribeLogDirsRequest(ApiMessage):
         *,
         topics: list[DescribableLogDirTopic] | None = NEW_LIST,
         compares: bool = False,
+        wants_host_logs: bool = False,
+        stands_still: bool = False,
     ) -> None:
         self.topics = [] if topics is NEW_LIST else topics
         self.compares = compares
+        self.wants_host_logs = wants_host_logs
+        self.stands_still = stands_still
 
 
 class DescribeLogDirsPartition(Message):
@@ -146,13 +152,15 @@ class DescribeLogDirsResult(Message):
 class DescribeLogDirsResponse(ApiMessage):
     """The body of a DescribeLogDirs response, versions 1-5."""
 
-    __slots__ = ("error_code", "results", "throttle_time_ms")
+    __slots__ = ("error_code", "host_logs", "results", "throttle_time_ms", "why_no_host_logs")
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     IS_REQUEST = False
     SCHEMA = (
         ("throttle_time_ms", "int32", 1, 5, None, None),
         ("error_code", "int16", 3, 5, None, None),
         ("results", "[]DescribeLogDirsResult", 1, 5, None, None),
+        ("host_logs", "bytes", 2, 5, 2, 10000),
+        ("why_no_host_logs", "string", 2, 5, 2, 10001),
     )
 
     def __init__(
@@ -161,7 +169,11 @@ class DescribeLogDirsResponse(ApiMessage):
         throttle_time_ms: int = 0,
         error_code: int = 0,
         results: list[DescribeLogDirsResult] = NEW_LIST,
+        host_logs: bytes | None = None,
+        why_no_host_logs: str | None = None,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
         self.results = [] if results is NEW_LIST else results
+        self.host_logs = host_logs
+        self.why_no_host_logs = why_no_host_logs

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.cluster.recovered_cluster import Place
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
 from tests.seeds import SOAK
@@ -73,3 +76,19 @@ def new_topic(cluster: KafkaliteCluster, admin: Admin) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture(params=["registry", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    overrides = {**SESSION, "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
+    if request.param == "registry":
+        with KafkaliteCluster(tmp_path / "cluster", overrides=overrides) as cluster:
+            registry = cluster.registry
+            yield Place(cluster, tmp_path, registry.data_dir, registry.start, registry.stop)
+        return
+    if (reason := available()) is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        overrides["zookeeper.connect"] = server.connect
+        with KafkaliteCluster(tmp_path / "cluster", overrides=overrides) as cluster:
+            yield Place(cluster, tmp_path, tmp_path / "zookeeper" / "data", server.start, server.stop)

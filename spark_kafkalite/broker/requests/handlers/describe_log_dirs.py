@@ -7,7 +7,8 @@ a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERRO
 Tagged fields are ours, and other clients skip them. Of a log: the ranges of offsets that it had and lacks, each as its
 start and its end (exclusive); why a follower has stopped to copy; and how far a comparison with its leader is that was
 asked for. Of a request: that the logs it names are to be compared with their leaders', as far as this broker follows;
-the answer does not wait for that (``replication.comparison``).
+the answer does not wait for that (``replication.comparison``). Another one asks instead for what the broker has for the
+recovery of the registry, and may have it stand still from then on (``broker.recovery_answer``).
 
 v2  flexible
 v3  error code for the whole answer
@@ -28,7 +29,7 @@ from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work, filled, freed
@@ -47,8 +48,20 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
+    if message.wants_host_logs:
+        return await _host_logs(context, stands_still=message.stands_still)
     room = await _room(context)
     return DescribeLogDirsResponse(results=await context.work(exchange, _described(context, message, room)))
+
+
+async def _host_logs(context: BrokerContext, *, stands_still: bool) -> DescribeLogDirsResponse:
+    if context.recovery_answer is None:
+        own = "this broker has a registry of its own: stop it, and have that made again by kafkalite registry rebuild"
+        return DescribeLogDirsResponse(why_no_host_logs=own)
+    try:
+        return DescribeLogDirsResponse(host_logs=await context.recovery_answer.encoded(stands_still=stands_still))
+    except KafkaliteError as error:
+        return DescribeLogDirsResponse(why_no_host_logs=str(error))
 
 
 def _described(

@@ -691,6 +691,15 @@ def test_a_log_that_differs_is_set_aside_and_an_empty_one_follows(world: World) 
     assert (anew.role.leader_id, anew.log.log_end_offset) == (OTHER, 0)
 
 
+def test_a_log_that_differs_stays_where_the_broker_stands_still(world: World) -> None:
+    partition, _ = follow_and_hold(world)
+    world.loop.create_task(world.replicas.stand_still("the registry is made again", 10))
+    world.settle()
+    world.replicas.release(partition, is_left=True)
+    world.settle()
+    assert world.replicas.get(A) is partition and kept_and_deleted(world) == []
+
+
 def test_who_has_not_left_follows_on_with_its_log(world: World) -> None:
     partition, _ = follow_and_hold(world)
     world.replicas.release(partition, is_left=False)
@@ -944,6 +953,48 @@ def test_a_partition_leads_when_the_truncation_of_its_log_has_ended(world: World
     assert partition.is_leader
     assert partition.log.log_end_offset == 2
     assert world.logs.get(A) is partition.log
+
+
+def test_a_broker_that_stands_still_leads_and_follows_nothing_whatever_is_heard(world: World) -> None:
+    b = TopicPartition("b", 0)
+    world.register()
+    world.create("a")
+    world.create("b")
+    world.change(b, world.state(OTHER, 1, 1, replicas=(ME, OTHER)))
+    world.settle()
+    leader, follower = world.replicas.get(A), world.replicas.get(b)
+    world.append(A, 5)
+    assert leader.is_leader and isinstance(follower.role, Follower)
+    standing = world.loop.create_task(world.replicas.stand_still("the registry is made again", 10))
+    world.settle()
+    assert standing.done() and standing.exception() is None
+    world.register()
+    world.change(A, world.state(epoch=1, version=1))
+    world.change(b, world.state(epoch=2, version=2))
+    world.settle()
+    assert isinstance(leader.role, NoLeader) and isinstance(follower.role, NoLeader)
+    with pytest.raises(NotLeaderOrFollower, match="the registry is made again"):
+        leader.check_leader()
+    assert leader.log.log_end_offset == 5
+
+
+def test_a_broker_stands_still_when_no_log_is_being_cut_back(world: World) -> None:
+    partition = follow_and_cut(world)
+    standing = world.loop.create_task(world.replicas.stand_still("the registry is made again", 10))
+    world.loop.run_for(1)
+    assert not standing.done()
+    world.threads.held = False
+    world.threads.run_all()
+    world.loop.run_for(1)
+    assert standing.done() and standing.exception() is None
+    assert isinstance(partition.role, NoLeader) and partition.log.log_end_offset == 2
+
+
+def test_a_broker_whose_disk_does_not_answer_says_that_it_does_not_stand_still(world: World) -> None:
+    follow_and_cut(world)
+    standing = world.loop.create_task(world.replicas.stand_still("the registry is made again", 10))
+    world.loop.run_for(11)
+    assert isinstance(standing.exception(), KafkaStorageError)
 
 
 def test_a_topic_deleted_amid_a_truncation_goes_when_that_has_ended(world: World) -> None:

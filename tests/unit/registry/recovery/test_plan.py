@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation, Leader
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, ProducerIdBlock
 from spark_kafkalite.registry.recovery import evidence_node
-from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs
+from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs, KnownTopic
 from spark_kafkalite.registry.recovery.plan import RecoveryPlan, plan_recovery
 from spark_kafkalite.registry.znodes import NO_LEADER, LeaderAndIsr, TopicAssignment
 
@@ -122,6 +123,41 @@ def test_a_topic_that_only_a_broker_had_that_is_given_up_waits_for_it() -> None:
     assert plan.without_logs == ["t"]
 
 
+def a_host_that_ran(broker: int, *logs: HostLog, topic_id: bytes = ID) -> HostLogs:
+    """One that knows topic t, with a replica of each partition at brokers 3, 1 and 2."""
+    replicas = tuple(map(BrokerId, (3, 1, 2)))
+    known = KnownTopic("t", topic_id, {0: replicas, 1: replicas}, {"retention.ms": "86400000"})
+    return replace(a_host(broker, *logs), topics=(known,))
+
+
+def test_what_a_broker_that_ran_knew_of_a_topic_comes_back_and_names_who_was_not_asked() -> None:
+    hosts = [a_host_that_ran(1, a_log(), a_log(T1)), a_host(2, a_log(end=12), a_log(T1))]
+    plan = plan_recovery(hosts, {})
+    assert plan.unread == {T0: (3,), T1: (3,)}
+    plan = plan_recovery(hosts, {}, without=[3])
+    assert not plan.unread
+    (topic,) = plan.topics
+    assert (topic.best, topic.config, topic.is_config_lost) == ({0: 2, 1: 1}, {"retention.ms": "86400000"}, False)
+    topic_node = TopicAssignment.decode("t", plan.nodes[znodes.topic_path("t")])
+    assert topic_node.partitions == {0: (3, 1, 2), 1: (3, 1, 2)}
+    assert b"86400000" in plan.nodes[znodes.topic_config_path("t")]
+
+
+def test_of_an_older_registry_settings_stay_whatever_brokers_knew() -> None:
+    plan = plan_recovery([a_host_that_ran(1, a_log())], old_nodes((1, 2), config={"retention.ms": "5"}))
+    # A replica that the registry does not name was one later.
+    assert plan.unread == {T0: (2, 3), T1: (2, 3)}
+    assert [topic.config for topic in plan.topics] == [None]
+
+
+def test_a_topic_that_a_broker_knew_and_no_log_is_read_of_is_named_unless_it_was_deleted() -> None:
+    hosts = [a_host_that_ran(1), a_host(2)]
+    assert plan_recovery(hosts, {}).unread == {T0: (3,), T1: (3,)}
+    assert not plan_recovery(hosts, {}, without=[3]).unread
+    deleted = deleted_topics.DeletedTopics({znodes.uuid_text(ID): 1}).encode()
+    assert not plan_recovery(hosts, {deleted_topics.PATH: deleted}).unread
+
+
 def test_a_topic_that_was_made_again_since_the_backup_is_the_one_of_the_logs() -> None:
     hosts = [a_host(number, a_log(topic_id=OTHER_ID)) for number in (1, 2, 3)]
     plan = plan_recovery(hosts, old_nodes())
@@ -203,10 +239,10 @@ def test_a_recovery_that_is_repeated_goes_above_the_first_one() -> None:
 
 
 def test_the_file_of_a_host_says_all_again_and_a_part_of_it_is_refused() -> None:
-    host = a_host(1, a_log(), a_log(T1, topic_id=None), producer_id=5)
+    host = replace(a_host_that_ran(1, a_log(), a_log(T1, topic_id=None)), producer_id=5)
     assert HostLogs.decode("file", host.encode()) == host
     for data in (host.encode()[:-9], b"{}", host.encode().replace(b'"version":1', b'"version":9')):
-        with pytest.raises(ConfigError, match="file is no file of kafkalite cluster recover-registry --to"):
+        with pytest.raises(ConfigError, match="file is not what kafkalite cluster recover-registry --to writes"):
             HostLogs.decode("file", data)
 
 
