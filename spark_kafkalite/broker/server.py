@@ -38,6 +38,7 @@ from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import LoadInterrupted
 from spark_kafkalite.registry.cluster.membership import OpenStore
 from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +163,13 @@ def run_broker(config: BrokerConfig) -> int:
     Raises KafkaliteError when it cannot start; the caller shows the text.
     """
     configure_logging(config["logging.level"])
+    logger.info(
+        "kafkalite %s: broker %d starts (pid %d), log.dirs=%s",
+        VERSION,
+        config.broker_id,
+        os.getpid(),
+        ",".join(map(str, config.log_dirs)),
+    )
 
     def print_ready(line: str) -> None:
         sys.stdout.write(line + "\n")

@@ -79,6 +79,7 @@ from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
+from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -522,6 +523,7 @@ class BrokerStart:
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,
+            software_version=VERSION,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import signal
 import sys
 import threading
@@ -18,6 +20,9 @@ from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.huge_pages import use_huge_pages
+from spark_kafkalite.version import VERSION
+
+_LOG = logging.getLogger(__name__)
 
 
 @click.group(
@@ -64,6 +69,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=read_digest(digest_file)
     )
     configure_logging("INFO")
+    _LOG.info("kafkalite %s: registry starts (pid %d), --data %s", VERSION, os.getpid(), data)
     stopping, failed = threading.Event(), threading.Event()
     # Before anything is started: a stop that comes early is a stop, too.
     for number in (signal.SIGTERM, signal.SIGINT):

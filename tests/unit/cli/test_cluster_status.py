@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from spark_kafkalite.cli.cluster import health as health_module
 from spark_kafkalite.cli.cluster import status as status_module
 from spark_kafkalite.cli.cluster.replica_logs import ask_logs, ranges_text
 from spark_kafkalite.client.admin.cluster import ClusterDescription
@@ -69,7 +70,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) ->
         yield admin
 
     monkeypatch.setattr(status_module, "reachable_admin", reachable_admin)
-    monkeypatch.setattr(status_module, "can_connect", lambda host, port: port != 9094)
+    monkeypatch.setattr(health_module, "can_connect", lambda host, port: port != 9094)
     result = CliRunner().invoke(status_module.status, arguments, standalone_mode=False)
     assert result.exception is None, result.exception
     return result.stdout
