@@ -161,6 +161,8 @@ class BrokerStart:
         # Where clients reach the broker and, if anywhere, other processes its registry; known when run() has ended.
         self.address = ""
         self.registry_address: str | None = None
+        # The settings in force; None until the start has begun.
+        self.settings: DynamicConfig | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -209,6 +211,7 @@ class BrokerStart:
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
         config, slices = self.config, self.make_slices(loop)
         settings, view = DynamicConfig(config), ClusterView()
+        self.settings = settings
         inner_wire = InnerWire(
             config.broker_id,
             config.inner_listener.name,
