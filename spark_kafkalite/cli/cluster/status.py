@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, NoAnswer, find_health
-from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_logs, ranges_text
+from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
 from spark_kafkalite.errors import ConfigError, KafkaliteError, UnsupportedVersion
+from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
+from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
     from spark_kafkalite.client.admin.configs import ConfigEntry
+    from spark_kafkalite.client.admin.logs import LogDirInfo
     from spark_kafkalite.client.admin.replicas import Leaderless
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
@@ -32,9 +35,27 @@ class _Status(Health):
     eligible: Mapping[TopicPartition, tuple[int, ...]]
     # Why partitions have no leader, as the broker that was asked says it.
     why: Mapping[TopicPartition, Leaderless]
-    # The logs of partitions that are not wholly in sync, as the brokers that answer say it.
-    logs: ReplicaLogs
+    # The log directories of the brokers that answer, with the logs of partitions that are not wholly in sync.
+    directories: Mapping[int, list[LogDirInfo]]
     warnings: list[str]
+
+    @property
+    def logs(self) -> ReplicaLogs:
+        return logs_in(self.directories)
+
+    def nearly_full(self) -> list[tuple[int, str, Space]]:
+        """Return the log directories whose disks are so full that it is worth a warning: broker, path and room."""
+        return [
+            (broker, each.path, space)
+            for broker, directories in sorted(self.directories.items())
+            for each in directories
+            if (space := _space(each)) is not None and warned_level(used_percent(space))
+        ]
+
+    def fullest(self, broker: int) -> float | None:
+        """Return how full the fullest disk of a broker is, in percent; None where it does not say."""
+        spaces = map(_space, self.directories.get(broker, ()))
+        return max((used_percent(space) for space in spaces if space is not None), default=None)
 
     @property
     def topic_count(self) -> int:
@@ -66,6 +87,12 @@ class _Status(Health):
             sum(broker in info.replicas for info in infos),
             sum(broker in info.isr for info in infos),
         )
+
+
+def _space(directory: LogDirInfo) -> Space | None:
+    if directory.total_bytes is None or directory.usable_bytes is None:
+        return None
+    return Space(directory.usable_bytes, directory.total_bytes)
 
 
 @click.command(
@@ -142,6 +169,8 @@ def _warn(found: _Status) -> None:
                 else "all brokers are live, and copy what they lack as soon as there is a leader"
             )
         )
+    for broker, path, space in found.nearly_full():
+        warn(f"broker {broker}: {fullness_text(path, space)}: {WHAT_TO_DO}")
     for warning in found.warnings:
         warn(f"acknowledged records may be lost with a broker: {warning}")
 
@@ -159,14 +188,14 @@ def _look(admin: Admin) -> _Status:
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
     why = {key: each.leaderless for key, each in found.items() if each.leaderless is not None}
     # A log that is damaged, or that is not copied any more, is not in sync.
-    logs = ask_logs(admin, not_whole, sorted(live - health.unreachable))
+    directories = ask_directories(admin, not_whole, sorted(live - health.unreachable))
     known = len(health.broker_ids)
     warnings = [
         *_of_brokers(admin, cluster, health.unreachable, known),
         *_of_topics(partitions, health.settings),
     ]
     return _Status(
-        cluster, partitions, health.settings, health.refusing, health.unreachable, eligible, why, logs, warnings
+        cluster, partitions, health.settings, health.refusing, health.unreachable, eligible, why, directories, warnings
     )
 
 
@@ -221,11 +250,11 @@ def _print(found: _Status) -> None:
     click.echo(f"Cluster {cluster.cluster_id or 'of unknown id'}, controller {controller}")
     nodes = {node.node_id: node for node in cluster.brokers}
     print_table(
-        ("BROKER", "ADDRESS", "RACK", "VERSION", "LEADS", "REPLICAS", "IN-SYNC"),
+        ("BROKER", "ADDRESS", "RACK", "VERSION", "DISK", "LEADS", "REPLICAS", "IN-SYNC"),
         [
             (broker, _place(nodes[broker].address, broker in found.unreachable) if broker in nodes else "not live",
              (nodes[broker].rack if broker in nodes else None) or "-", cluster.versions.get(broker, "-"),
-             *found.counts(broker))
+             _percent(found.fullest(broker)), *found.counts(broker))
             for broker in found.broker_ids
         ],
     )  # fmt: skip
@@ -274,6 +303,10 @@ def _place(address: str, is_unreachable: bool) -> str:
     return f"{address} (no answer)" if is_unreachable else address
 
 
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{int(value)}%"
+
+
 def _listed(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
@@ -300,6 +333,7 @@ def _as_json(found: _Status) -> dict[str, Any]:
                 "leads": leads,
                 "replicas": replicas,
                 "inSync": in_sync,
+                "logDirs": [_log_dir(each) for each in found.directories.get(broker, ())],
             }
         )
     return {
@@ -325,6 +359,17 @@ def _as_json(found: _Status) -> dict[str, Any]:
             for key, broker, why in found.stopped()
         ],
         "warnings": found.warnings,
+    }
+
+
+def _log_dir(directory: LogDirInfo) -> dict[str, Any]:
+    space = _space(directory)
+    return {
+        "path": directory.path,
+        "online": directory.error is None,
+        "totalBytes": directory.total_bytes,
+        "usableBytes": directory.usable_bytes,
+        "usedPercent": None if space is None else round(used_percent(space), 1),
     }
 
 

@@ -35,6 +35,9 @@ def test_every_broker_names_its_version(cluster: KafkaliteCluster) -> None:
     assert [row.split()[at_column] for row in rows] == [VERSION] * 3
     found = json.loads(ended("cluster", "status", "--json", *at).stdout)
     assert [broker["version"] for broker in found["brokers"]] == [VERSION] * 3
+    # And how full its disk is.
+    assert [0 <= each["usedPercent"] <= 100 for broker in found["brokers"] for each in broker["logDirs"]] == [True] * 3
+    assert all(re.fullmatch(r"\d+%", row.split()[heading.split().index("DISK")]) for row in rows)
     assert ended("--version").stdout == f"kafkalite {VERSION}\n"
 
 
