@@ -68,6 +68,7 @@ OWN_FIELDS = {
     ("describe_topic_partitions", "DescribeTopicPartitionsResponsePartition"): (
         ("why_leaderless", "string", OWN_TAGS, True),
     ),
+    ("describe_cluster", "DescribeClusterBroker"): (("software_version", "string", OWN_TAGS, True),),
     ("describe_log_dirs", "DescribeLogDirsPartition"): (
         ("damaged_offsets", "[]int64", OWN_TAGS, False),
         ("why_stopped", "string", OWN_TAGS + 1, True),

@@ -6,6 +6,9 @@ Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are can
 are answered; connections close; threads end; the controller's role and the registration are given up; logs are
 flushed and closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
 
+SIGHUP: the properties file is read again, and its dynamic settings are applied. A broker at a terminal stops instead,
+because the terminal is gone (``terminal``). SIGUSR1: the stacks of all threads and tasks are logged (``stacks``).
+
 A session with a registry elsewhere may be lost: the broker lives on and leads nothing until it has the next one
 (``registry.cluster.membership``). The embedded registry is lost only with its disk, and then the broker stops with exit
 code 1: it may not lead what it cannot prove to lead. So it does when its last log directory fails, as Kafka halts then:
@@ -31,14 +34,17 @@ from spark_kafkalite.broker.hung_disks import StopWatch, hang_limit_s
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
+from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
 from spark_kafkalite.broker.start import BrokerStart
+from spark_kafkalite.broker.terminal import stdin_is_controlling_terminal
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import KafkaliteError, KafkaStorageError, RegistryError
+from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import LoadInterrupted
 from spark_kafkalite.registry.cluster.membership import OpenStore
 from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +61,17 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         fs: Fs | None = None,
         open_store: OpenStore | None = None,
+        read_config: Callable[[], BrokerConfig] | None = None,
     ) -> None:
-        """``open_store`` opens sessions with a registry elsewhere; by default that is what ``zookeeper.connect`` names,
+        """``read_config`` reads the settings again, and may raise ConfigError; None where they are in no file.
+
+        ``open_store`` opens sessions with a registry elsewhere; by default that is what ``zookeeper.connect`` names,
         and without that the broker has a registry of its own."""
         self.config = config
         if open_store is None and config.zookeeper is not None:
             open_store = SharedRegistry(config.zookeeper).open_session
+        self._read_config = read_config
+        self._is_at_terminal = stdin_is_controlling_terminal()
         self._fs = fs if fs is not None else OsFs()
         self._stop_wanted: asyncio.Event
         self._exit_code = 0
@@ -91,6 +102,7 @@ class Broker:
         self._stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         watch = StopWatch(self._fs.calls, hang_limit_s(self.config["zookeeper.session.timeout.ms"]))
         self._undo.callback(watch.stop)
         async with self._undo:
@@ -140,6 +152,23 @@ class Broker:
         self._exit_code = max(self._exit_code, exit_code)
         self._stop_wanted.set()
 
+    def _hung_up(self) -> None:
+        """Do what SIGHUP asks for: stop where the terminal is gone, else read the settings again."""
+        if self._is_at_terminal:
+            logger.info("SIGHUP: the terminal of broker %d is gone", self.config.broker_id)
+            self.stop()
+        elif self._read_config is None:
+            logger.info(
+                "SIGHUP: broker %d was started without --config, and has no file to read", self.config.broker_id
+            )
+        elif self._start.settings is not None:
+            try:
+                changes = self._start.settings.file_changed(self._read_config())
+            except ConfigError as error:
+                logger.error("SIGHUP: the settings stay as they are, because the file cannot be used: %s", error)
+                return
+            logger.info("SIGHUP: broker %d has read its settings: %s", self.config.broker_id, changes.text())
+
     def _disks_lost(self, error: KafkaStorageError) -> None:
         """Stop, because no log directory is left. Source: LogManager.handleLogDirFailure."""
         logger.critical("broker %d stops: %s", self.config.broker_id, error)
@@ -157,12 +186,20 @@ class Broker:
             self.stop(1)
 
 
-def run_broker(config: BrokerConfig) -> int:
+def run_broker(config: BrokerConfig, read_config: Callable[[], BrokerConfig] | None = None) -> int:
     """Run a broker in this process until SIGTERM or SIGINT; return the exit code.
 
+    ``read_config`` reads the settings again, at SIGHUP; None where no file has them.
     Raises KafkaliteError when it cannot start; the caller shows the text.
     """
     configure_logging(config["logging.level"])
+    logger.info(
+        "kafkalite %s: broker %d starts (pid %d), log.dirs=%s",
+        VERSION,
+        config.broker_id,
+        os.getpid(),
+        ",".join(map(str, config.log_dirs)),
+    )
     for name in config.without_effect:
         logger.info("%s has no effect: %s", name, BROKER_SETTINGS.without_effect[name])
 
@@ -170,4 +207,10 @@ def run_broker(config: BrokerConfig) -> int:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
-    return event_loop.run(Broker(config).run(print_ready))
+    async def run() -> int:
+        running_loops.append(asyncio.get_running_loop())
+        return await Broker(config, read_config=read_config).run(print_ready)
+
+    running_loops: list[asyncio.AbstractEventLoop] = []
+    log_stacks_at_sigusr1(lambda: running_loops[0] if running_loops else None)
+    return event_loop.run(run())

@@ -80,6 +80,7 @@ from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
 from spark_kafkalite.registry.znodes import BrokerRegistration, new_incarnation
 from spark_kafkalite.slices import Slices
+from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +162,8 @@ class BrokerStart:
         # Where clients reach the broker and, if anywhere, other processes its registry; known when run() has ended.
         self.address = ""
         self.registry_address: str | None = None
+        # The settings in force; None until the start has begun.
+        self.settings: DynamicConfig | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -209,6 +212,7 @@ class BrokerStart:
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
         config, slices = self.config, self.make_slices(loop)
         settings, view = DynamicConfig(config), ClusterView()
+        self.settings = settings
         inner_wire = InnerWire(
             config.broker_id,
             config.inner_listener.name,
@@ -523,6 +527,7 @@ class BrokerStart:
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,
+            software_version=VERSION,
         )
         # Before the logs are closed: others should lead by then.
         self._undo.push_async_callback(registry.membership.close)

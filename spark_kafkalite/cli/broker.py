@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 
 import click
@@ -31,6 +32,10 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
 
     Without options it listens on 127.0.0.1:9092 and keeps its data in ./kafkalite-data. It prints one line when it
     serves, 'kafkalite broker 1 ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
+
+    At SIGHUP it reads FILE again, and applies the settings that 'kafkalite configs alter' could change; one log line
+    says what has changed, and what needs a restart. At SIGUSR1 it writes the stacks of its threads and tasks to its
+    log.
     """
     # A start makes much and throws little away; the broker turns collection on again once it serves. A tenth of the
     # time to start is saved so.
@@ -42,12 +47,13 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
             warn(f"{shown_name(name)} is on the command line, where every user of this host sees it: use --config FILE")
     from spark_kafkalite.broker.settings.config import BrokerConfig
 
-    config = BrokerConfig.load(Path(config_path) if config_path else None, given)
+    path = Path(config_path) if config_path else None
+    config = BrokerConfig.load(path, given)
     # Only now: bad settings are told of without loading the rest.
     from spark_kafkalite.broker.server import run_broker
 
     try:
-        return run_broker(config)
+        return run_broker(config, partial(BrokerConfig.load, path, given) if path is not None else None)
     except ConfigError as error:
         # The settings are good in themselves; what they name (a port, a directory) is not to be had.
         raise click.ClickException(str(error)) from error

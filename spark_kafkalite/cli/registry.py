@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +21,9 @@ from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.huge_pages import use_huge_pages
+from spark_kafkalite.version import VERSION
+
+_LOG = logging.getLogger(__name__)
 
 
 @click.group(
@@ -42,6 +48,9 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
 
     It answers ZooKeeper's client protocol: kazoo, ZooKeeper's shell and registry consumers connect to it. It prints one
     line when it serves, 'kafkalite registry ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
+
+    It goes on at SIGHUP, unless the terminal at which it runs is gone: then it stops in order. At SIGUSR1 it writes the
+    stacks of its threads and tasks to its log.
     """
     if context.invoked_subcommand is not None:
         if data is not None:
@@ -52,6 +61,8 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     use_huge_pages()
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
+    from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
+    from spark_kafkalite.broker.terminal import stdin_is_controlling_terminal
     from spark_kafkalite.collector import Collector
     from spark_kafkalite.registry.served.listener import ONE_HOST_ONLY, RegistryListener, is_loopback
     from spark_kafkalite.registry.served.server import TreeServer
@@ -64,10 +75,14 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}", digest=read_digest(digest_file)
     )
     configure_logging("INFO")
+    _LOG.info("kafkalite %s: registry starts (pid %d), --data %s", VERSION, os.getpid(), data)
     stopping, failed = threading.Event(), threading.Event()
     # Before anything is started: a stop that comes early is a stop, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    signal.signal(signal.SIGHUP, partial(_hung_up, stopping, at_terminal=stdin_is_controlling_terminal()))
+    servers: list[TreeServer] = []
+    log_stacks_at_sigusr1(lambda: servers[0].loop if servers else None)
     store = open_embedded(Path(data), keep_sessions=True)
 
     def session_changed(state: SessionState) -> None:
@@ -84,6 +99,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
         except OSError as error:
             hint = "; stop what does, or name another --port" if error.errno == errno.EADDRINUSE else ""
             raise RegistryError(f"cannot listen on {listener.address(port)}: {error.strerror}{hint}") from error
+        servers.append(server)
         # A tree of a hundred thousand nodes is as many objects that live as long as this process.
         collector = Collector(server.loop)
         collector.start()
@@ -96,6 +112,15 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     if failed.is_set():
         print("the registry's disk has failed; nothing after its last answer is kept", file=sys.stderr)
     return 1 if failed.is_set() else 0
+
+
+def _hung_up(stopping: threading.Event, *_: object, at_terminal: bool) -> None:
+    """Do what SIGHUP asks for: stop where the terminal is gone; there is no file of settings to read again."""
+    if at_terminal:
+        _LOG.info("SIGHUP: the terminal of the registry is gone")
+        stopping.set()
+    else:
+        _LOG.info("SIGHUP: the registry has no settings that change while it runs; a new --digest-file needs a restart")
 
 
 command.add_command(rebuild)

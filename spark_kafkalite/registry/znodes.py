@@ -116,6 +116,7 @@ MAX_EPOCH: Final = MAX_INT32 - 1
 MAX_PARTITIONS: Final = 100_000
 # Partitions of an assignment that are encoded or decoded in one piece.
 _PARTITIONS_AT_ONCE: Final = 200
+_MAX_VERSION_CHARS: Final = 64
 # The fields of each node that are read, or written whatever they held; others are kept as they are.
 _ASSIGNMENT_FIELDS: Final = frozenset(("version", "partitions", "adding_replicas", "removing_replicas", "topic_id"))
 _STATE_FIELDS: Final = frozenset(
@@ -241,6 +242,8 @@ class BrokerRegistration:
     steady: tuple[Incarnation, ...] = ()
     # How long the session that holds this may be silent; 0 where the broker has not said so.
     session_timeout_ms: int = 0
+    # The version of the broker's program; empty where the node does not name it.
+    software_version: str = ""
 
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Return host and port of each listener, by its name; those that cannot be read are left out."""
@@ -280,6 +283,8 @@ class BrokerRegistration:
             fields["incarnation"] = str(self.incarnation)
             fields["steady_incarnations"] = [str(each) for each in self.steady]
             fields["session_timeout_ms"] = self.session_timeout_ms
+        if self.software_version:
+            fields["software_version"] = self.software_version
         if self.rack is not None:
             fields["rack"] = self.rack
         return encode_object(fields)
@@ -313,6 +318,7 @@ class BrokerRegistration:
                 _incarnation(fields.get("incarnation", UNKNOWN_INCARNATION)),
                 tuple(_incarnation(each) for each in array(fields.get("steady_incarnations", []))),
                 number(fields.get("session_timeout_ms", 0), 0, MAX_INT32),
+                _software_version(fields.get("software_version")),
             )
 
 
@@ -497,6 +503,11 @@ def _moves(value: Any) -> dict[int, tuple[BrokerId, ...]]:
 
 def _incarnation(value: Any) -> Incarnation:
     return Incarnation(number(value, UNKNOWN_INCARNATION, MAX_INT64))
+
+
+def _software_version(value: Any) -> str:
+    """Return the version that a registration names: text for people, which no broker may become unreadable for."""
+    return value[:_MAX_VERSION_CHARS] if isinstance(value, str) else ""
 
 
 def _incarnations(value: Any) -> dict[BrokerId, Incarnation]:

@@ -123,6 +123,15 @@ class BrokerConfig:
             *self.layers[-2:],
         )
 
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The parsed values of the file and the command line."""
+        return self.layers[-2].values
+
+    def with_given(self, given: Mapping[str, Any]) -> BrokerConfig:
+        """Return the settings with other values of the file and the command line; only dynamic ones may differ."""
+        return self._with_layers(*self.layers[:-2], ConfigLayer(SOURCE_STATIC_BROKER, given), self.layers[-1])
+
     def in_cluster_of_three(self) -> BrokerConfig:
         """Return the settings with the defaults of a cluster that has, or had, three brokers."""
         defaults = cluster_defaults(is_clustered=self.zookeeper is not None, has_three=True)

@@ -5,6 +5,8 @@ its third broker (``cluster_defaults``), always counted anew
 from all sources (KAFKA-9254). Listeners hear of it in the loop and take up what they had read once; whoever reads
 ``current`` each time needs none.
 
+When the file is read again (SIGHUP), its dynamic settings are taken up likewise (:meth:`DynamicConfig.file_changed`).
+
 Another program may have written what is unknown, wrong, or not to be changed in a running broker: such a setting is
 logged and left out, and the others hold. :meth:`DynamicConfig.check` is what keeps our own clients from that.
 """
@@ -12,7 +14,8 @@ logged and left out, and the others hold. :meth:`DynamicConfig.check` is what ke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
@@ -20,6 +23,7 @@ from spark_kafkalite.broker.settings.cluster_defaults import has_three_brokers
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS
+from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
@@ -28,6 +32,36 @@ logger = logging.getLogger(__name__)
 ConfigListener = Callable[[BrokerConfig, BrokerConfig], None]
 
 _FINER = {synonym.name: synonyms[0].name for synonyms in BROKER_SYNONYMS.values() for synonym in synonyms[1:]}
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What differed in a properties file that was read again.
+
+    ``applied`` has the texts of old and new value by name. ``altered_elsewhere`` are dynamic settings whose value is
+    that of the registry, whatever the file says.
+    """
+
+    applied: Mapping[str, tuple[str, str]]
+    altered_elsewhere: Sequence[str]
+    need_restart: Sequence[str]
+
+    def text(self) -> str:
+        """Return one line for the log; values that are secrets are not shown."""
+        parts = []
+        if self.applied:
+            parts.append(
+                "changed "
+                + ", ".join(
+                    f"{name}={shown_value(name, new)} (was {shown_value(name, old)})"
+                    for name, (old, new) in self.applied.items()
+                )
+            )
+        if self.altered_elsewhere:
+            parts.append(f"{', '.join(self.altered_elsewhere)} as set by configs alter, which goes before the file")
+        if self.need_restart:
+            parts.append(f"a restart is needed for {', '.join(self.need_restart)}")
+        return "; ".join(parts) or "nothing has changed"
 
 
 class DynamicConfig:
@@ -63,6 +97,33 @@ class DynamicConfig:
         for listener in self._listeners:
             listener(old, self.current)
 
+    def file_changed(self, file: BrokerConfig) -> FileChanges:
+        """Take up the dynamic settings of a properties file that was read again, and return what differed.
+
+        What is altered in the registry goes before the file still, as in Kafka. Raises ConfigError, and changes
+        nothing, if the dynamic settings contradict those that need a restart.
+        """
+        old = self.current
+        differing = {
+            name
+            for name in old.given.keys() | file.given.keys()
+            if _given_or_default(old, name) != _given_or_default(file, name)
+        }
+        taken = {name for name in differing if is_dynamic(name)}
+        given = {name: value for name, value in old.given.items() if name not in taken}
+        new = old.with_given(given | {name: value for name, value in file.given.items() if name in taken})
+        new.check()
+        altered = self._own.keys() | self._by_default.keys()
+        changes = FileChanges(
+            applied={name: (_in_force(old, name), _in_force(new, name)) for name in sorted(taken - altered)},
+            altered_elsewhere=sorted(taken & altered),
+            need_restart=sorted(differing - taken),
+        )
+        self.current = new
+        for listener in self._listeners:
+            listener(old, new)
+        return changes
+
     def values_of(self, entity: str) -> Mapping[str, Any]:
         """Return the settings in force of this broker, or of one that has none of its own (DEFAULT_ENTITY)."""
         if entity == DEFAULT_ENTITY:
@@ -89,6 +150,15 @@ class DynamicConfig:
             self.current.with_dynamic(_dynamic(self._own)[0], usable).check()
         else:
             self.current.with_dynamic(usable, _dynamic(self._by_default)[0]).check()
+
+
+def _given_or_default(config: BrokerConfig, name: str) -> object:
+    """Return a setting's value by the file and the command line alone; None where they leave it to other settings."""
+    return config.given.get(name, BROKER_SETTINGS[name].default)
+
+
+def _in_force(config: BrokerConfig, name: str) -> str:
+    return BROKER_SETTINGS[name].text(config[name]) or ""
 
 
 def is_dynamic(name: str) -> bool:

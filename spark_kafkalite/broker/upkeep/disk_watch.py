@@ -1,9 +1,10 @@
 """Checks the log directories periodically: how full they are, whether a full one takes records again, their reserves.
 
-Each second the room of each directory is looked at, because others write to its disk too; that is one system call. A
-directory that refuses records and has room is probed: a thread writes, syncs and removes a small file. The waits
-between probes double from half a second to ten, and begin again at half a second after a quiet minute. A probe that
-finds the disk broken, not full, takes the directory offline.
+Each second the room of each directory is looked at, because others write to its disk too; that is two system calls. A
+disk that is nearly full is warned of (``log.directories.fullness``). A directory that refuses records and has room is
+probed: a thread writes, syncs and removes a small file. The waits between probes double from half a second to ten, and
+begin again at half a second after a quiet minute. A probe that finds the disk broken, not full, takes the directory
+offline.
 
 When a directory takes records again, so do its partitions, and what could not be done meanwhile is tried again: logs
 that could not be opened or made, elections for which the registry had no room. Reserves are made here too, after the
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
+from spark_kafkalite.log.directories.fullness import FullnessWarnings
 from spark_kafkalite.log.manager import LogManager
 
 logger = logging.getLogger(__name__)
@@ -34,10 +36,11 @@ _RETRY_S = 10.0
 class _Watched:
     """One directory and its probes."""
 
-    __slots__ = ("busy", "directory", "next_probe_s", "wait_s")
+    __slots__ = ("busy", "directory", "fullness", "next_probe_s", "wait_s")
 
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
+        self.fullness = FullnessWarnings(directory.path)
         # Whether a thread works on it.
         self.busy = False
         self.wait_s = _FIRST_PROBE_S
@@ -82,6 +85,9 @@ class DiskWatch:
             if directory.offline is not None or directory.hanging is not None:
                 continue
             directory.look()
+            space = directory.space()
+            if space is not None:
+                watched.fullness.look(space)
             if directory.refusal is not None:
                 refusing = True
                 self._maybe_probe(watched)

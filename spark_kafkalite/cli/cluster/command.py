@@ -10,6 +10,7 @@ from spark_kafkalite.cli.cluster.log_dirs import log_dirs
 from spark_kafkalite.cli.cluster.recover_registry import recover_registry
 from spark_kafkalite.cli.cluster.status import status
 from spark_kafkalite.cli.cluster.up import up
+from spark_kafkalite.cli.cluster.wait import wait
 from spark_kafkalite.cli.options import ActionGroup
 
 
@@ -20,6 +21,7 @@ from spark_kafkalite.cli.options import ActionGroup
 Examples:
   kafkalite cluster up --brokers 3
   kafkalite cluster status
+  kafkalite cluster wait --healthy
   kafkalite cluster elect --preferred
   kafkalite cluster elect --unclean events:0
   kafkalite cluster compare events
@@ -34,6 +36,7 @@ def command() -> None:
 
 command.add_command(up)
 command.add_command(status)
+command.add_command(wait)
 command.add_command(elect)
 command.add_command(compare)
 command.add_command(log_dirs)

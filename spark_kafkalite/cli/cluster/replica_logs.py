@@ -5,6 +5,7 @@ Only the broker that has a log knows that, so each is asked by itself; one that 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
-    from spark_kafkalite.client.admin.logs import ReplicaInfo
+    from spark_kafkalite.client.admin.logs import LogDirInfo, ReplicaInfo
 
 _ASKED_MS: Final = 5_000
 # Ranges of one log that a line names.
@@ -25,14 +26,25 @@ ReplicaLogs = Mapping[TopicPartition, Mapping[int, "ReplicaInfo"]]
 
 def ask_logs(admin: Admin, topics: Iterable[str], brokers: Iterable[int]) -> ReplicaLogs:
     """Return the logs that these brokers have of the topics; nothing of a broker that does not answer."""
-    found: dict[TopicPartition, dict[int, ReplicaInfo]] = {}
+    names = set(topics)
+    return logs_in(ask_directories(admin, names, brokers)) if names else {}
+
+
+def ask_directories(admin: Admin, topics: Iterable[str], brokers: Iterable[int]) -> dict[int, list[LogDirInfo]]:
+    """Return the log directories of these brokers, with the logs of the topics; without brokers that do not answer."""
+    found: dict[int, list[LogDirInfo]] = {}
     names = sorted(set(topics))
-    for broker in brokers if names else ():
-        try:
-            directories = admin.describe_log_dirs([broker], topics=names, timeout_ms=_ASKED_MS)[broker]
-        except KafkaliteError:
-            continue
-        for directory in directories:
+    for broker in brokers:
+        with contextlib.suppress(KafkaliteError):
+            found |= admin.describe_log_dirs([broker], topics=names, timeout_ms=_ASKED_MS)
+    return found
+
+
+def logs_in(directories: Mapping[int, Iterable[LogDirInfo]]) -> ReplicaLogs:
+    """Return the logs in the brokers' log directories."""
+    found: dict[TopicPartition, dict[int, ReplicaInfo]] = {}
+    for broker, each in directories.items():
+        for directory in each:
             for key, log in directory.replicas.items():
                 found.setdefault(key, {})[broker] = log
     return found

@@ -3,63 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.cli.cluster.reachable import can_connect
-from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_logs, ranges_text
+from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, NoAnswer, find_health
+from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
-from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
+from spark_kafkalite.errors import ConfigError, KafkaliteError, UnsupportedVersion
+from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
+from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
     from spark_kafkalite.client.admin.configs import ConfigEntry
+    from spark_kafkalite.client.admin.logs import LogDirInfo
     from spark_kafkalite.client.admin.replicas import Leaderless
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
 _SHOWN: Final = 10
-_CONNECTED_AT_ONCE: Final = 32
 _ASKED_MS: Final = 5_000
-_TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
 @dataclass(frozen=True, slots=True)
-class _Status:
+class _Status(Health):
     """What was found. ``warnings`` say why a record that was acknowledged with acks=all may be lost with a broker."""
 
-    cluster: ClusterDescription
-    partitions: Mapping[TopicPartition, PartitionInfo]
-    topic_count: int
     eligible: Mapping[TopicPartition, tuple[int, ...]]
     # Why partitions have no leader, as the broker that was asked says it.
     why: Mapping[TopicPartition, Leaderless]
-    # Partitions that have fewer in sync than acks=all needs, which is refused therefore.
-    refusing: list[TopicPartition]
-    # The logs of partitions that are not wholly in sync, as the brokers that answer say it.
-    logs: ReplicaLogs
-    # Live brokers, as far as who was asked knows, that cannot be connected to from here.
-    unreachable: set[int]
+    # The log directories of the brokers that answer, with the logs of partitions that are not wholly in sync.
+    directories: Mapping[int, list[LogDirInfo]]
     warnings: list[str]
 
     @property
-    def live(self) -> set[int]:
-        return {node.node_id for node in self.cluster.brokers}
+    def logs(self) -> ReplicaLogs:
+        return logs_in(self.directories)
+
+    def nearly_full(self) -> list[tuple[int, str, Space]]:
+        """Return the log directories whose disks are so full that it is worth a warning: broker, path and room."""
+        return [
+            (broker, each.path, space)
+            for broker, directories in sorted(self.directories.items())
+            for each in directories
+            if (space := _space(each)) is not None and warned_level(used_percent(space))
+        ]
+
+    def fullest(self, broker: int) -> float | None:
+        """Return how full the fullest disk of a broker is, in percent; None where it does not say."""
+        spaces = map(_space, self.directories.get(broker, ()))
+        return max((used_percent(space) for space in spaces if space is not None), default=None)
 
     @property
-    def broker_ids(self) -> list[int]:
-        """All brokers that live or have replicas."""
-        return _known(self.cluster, self.partitions)
-
-    def leaderless(self) -> list[TopicPartition]:
-        return [key for key, info in self.partitions.items() if info.leader not in self.live]
-
-    def under_replicated(self) -> list[TopicPartition]:
-        return [key for key, info in self.partitions.items() if set(info.isr) != set(info.replicas)]
+    def topic_count(self) -> int:
+        return len({key.topic for key in self.partitions})
 
     def damaged(self) -> list[tuple[TopicPartition, int, tuple[tuple[int, int], ...]]]:
         """Return the damaged logs: partition, broker and the ranges of offsets that it lacks, ends exclusive."""
@@ -89,9 +89,10 @@ class _Status:
         )
 
 
-def _known(cluster: ClusterDescription, partitions: Mapping[TopicPartition, PartitionInfo]) -> list[int]:
-    replicas = {broker for info in partitions.values() for broker in info.replicas}
-    return sorted(replicas.union(node.node_id for node in cluster.brokers))
+def _space(directory: LogDirInfo) -> Space | None:
+    if directory.total_bytes is None or directory.usable_bytes is None:
+        return None
+    return Space(directory.usable_bytes, directory.total_bytes)
 
 
 @click.command(
@@ -104,22 +105,49 @@ Examples:
 )
 @bootstrap_option
 @json_option
+@click.option(
+    "--exit-code",
+    "with_exit_code",
+    is_flag=True,
+    help="End with 1 if something is under-replicated, 3 if something is offline or refuses acks=all, 4 if no broker "
+    "answers.",
+)
 def status(
-    bootstrap_server: str, command_config: str | None, command_properties: tuple[str, ...], as_json: bool
-) -> None:
+    bootstrap_server: str,
+    command_config: str | None,
+    command_properties: tuple[str, ...],
+    as_json: bool,
+    with_exit_code: bool,
+) -> int:
     """Show the brokers, the controller, who leads how much, and which partitions lack replicas or a leader.
 
     Of partitions that lack replicas, it names logs that are damaged, and followers that have stopped to copy.
 
     Warnings say what lets a record be lost with a broker though it was acknowledged with acks=all: fewer than three
     brokers, topics with fewer than three replicas, or fewer than two of them that must be in sync.
+
+    The exit code is 0 whatever is found, unless --exit-code asks for more: then 0 says that all partitions are led and
+    in sync, that each broker can be connected to, and that a controller is known.
     """
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
-        found = _look(admin)
+    settings = client_settings(bootstrap_server, command_config, command_properties)
+    try:
+        with reachable_admin(settings) as admin:
+            found = _look(admin)
+    except ConfigError:
+        raise
+    except KafkaliteError as error:
+        if with_exit_code:
+            raise NoAnswer(str(error)) from error
+        raise
     if as_json:
         print_json(_as_json(found))
-        return
-    _print(found)
+    else:
+        _print(found)
+        _warn(found)
+    return found.exit_code if with_exit_code else HEALTHY
+
+
+def _warn(found: _Status) -> None:
     for broker in sorted(found.unreachable):
         warn(
             f"broker {broker} cannot be connected to: it has just ended, or the registry is away and so nobody misses "
@@ -141,17 +169,15 @@ def status(
                 else "all brokers are live, and copy what they lack as soon as there is a leader"
             )
         )
+    for broker, path, space in found.nearly_full():
+        warn(f"broker {broker}: {fullness_text(path, space)}: {WHAT_TO_DO}")
     for warning in found.warnings:
         warn(f"acknowledged records may be lost with a broker: {warning}")
 
 
 def _look(admin: Admin) -> _Status:
-    cluster = admin.describe_cluster()
-    topics = admin.describe_topics()
-    partitions = {
-        TopicPartition(name, each.partition): each for name, info in topics.items() for each in info.partitions
-    }
-    live = {node.node_id for node in cluster.brokers}
+    health = find_health(admin)
+    cluster, partitions, live = health.cluster, health.partitions, health.live
     not_whole = {
         key.topic for key, info in partitions.items() if len(info.isr) < len(info.replicas) or info.leader not in live
     }
@@ -161,26 +187,16 @@ def _look(admin: Admin) -> _Status:
         found = {}
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
     why = {key: each.leaderless for key, each in found.items() if each.leaderless is not None}
-    settings = admin.describe_topic_settings(topics, _TOPIC_SETTINGS)
-    unreachable = _unreachable(cluster)
     # A log that is damaged, or that is not copied any more, is not in sync.
-    logs = ask_logs(admin, not_whole, sorted(live - unreachable))
-    known = len(_known(cluster, partitions))
-    warnings = [*_of_brokers(admin, cluster, unreachable, known), *_of_topics(partitions, settings)]
-    refusing = [
-        key
-        for key, info in partitions.items()
-        if (entry := settings.get(key.topic, {}).get("min.insync.replicas")) is not None
-        and len(info.isr) < info.needed_in_sync(int(entry.value or 1))
+    directories = ask_directories(admin, not_whole, sorted(live - health.unreachable))
+    known = len(health.broker_ids)
+    warnings = [
+        *_of_brokers(admin, cluster, health.unreachable, known),
+        *_of_topics(partitions, health.settings),
     ]
-    return _Status(cluster, partitions, len(topics), eligible, why, refusing, logs, unreachable, warnings)
-
-
-def _unreachable(cluster: ClusterDescription) -> set[int]:
-    """Return the brokers that nobody answers for: while the registry is away, nobody misses one that has died."""
-    with ThreadPoolExecutor(_CONNECTED_AT_ONCE) as threads:
-        found = threads.map(lambda node: can_connect(node.host, node.port), cluster.brokers)
-        return {node.node_id for node, connects in zip(cluster.brokers, found, strict=True) if not connects}
+    return _Status(
+        cluster, partitions, health.settings, health.refusing, health.unreachable, eligible, why, directories, warnings
+    )
 
 
 def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int], known: int) -> Iterable[str]:
@@ -217,7 +233,7 @@ def _of_topics(
         yield f"fewer than {REPLICAS} replicas: {_some(few)}"
     lax, unclean = set(), set()
     for topic, entries in settings.items():
-        in_sync, election = (entries.get(name) for name in _TOPIC_SETTINGS)
+        in_sync, election = (entries.get(name) for name in TOPIC_SETTINGS)
         if topic not in few and in_sync is not None and int(in_sync.value or 1) < MIN_IN_SYNC:
             lax.add(topic)
         if election is not None and election.value == "true":
@@ -234,10 +250,11 @@ def _print(found: _Status) -> None:
     click.echo(f"Cluster {cluster.cluster_id or 'of unknown id'}, controller {controller}")
     nodes = {node.node_id: node for node in cluster.brokers}
     print_table(
-        ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN-SYNC"),
+        ("BROKER", "ADDRESS", "RACK", "VERSION", "DISK", "LEADS", "REPLICAS", "IN-SYNC"),
         [
             (broker, _place(nodes[broker].address, broker in found.unreachable) if broker in nodes else "not live",
-             (nodes[broker].rack if broker in nodes else None) or "-", *found.counts(broker))
+             (nodes[broker].rack if broker in nodes else None) or "-", cluster.versions.get(broker, "-"),
+             _percent(found.fullest(broker)), *found.counts(broker))
             for broker in found.broker_ids
         ],
     )  # fmt: skip
@@ -286,6 +303,10 @@ def _place(address: str, is_unreachable: bool) -> str:
     return f"{address} (no answer)" if is_unreachable else address
 
 
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{int(value)}%"
+
+
 def _listed(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
@@ -308,9 +329,11 @@ def _as_json(found: _Status) -> dict[str, Any]:
                 "answers": node is not None and broker not in found.unreachable,
                 "address": None if node is None else node.address,
                 "rack": None if node is None else node.rack,
+                "version": found.cluster.versions.get(broker),
                 "leads": leads,
                 "replicas": replicas,
                 "inSync": in_sync,
+                "logDirs": [_log_dir(each) for each in found.directories.get(broker, ())],
             }
         )
     return {
@@ -336,6 +359,17 @@ def _as_json(found: _Status) -> dict[str, Any]:
             for key, broker, why in found.stopped()
         ],
         "warnings": found.warnings,
+    }
+
+
+def _log_dir(directory: LogDirInfo) -> dict[str, Any]:
+    space = _space(directory)
+    return {
+        "path": directory.path,
+        "online": directory.error is None,
+        "totalBytes": directory.total_bytes,
+        "usableBytes": directory.usable_bytes,
+        "usedPercent": None if space is None else round(used_percent(space), 1),
     }
 
 

@@ -6,8 +6,8 @@ lists topics needs no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.client.network.metadata import Node, TopicInfo
@@ -21,11 +21,15 @@ from spark_kafkalite.wire.rights import refusal
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The live brokers, which of them is the controller (-1: not known), and the cluster's id."""
+    """The live brokers, which of them is the controller (-1: not known), and the cluster's id.
+
+    ``versions`` has the program's version of each broker that names it: no Apache Kafka does, and no older broker.
+    """
 
     cluster_id: str | None
     controller_id: int
     brokers: tuple[Node, ...]
+    versions: Mapping[int, str] = field(default_factory=dict)
 
 
 class ClusterAdmin(AdminRequests):
@@ -78,4 +82,5 @@ class ClusterAdmin(AdminRequests):
             answer.cluster_id,
             answer.controller_id,
             tuple(Node(each.broker_id, each.host, each.port, each.rack) for each in brokers),
+            {each.broker_id: each.software_version for each in brokers if each.software_version},
         )

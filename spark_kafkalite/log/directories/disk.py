@@ -162,7 +162,7 @@ class LogDirectory:
         """See how much room there is, and refuse records when it is too little for so many bytes more."""
         if self.refusal is not None or not self._min_free_bytes:
             return
-        space = self._space()
+        space = self.space()
         if space is None:
             self.budget_bytes = _BLIND_BYTES
             return
@@ -178,7 +178,7 @@ class LogDirectory:
         self._wanted_bytes = size_bytes
         what = f"cannot {doing}: {error.strerror or error}"
         if error.errno != errno.EROFS:
-            space = self._space()
+            space = self.space()
             what += f"; {_free_text(space)}" if space is not None else ""
         self._refuse(what, read_only=error.errno == errno.EROFS)
         return KafkaStorageError(self.refusal)
@@ -207,7 +207,7 @@ class LogDirectory:
         self.budget_bytes = 0 if self._min_free_bytes else _UNLIMITED
         self.look()
         if self.refusal is None:
-            space = self._space()
+            space = self.space()
             logger.info("log directory %s takes records again%s", self.path, f": {_free_text(space)}" if space else "")
         return self.refusal is None
 
@@ -217,7 +217,7 @@ class LogDirectory:
         with an eighth of the threshold to spare."""
         if self.refusal is None or self.offline is not None:
             return False
-        space = self._space()
+        space = self.space()
         if space is None:
             return True
         threshold = self._threshold(space) if self._min_free_bytes else 0
@@ -234,7 +234,8 @@ class LogDirectory:
             with contextlib.suppress(OSError):
                 self._fs.unlink(path)
 
-    def _space(self) -> Space | None:
+    def space(self) -> Space | None:
+        """Return the room of the directory's file system, None where the system does not say."""
         try:
             return self._fs.space(self.path)
         except OSError:
@@ -298,7 +299,7 @@ class LogDirectory:
 
     def _wanted_reserve(self) -> int:
         """Return how large the reserve should be; what it is when there is no room for more."""
-        if not self._reserve_bytes or (space := self._space()) is None:
+        if not self._reserve_bytes or (space := self.space()) is None:
             return self._held_bytes
         size = min(self._reserve_bytes, space.total_bytes // _RESERVE_SHARE)
         threshold = self._threshold(space) if self._min_free_bytes else 0

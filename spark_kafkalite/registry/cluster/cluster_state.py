@@ -55,7 +55,7 @@ class BrokerInfo:
     of the same ``incarnation``.
 
     ``listeners`` has the advertised address of each listener by its name; ``steady`` the earlier incarnations whose
-    logs it has proven to have (rule R12).
+    logs it has proven to have (rule R12). ``software_version`` is empty where the registration does not name it.
     """
 
     broker_id: BrokerId
@@ -68,6 +68,7 @@ class BrokerInfo:
     inner_wire_version: int = INNER_WIRE_VERSION
     incarnation: Incarnation = UNKNOWN_INCARNATION
     steady: tuple[Incarnation, ...] = ()
+    software_version: str = ""
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: BrokerEpoch) -> BrokerInfo:
@@ -83,6 +84,7 @@ class BrokerInfo:
             registration.inner_wire_version,
             registration.incarnation,
             registration.steady,
+            registration.software_version,
         )
 
     @property

@@ -34,13 +34,14 @@ class DescribeClusterRequest(ApiMessage):
 class DescribeClusterBroker(Message):
     """Part of DescribeClusterResponse, versions 0-2."""
 
-    __slots__ = ("broker_id", "host", "is_fenced", "port", "rack")
+    __slots__ = ("broker_id", "host", "is_fenced", "port", "rack", "software_version")
     SCHEMA = (
         ("broker_id", "int32", 0, 2, None, None),
         ("host", "string", 0, 2, None, None),
         ("port", "int32", 0, 2, None, None),
         ("rack", "string", 0, 2, 0, None),
         ("is_fenced", "bool", 2, 2, None, None),
+        ("software_version", "string", 0, 2, 0, 10000),
     )
 
     def __init__(
@@ -51,12 +52,14 @@ class DescribeClusterBroker(Message):
         port: int = 0,
         rack: str | None = None,
         is_fenced: bool = False,
+        software_version: str | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
         self.port = port
         self.rack = rack
         self.is_fenced = is_fenced
+        self.software_version = software_version
 
 
 class DescribeClusterResponse(ApiMessage):

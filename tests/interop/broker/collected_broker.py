@@ -3,7 +3,7 @@
     python collected_broker.py DIRECTORY COMMAND...
 
 stands before a broker's command. In DIRECTORY/collections each collection is a line: its generation, its time in
-microseconds of the processor, and how many objects the collector had to visit. At SIGUSR1 the broker collects all
+microseconds of the processor, and how many objects the collector had to visit. At SIGUSR2 the broker collects all
 garbage, writes the types that it found as JSON to DIRECTORY/garbage, and from then on collects nothing. So the next
 signal shows all garbage that has come since.
 """
@@ -49,7 +49,7 @@ def garbage(broker: BrokerProcess, directory: Path) -> collections.Counter[str]:
     """Have the broker look for garbage; return how many objects of which type it found."""
     found = directory / "garbage"
     found.unlink(missing_ok=True)
-    os.kill(broker.pid, signal.SIGUSR1)
+    os.kill(broker.pid, signal.SIGUSR2)
     wait_until(found.exists, "the broker writes what garbage it has found")
     return collections.Counter(json.loads(found.read_text()))
 
@@ -81,7 +81,7 @@ def _note_collections(directory: Path) -> None:
         (directory / "garbage.tmp").rename(directory / "garbage")
 
     gc.callbacks.append(note)
-    signal.signal(signal.SIGUSR1, tell_garbage)
+    signal.signal(signal.SIGUSR2, tell_garbage)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from spark_kafkalite.cli.cluster import health as health_module
 from spark_kafkalite.cli.cluster import status as status_module
 from spark_kafkalite.cli.cluster.replica_logs import ask_logs, ranges_text
 from spark_kafkalite.client.admin.cluster import ClusterDescription
@@ -25,8 +26,12 @@ STOPPED = "its log parts from that of broker 1 at offset 7"
 class FakeAdmin:
     """A cluster of three brokers, of which 3 does not answer; ``logs`` are what the others say."""
 
-    def __init__(self, logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]]) -> None:
+    def __init__(
+        self, logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]], free: Mapping[int, int] | None = None
+    ) -> None:
+        """``free`` is what the disk of a broker has free, in percent."""
         self.logs = logs
+        self.free = free or {}
         self.asked: list[tuple[int, tuple[str, ...]]] = []
 
     def describe_cluster(self) -> ClusterDescription:
@@ -56,7 +61,10 @@ class FakeAdmin:
         self.asked.append((broker, tuple(topics)))
         if broker not in self.logs:
             raise RequestTimedOut(f"broker {broker} does not answer")
-        return {broker: [LogDirInfo("/d", None, self.logs[broker])]}
+        return {broker: [LogDirInfo("/d", None, self.logs[broker], *self.room(broker))]}
+
+    def room(self, broker: int) -> tuple[int | None, int | None]:
+        return (1000, 10 * self.free[broker]) if broker in self.free else (None, None)
 
 
 def log(*damaged: tuple[int, int], why_stopped: str | None = None) -> ReplicaInfo:
@@ -64,15 +72,21 @@ def log(*damaged: tuple[int, int], why_stopped: str | None = None) -> ReplicaInf
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) -> str:
+    return both(monkeypatch, admin, *arguments)[0]
+
+
+def both(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) -> tuple[str, str]:
+    """Return what the command writes on stdout and on stderr."""
+
     @contextlib.contextmanager
     def reachable_admin(_: object) -> Iterator[FakeAdmin]:
         yield admin
 
     monkeypatch.setattr(status_module, "reachable_admin", reachable_admin)
-    monkeypatch.setattr(status_module, "can_connect", lambda host, port: port != 9094)
+    monkeypatch.setattr(health_module, "can_connect", lambda host, port: port != 9094)
     result = CliRunner().invoke(status_module.status, arguments, standalone_mode=False)
     assert result.exception is None, result.exception
-    return result.stdout
+    return result.stdout, result.stderr
 
 
 def test_damaged_logs_and_stopped_followers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +110,25 @@ def test_whole_logs_have_no_lines_and_a_damaged_follower_no_command(monkeypatch:
     assert "damaged" not in text and "stopped" not in text
     text = shown(monkeypatch, FakeAdmin({1: {EVENTS: log()}, 2: {EVENTS: log((0, 10))}}))
     assert "the log of broker 2 is damaged: it lacks offsets 0-9\n" in text and "what to do" not in text
+
+
+def test_disks_that_are_nearly_full_are_shown_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = FakeAdmin({1: {}, 2: {}}, free={1: 4, 2: 20})
+    lines = [line.split() for line in shown(monkeypatch, admin).splitlines()[1:5]]
+    at = lines[0].index("DISK")
+    assert [line[at] for line in lines[1:3]] == ["96%", "80%"]
+    found = json.loads(shown(monkeypatch, admin, "--json"))["brokers"]
+    assert found[0]["logDirs"] == [
+        {"path": "/d", "online": True, "totalBytes": 1000, "usableBytes": 40, "usedPercent": 96.0}
+    ]
+    # A broker that does not say it, or does not answer.
+    assert found[2]["logDirs"] == []
+    _, errors = both(monkeypatch, admin)
+    (line,) = (line for line in errors.splitlines() if "% full" in line)
+    assert line.startswith(
+        "kafkalite: warning: broker 1: the disk of log directory /d is 96 % full (40 bytes are free): enlarge the disk"
+    )
+    assert both(monkeypatch, FakeAdmin({1: {}, 2: {}}))[1].count("% full") == 0
 
 
 def test_a_broker_that_does_not_answer_hides_its_own_logs_alone() -> None:

@@ -42,6 +42,17 @@ def test_broker_registration_has_kafkas_fields_and_comes_back() -> None:
     assert (decoded.host, decoded.port, decoded.rack, decoded.timestamp_ms) == ("h", 9092, "r1", 1700000000000)
 
 
+def test_a_registration_names_the_version_of_its_broker() -> None:
+    named = BrokerRegistration(BrokerId(1), "h", 9, software_version="1.2.3").encode()
+    assert BrokerRegistration.decode(1, named).software_version == "1.2.3"
+    # An older broker names none, and no text or number there makes a broker unknown to others.
+    fields = json.loads(BrokerRegistration(BrokerId(1), "h", 9).encode())
+    assert "software_version" not in fields
+    for value, read in ((None, ""), (7, ""), (["1"], ""), ("v" * 30_000, "v" * 64)):
+        data = json.dumps({**fields, "software_version": value}).encode()
+        assert BrokerRegistration.decode(1, data).software_version == read
+
+
 def test_an_ipv6_host_is_bracketed_in_the_endpoint() -> None:
     assert json.loads(BrokerRegistration(BrokerId(1), "::1", 9).encode())["endpoints"] == ["PLAINTEXT://[::1]:9"]
 

@@ -2,6 +2,8 @@
 
 v0  plain
 v1  the client says whether it means brokers (1) or KRaft controllers (2); there are none of the latter here
+
+A tagged field of our own, which other clients skip, has the version of each broker, as its registration names it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,15 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterR
         if address is None:
             continue
         host, port = address
-        brokers.append(DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack))
+        brokers.append(
+            DescribeClusterBroker(
+                broker_id=broker.broker_id,
+                host=host,
+                port=port,
+                rack=broker.rack,
+                software_version=broker.software_version or None,
+            )
+        )
     controller_id = cluster.controller_id if context.lease.holds(context.clock.monotonic_s()) else NO_LEADER
     return DescribeClusterResponse(
         endpoint_type=_BROKERS, cluster_id=cluster.cluster_id, controller_id=controller_id, brokers=brokers

@@ -91,3 +91,52 @@ def test_which_settings_are_dynamic() -> None:
     dynamic = {setting.name for setting in BROKER_SETTINGS if setting.dynamic}
     assert {"log.retention.ms", "message.max.bytes", "max.connections", "log.visibility.policy"} < dynamic
     assert not {"log.retention.hours", "log.roll.hours", "log.dirs", "listeners", "num.partitions"} & dynamic
+
+
+def read_again(**settings: str) -> BrokerConfig:
+    return BrokerConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+
+
+def test_a_file_that_is_read_again_changes_what_is_dynamic_and_names_the_rest(config: DynamicConfig) -> None:
+    seen: list[int] = []
+    config.add_listener(lambda _, new: seen.append(new["log.retention.ms"]))
+    changes = config.file_changed(read_again(log_retention_hours="2", log_retention_ms="5", num_io_threads="3"))
+    assert config.current["log.retention.ms"] == 5 and seen == [5]
+    assert (config.current["num.io.threads"], config.current["max.connections"]) == (3, 2**31 - 1)
+    # One that left the file has its default again; one that needs a restart stays as it was.
+    assert config.current.given["log.retention.hours"] == 1
+    assert changes.text() == (
+        "changed log.retention.ms=5 (was 3600000), max.connections=2147483647 (was 9), num.io.threads=3 (was "
+        f"{BROKER_SETTINGS['num.io.threads'].default}); a restart is needed for log.retention.hours"
+    )
+    # What needs a restart is named until there is one.
+    again = config.file_changed(read_again(log_retention_hours="2", log_retention_ms="5", num_io_threads="3"))
+    assert again.text() == "a restart is needed for log.retention.hours"
+
+
+def test_what_is_altered_in_the_registry_goes_before_the_file_that_is_read_again(config: DynamicConfig) -> None:
+    changed(config, given({"max.connections": "5"}, {}))
+    changes = config.file_changed(read_again(log_retention_hours="1", max_connections="7"))
+    assert config.current["max.connections"] == 5
+    assert changes.text() == "max.connections as set by configs alter, which goes before the file"
+    changed(config, EMPTY)
+    assert config.current["max.connections"] == 7
+
+
+def test_a_file_that_contradicts_what_needs_a_restart_changes_nothing() -> None:
+    lags = {"log.cleaner.min.compaction.lag.ms": "4", "log.cleaner.max.compaction.lag.ms": "8"}
+    config = DynamicConfig(BrokerConfig.from_properties(lags))
+    changed(config, given({"log.cleaner.max.compaction.lag.ms": "5"}, {}))
+    before = config.current
+    with pytest.raises(ConfigError, match="must not be above"):
+        config.file_changed(read_again(log_cleaner_min_compaction_lag_ms="6", log_cleaner_max_compaction_lag_ms="8"))
+    assert config.current is before
+
+
+def test_secrets_of_a_file_that_is_read_again_are_not_shown(config: DynamicConfig) -> None:
+    changes = config.file_changed(
+        read_again(
+            log_retention_hours="1", max_connections="9", zookeeper_connect="h:1", zookeeper_digest="user:hidden-word"
+        )
+    )
+    assert changes.text() == "a restart is needed for zookeeper.connect, zookeeper.digest"

@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.log.directories.disk import LogDirectory
+from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -168,3 +169,16 @@ def test_after_the_end_nothing_is_looked_at(watched: Watch) -> None:
     watched.loop.run_for(60)
     assert watched.first.refusal is not None
     assert watched.threads.work == []
+
+
+def test_a_disk_that_fills_is_warned_of_once(loop: ManualLoop, caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(loop)
+    with caplog.at_level("WARNING"):
+        watch.fs.space = lambda _: Space(20, 100)  # type: ignore[method-assign]
+        loop.run_for(5)
+        assert not caplog.records
+        watch.fs.space = lambda path: Space(10 if path == "/d0" else 20, 100)  # type: ignore[method-assign]
+        loop.run_for(5)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the disk of log directory /d0 is 90 % full (10 bytes are free): ")
+    watch.watch.stop()
