@@ -106,6 +106,13 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
   COORDINATOR_NOT_AVAILABLE); a member has at most 100 protocols.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, as it arrives or as the topic's
   `compression.type` keeps it, and with INVALID_RECORD when it unpacks to more than `max.decompressed.batch.bytes`.
+- A compressed batch is taken where Java's consumer (4.3.0) can read it, and refused otherwise (CORRUPT_MESSAGE or
+  INVALID_RECORD), as Apache Kafka does. One frame that Apache Kafka takes is refused, because Java's consumer cannot
+  read it: lz4 with an empty block between others. What both take librdkafka (2.16.1) does not always read, though no
+  client in use writes such batches. It gives `_BAD_COMPRESSION` or `_BAD_MSG` for gzip with reserved flags; for several
+  xerial headers, or bytes behind the last block, in snappy; for a wrong content size or content checksum, or anything
+  behind the frame, in lz4; for an unfinished frame behind the others in zstd. Of gzip with several members it reads the
+  first only, and an empty first member ends its process.
 """
 
 _CONFIGURATION_HEAD = """# Settings
