@@ -41,23 +41,37 @@ highest version that both know; the answer is built from the table below, so not
 |---|---|---|---|---|
 """
 
-_PROTOCOL_TAIL = """
+_PROTOCOL_OFF = """
 Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends
 its batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is
-not in the table does; only ApiVersions itself answers a version that it does not know. SaslHandshake and
-SaslAuthenticate are not advertised: only the brokers of a cluster prove themselves ([security.md](security.md)).
-CompareReplicas is none of Kafka's APIs: the brokers of a cluster have it among themselves.
+in none of the tables does; only ApiVersions itself answers a version that it does not know. CompareReplicas is none of
+Kafka's APIs: the brokers of a cluster have it among themselves.
+
+## Answers that it is off
+
+These APIs are advertised, and their feature is not built. Clients get the answers that Apache Kafka gives where the
+feature is off, or where there is nothing to list, so that tools that ask for it on the way go on. SaslHandshake and
+SaslAuthenticate work between the brokers of a cluster ([security.md](security.md)).
+
+| key | API | versions | advertised from | what it answers |
+|---|---|---|---|---|
+"""
+
+_PROTOCOL_REST = """
+The topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` take no value
+(INVALID_CONFIG): replication is not throttled.
 
 ## What is not served
 
-- The newer consumer protocol (KIP-848, keys 68 and 69): clients that prefer it fall back to the one served here.
+- The newer consumer protocol (KIP-848, keys 68 and 69). `group.protocol=classic`, the default of the clients that have
+  both, is served. With `group.protocol=consumer` no client falls back to it: Java's `poll()` raises
+  UnsupportedVersionException, which names that setting; librdkafka (2.16) waits, reads nothing and reports nothing.
 - Transactions (24 to 28): a transactional id, or a transactional batch, is refused with
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 - Settings of client metrics and groups (types 16 and 32): there are none to list or describe (74, 32), and altering
   them (33, 44) is INVALID_REQUEST.
 - Moving replicas between log directories (34).
-- Reassignments (45, 46).
-- Authentication, ACLs and quotas (17, 29 to 31, 36, 48 to 51).
+- Making SCRAM credentials of users (51).
 - Topic ids in Produce (version 13 and newer).
 - A fetch session on another connection than the one that opened it.
 - Message formats before version 2 (magic 0 and 1).
@@ -92,6 +106,13 @@ CompareReplicas is none of Kafka's APIs: the brokers of a cluster have it among 
   COORDINATOR_NOT_AVAILABLE); a member has at most 100 protocols.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, as it arrives or as the topic's
   `compression.type` keeps it, and with INVALID_RECORD when it unpacks to more than `max.decompressed.batch.bytes`.
+- A compressed batch is taken where Java's consumer (4.3.0) can read it, and refused otherwise (CORRUPT_MESSAGE or
+  INVALID_RECORD), as Apache Kafka does. One frame that Apache Kafka takes is refused, because Java's consumer cannot
+  read it: lz4 with an empty block between others. What both take librdkafka (2.16.1) does not always read, though no
+  client in use writes such batches. It gives `_BAD_COMPRESSION` or `_BAD_MSG` for gzip with reserved flags; for several
+  xerial headers, or bytes behind the last block, in snappy; for a wrong content size or content checksum, or anything
+  behind the frame, in lz4; for an unfinished frame behind the others in zstd. Of gzip with several members it reads the
+  first only, and an empty first member ends its process.
 """
 
 _CONFIGURATION_HEAD = """# Settings
@@ -130,15 +151,17 @@ _GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
 def protocol_page() -> str:
     """Return docs/protocol.md."""
     handlers.load()
-    rows = []
+    rows: list[str] = []
+    rows_off: list[str] = []
     for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
         summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
         text = (text[:1].upper() + text[1:]).replace("``", "`")
         advertised = api.advertised_from if api.is_advertised else "no"
-        rows.append(f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n")
-    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_TAIL
+        row = f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n"
+        (rows_off if api.is_off else rows).append(row)
+    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_OFF + "".join(rows_off) + _PROTOCOL_REST
 
 
 def configuration_page() -> str:

@@ -444,6 +444,12 @@ class IllegalSaslState(KafkaError):
     code = 34
 
 
+class SecurityDisabled(KafkaError):
+    """The broker has no authorizer, so that there are no ACLs."""
+
+    code = 54
+
+
 class TransactionalIdAuthorizationFailed(KafkaError):
     """This principal may not use the transactional id."""
 
@@ -566,6 +572,12 @@ class ElectionNotNeeded(StaleMetadataError):
     code = 84
 
 
+class NoReassignmentInProgress(KafkaError):
+    """The partition is not being moved."""
+
+    code = 85
+
+
 class GroupSubscribedToTopic(KafkaError):
     """The group still reads the topic."""
 
@@ -588,6 +600,12 @@ class ProducerFenced(KafkaError):
     """A newer producer uses this transactional id."""
 
     code = 90
+
+
+class ResourceNotFound(KafkaError):
+    """There is no such resource."""
+
+    code = 91
 
 
 class UnknownTopicId(StaleMetadataError):

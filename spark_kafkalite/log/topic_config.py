@@ -94,7 +94,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "follower.replication.throttled.replicas", "list", (),
-            "Replicas (partition:broker, or *) whose copying from the leader is throttled.",
+            "Replicas (partition:broker, or *) whose copying from the leader is throttled. Not built: takes no value.",
             form=_THROTTLED_REPLICAS,
         ),
         Setting(
@@ -103,7 +103,7 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "leader.replication.throttled.replicas", "list", (),
-            "Replicas (partition:broker, or *) whose reading by followers is throttled.",
+            "Replicas (partition:broker, or *) whose reading by followers is throttled. Not built: takes no value.",
             form=_THROTTLED_REPLICAS,
         ),
         Setting(
@@ -348,6 +348,13 @@ class TopicConfig:
                 "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
                 "storage.",
             )
+        for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
+            if values[name]:
+                raise ConfigError(
+                    f"{name}={','.join(values[name])}: throttling of replication is not supported; leave it out",
+                    f"Invalid value {','.join(values[name])} for configuration {name}: Throttling of replication is "
+                    "not supported by this broker.",
+                )
         if values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]:
             shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
             raise ConfigError(

@@ -85,7 +85,7 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
     if codec != NONE or len(section) > rules.max_decompressed_bytes:
         limit = min(INLINE_DECOMPRESSED_BYTES, rules.max_decompressed_bytes)
         try:
-            section = decompress(codec, section, limit)
+            section = decompress(codec, section, limit, as_java=True)
         except InvalidRecord:
             if limit == rules.max_decompressed_bytes:
                 raise
@@ -107,7 +107,7 @@ def walk(buffer: Buffer, position: int, header: BatchHeader, rules: AdmissionRul
     """
     _check_header(buffer, position, header)
     section = memoryview(buffer)[position + layout.HEADER_BYTES : position + header.size_bytes]
-    payload = decompress(header.codec, section, rules.max_decompressed_bytes)
+    payload = decompress(header.codec, section, rules.max_decompressed_bytes, as_java=True)
     return _walk_payload(buffer, position, header, payload, rules)
 
 

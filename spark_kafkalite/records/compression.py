@@ -22,6 +22,12 @@ from typing import Any, Final
 import cramjam
 
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord
+from spark_kafkalite.records.foreign_frames import (
+    ForeignFrame,
+    gzip_members,
+    lz4_as_java_reads,
+    zstd_as_java_reads,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -50,6 +56,8 @@ _HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_HUGEPAGE", None)
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 # Magic, version 1, oldest compatible version 1; then blocks of int32 length and raw snappy.
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+# The first bytes of the magic, where a block's length is expected: another stream begins.
+_XERIAL_AGAIN: Final = int.from_bytes(_XERIAL_MAGIC[:4], "big")
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
@@ -82,8 +90,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes | byte
     raise ValueError(f"codec {codec} is not one of {CODECS}")
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+def decompress(codec: int, data: Buffer, max_bytes: int, *, as_java: bool = False) -> Buffer:
     """Return ``data`` decompressed; without a codec, ``data`` itself.
+
+    With ``as_java`` what Kafka's own decoders refuse is refused, too: a broker lets nothing in that they cannot read.
+    Without, it is read where the library can: older logs may have it.
 
     Raises InvalidRecord when there are more than ``max_bytes``, CorruptMessage when the data is not what the codec
     writes.
@@ -94,10 +105,39 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
         return data
     if codec == SNAPPY:
         return _decompress_snappy(data, max_bytes)
+    try:
+        return _decompress_as_java(codec, data, max_bytes)
+    except CorruptMessage:
+        if as_java or codec not in (LZ4, ZSTD):
+            raise
+        return _decompress_whole(codec, data, max_bytes)
+
+
+def _decompress_as_java(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """Decompress what Java reads of ``data``."""
+    try:
+        if codec == LZ4:
+            return _decompress_whole(codec, lz4_as_java_reads(memoryview(data)), max_bytes, _lz4_hint(data))
+        if codec == ZSTD:
+            return _decompress_whole(codec, zstd_as_java_reads(memoryview(data)), max_bytes)
+        try:
+            return _decompress_whole(codec, data, max_bytes)
+        except CorruptMessage:
+            if codec != GZIP:
+                raise
+        plain = gzip_members(data, max_bytes)
+    except ForeignFrame as error:
+        raise _corrupt(codec, error) from error
+    if plain is None:
+        raise _over(codec, max_bytes)
+    return plain
+
+
+def _decompress_whole(codec: int, data: Buffer, max_bytes: int, hint: int = 0) -> Buffer:
     if codec == GZIP:
         return _decompress_into(codec, cramjam.gzip.decompress_into, data, max_bytes, _gzip_hint(data))
     if codec == LZ4:
-        return _decompress_into(codec, cramjam.lz4.decompress_into, data, max_bytes, _lz4_hint(data))
+        return _decompress_into(codec, cramjam.lz4.decompress_into, data, max_bytes, hint or _lz4_hint(data))
     if codec == ZSTD:
         return _decompress_into(codec, cramjam.zstd.decompress_into, data, max_bytes, _zstd_hint(data, max_bytes))
     raise CorruptMessage(f"codec {codec} in the batch's attributes is not known; known are {_known_codecs()}")
@@ -204,8 +244,14 @@ def _snappy_blocks(data: Buffer) -> list[tuple[Buffer, int]]:
         raise _corrupt(SNAPPY, "its xerial header is cut off")
     blocks = []
     position = len(_XERIAL_HEADER)
-    while position < len(data):
+    # Java's reader does not look at what is too short for a length.
+    while position + 4 <= len(data):
         length = int.from_bytes(data[position : position + 4], "big")
+        if length == _XERIAL_AGAIN:
+            position += len(_XERIAL_HEADER)
+            if position > len(data):
+                raise _corrupt(SNAPPY, "its xerial header is cut off")
+            continue
         position += 4
         if position + length > len(data):
             raise _corrupt(SNAPPY, f"a block of {length} bytes at {position} ends after the data ({len(data)} bytes)")

@@ -72,10 +72,12 @@ def number(value: Any, first: int, last: int) -> int:
     return value
 
 
-def text(value: Any) -> str:
-    """Return a text that UTF-8 can carry. ValueError when it is none."""
+def text(value: Any, most: int | None = None) -> str:
+    """Return a text that UTF-8 can carry, of at most so many characters. ValueError when it is none."""
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:40]!r} is not a text")
+    if most is not None and len(value) > most:
+        raise ValueError(f"{value[:40]!r}... has {len(value)} characters, more than {most}")
     value.encode()  # JSON can name half of a surrogate pair, which no answer could carry
     return value
 

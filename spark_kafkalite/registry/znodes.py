@@ -219,6 +219,12 @@ def uuid_bytes(text: str) -> bytes:
 # Payloads -----------------------------------------------------------------------------------------------------------
 
 
+# Of a broker's rack, and of a host or an endpoint. Metadata, which all clients ask for, carries them in every answer,
+# and a text of more than 32,767 bytes would make each of these fail.
+MOST_RACK_CHARS: Final = 255
+_MOST_ADDRESS_CHARS: Final = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """What a broker says of itself in /brokers/ids/N: where clients and brokers reach it, and whose logs it has.
@@ -294,7 +300,7 @@ class BrokerRegistration:
         path = broker_path(broker_id)
         fields = decode_object(path, data)
         with reading(path, data):
-            endpoints = tuple(text(endpoint) for endpoint in array(fields.get("endpoints", [])))
+            endpoints = tuple(text(endpoint, _MOST_ADDRESS_CHARS) for endpoint in array(fields.get("endpoints", [])))
             host, port = fields.get("host"), number(fields.get("port", -1), -1, 65535)
             if not host and endpoints:
                 # Kafka leaves host and port empty when no endpoint is PLAINTEXT.
@@ -302,12 +308,12 @@ class BrokerRegistration:
             if not host:
                 raise ValueError("neither a host nor an endpoint")
             rack = fields.get("rack")
-            rack = None if rack is None else text(rack)
+            rack = None if rack is None else text(rack, MOST_RACK_CHARS)
             timestamp_ms = number(fields.get("timestamp", 0), -1, MAX_INT64)
             protocols = mapping(fields.get("listener_security_protocol_map", {}))
             return cls(
                 BrokerId(broker_id),
-                text(host),
+                text(host, _MOST_ADDRESS_CHARS),
                 port,
                 rack,
                 timestamp_ms,

@@ -34,7 +34,6 @@ _RARE: Final = (
     _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
     _Rare(51, "CONCURRENT_TRANSACTIONS", RetriableError, "The producer's last transaction is not finished yet."),
     _Rare(52, "TRANSACTION_COORDINATOR_FENCED", KafkaError, "Another broker coordinates this transaction since."),
-    _Rare(54, "SECURITY_DISABLED", KafkaError, "The broker has no security features enabled."),
     _Rare(
         55,
         "OPERATION_NOT_ATTEMPTED",
@@ -56,9 +55,7 @@ _RARE: Final = (
     _Rare(66, "DELEGATION_TOKEN_EXPIRED", KafkaError, "The delegation token has expired."),
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
-    _Rare(85, "NO_REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is not being moved."),
     _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
-    _Rare(91, "RESOURCE_NOT_FOUND", KafkaError, "There is no such resource."),
     _Rare(92, "DUPLICATE_RESOURCE", KafkaError, "The request names the resource twice."),
     _Rare(93, "UNACCEPTABLE_CREDENTIAL", KafkaError, "The credential does not meet the rules."),
     _Rare(94, "INCONSISTENT_VOTER_SET", KafkaError, "The set of voters differs from the one this broker knows."),

@@ -71,7 +71,9 @@ def check_in_thread(
     header = walk(batch, 0, header, rules)
     if recompression is None or recompression.codec == header.codec:
         return Checked(batch, header)
-    section = decompress(header.codec, batch[layout.HEADER_BYTES : header.size_bytes], rules.max_decompressed_bytes)
+    section = decompress(
+        header.codec, batch[layout.HEADER_BYTES : header.size_bytes], rules.max_decompressed_bytes, as_java=True
+    )
     buffer = bytearray(layout.HEADER_BYTES)
     buffer += section
     assembled = assemble(

@@ -68,7 +68,10 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedApi:
-    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``.
+
+    ``is_off``: it answers clients as Apache Kafka does where its feature is off.
+    """
 
     key: ApiKey
     min_version: int
@@ -81,6 +84,7 @@ class ServedApi:
     waits_for_clients: bool = False
     is_advertised: bool = True
     groups_of: Callable[[Any], Iterable[str]] | None = None
+    is_off: bool = False
 
     @property
     def name(self) -> str:
@@ -101,11 +105,13 @@ def handles(
     waits_for_clients: bool = False,
     is_advertised: bool = True,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
+    is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
     One that is not advertised is for brokers, who know that it is there. ``groups_of`` gives the groups that a request
-    names, of an API that only their coordinator may answer (``requests.coordination``).
+    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
+    feature is not built: clients hear what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
     """
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,6 +132,7 @@ def handles(
             waits_for_clients,
             is_advertised,
             groups_of,
+            is_off,
         )
         return handler
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
+from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 MEBIBYTE = 1024 * 1024
@@ -36,7 +37,13 @@ BROKER_SETTINGS = SettingGroup(
             minimum=0,
             synonyms=("node.id",),
         ),
-        Setting("broker.rack", "string", None, "Rack, or host, of this broker; replicas are spread over racks."),
+        Setting(
+            "broker.rack",
+            "string",
+            None,
+            "Rack, or host, of this broker; replicas are spread over racks.",
+            form=(f"(?s).{{0,{MOST_RACK_CHARS}}}", f"a text of at most {MOST_RACK_CHARS} characters"),
+        ),
         Setting(
             "listeners",
             "list",

@@ -121,7 +121,8 @@ GROUP_SETTINGS: Final = (
         "group.coordinator.max.bytes",
         "long",
         256 * 1024 * 1024,
-        "Memory that the members of all groups may take together; a member that would need more gets "
+        "Memory that the members of all groups may take together. A member that needs more gets that of groups which "
+        "never synced, the oldest first, or which hold more than an eighth of all; where that is not enough it gets "
         "COORDINATOR_NOT_AVAILABLE, and its client tries again.",
         unit="bytes",
         minimum=1024,

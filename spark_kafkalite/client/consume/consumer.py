@@ -315,7 +315,8 @@ class Consumer:
         """Return up to ``max_records`` records (default ``max.poll.records``), waiting up to ``timeout_ms`` for the
         first.
 
-        Empty at timeout. A record's key and value are made when they are asked for. Raises ConfigError when nothing is
+        Empty at timeout. It returns fewer, and the others next time, where they take more than 16 MiB. A record's key
+        and value are made when they are asked for. Raises ConfigError when nothing is
         subscribed to or assigned: there would be nothing to wait for.
         """
         wanted = self.config.max_poll_records if max_records is None else max_records
@@ -324,18 +325,8 @@ class Consumer:
         deadline = Deadline.after_ms(timeout_ms, self._clock)
         with self._using:
             self._rows.begin_poll()
-            records: list[Record] = []
-            while len(records) < wanted:
-                decoded = self._next_rows(deadline if not records else None, max(wanted, _DECODED_ROWS))
-                if decoded is None:
-                    break
-                row = decoded.row
-                until = min(decoded.columns.count, row + wanted - len(records))
-                topic, partition = decoded.state.topic_partition
-                found = decoded.columns.records(topic, partition, row, until)
-                records = records + found if records else found
-                self._rows.return_until(decoded, until)
-            return records
+            most = max(wanted, _DECODED_ROWS)
+            return self._rows.take_records(wanted, lambda waits: self._next_rows(deadline if waits else None, most))
 
     def poll_columns(self, timeout_ms: float = 0, max_rows: int = _MAX_COLUMN_ROWS) -> pa.RecordBatch | None:
         """Return rows of one partition as an Arrow record batch, waiting up to ``timeout_ms``; None at timeout.

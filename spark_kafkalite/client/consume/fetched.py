@@ -211,6 +211,11 @@ class FetchedBatches:
             self._payload = None
         self.release()
 
+    @property
+    def is_inside_batch(self) -> bool:
+        """Whether a batch is decompressed in memory, of which more rows are to come."""
+        return self._payload is not None and not self.is_exhausted
+
     def _decode_batch(self, builder: ColumnBuilder, header: BatchHeader) -> bool:
         """Decode one batch from the cursor on; returns whether the builder was full before its end."""
         passed = header.next_offset <= self.next_offset

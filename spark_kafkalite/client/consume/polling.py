@@ -49,6 +49,15 @@ class DecodedRows:
         self.buffers = buffers
         self.row = self.settled_row = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """What keys, values and headers take in memory, those of rows that were returned, too."""
+        columns = self.columns
+        size = len(columns.key_data) + len(columns.value_data)
+        if columns.headers is not None:
+            size += len(columns.headers.key_data) + len(columns.headers.value_data)
+        return size
+
 
 class RowSource:
     """The rows that a consumer's next polls return."""
@@ -63,6 +72,8 @@ class RowSource:
         self._maker: RecordBatchMaker | None = None
         # The partitions' turns.
         self._turn = 0
+        # The partition in the middle of whose batch the last rows end.
+        self._unfinished: TopicPartitionState | None = None
         self._woken = False
         self._closed = False
 
@@ -105,6 +116,8 @@ class RowSource:
         while True:
             self.check_open()
             states = list(ahead.states.values())
+            if (state_pieces := self._take_unfinished()) is not None:
+                return state_pieces
             for number in range(len(states)):
                 state = states[(self._turn + number) % len(states)]
                 if state.paused:
@@ -126,6 +139,18 @@ class RowSource:
                 left_s = min(left_s, _GROUP_WAIT_S)
                 has_waited = True
             ahead.changed.wait(left_s)
+
+    def _take_unfinished(self) -> tuple[TopicPartitionState, list[FetchedBatches]] | None:
+        """Return the partition whose batch has been decompressed and not decoded to its end.
+
+        It goes on before others have their turn: the batches of many partitions may decompress to a lot of memory.
+        """
+        state, self._unfinished = self._unfinished, None
+        if state is None or self._ahead.states.get(state.topic_partition) is not state:
+            return None
+        if state.paused or not state.buffered or not state.buffered[0].is_inside_batch:
+            return None
+        return state, list(state.buffered)
 
     def _decode(
         self,
@@ -156,6 +181,7 @@ class RowSource:
                 return
             while state.buffered and state.buffered[0].is_exhausted:
                 state.buffered_bytes -= state.buffered.popleft().size_bytes
+            self._unfinished = state
             if builder.count:
                 self._decoded = DecodedRows(state, builder.finish(), next_offset, buffers)
             else:
@@ -166,6 +192,25 @@ class RowSource:
                     state.fail_at(next_offset, error)
                     ahead.report_unreadable(state.topic_partition, next_offset, error)
             ahead.changed.notify_all()
+
+    def take_records(self, wanted: int, next_rows: Callable[[bool], DecodedRows | None]) -> list[Record]:
+        """Return up to so many records, fewer where they take more than _MAX_DECODED_BYTES together.
+
+        ``next_rows`` gives the next rows; its argument says whether it may wait.
+        """
+        records: list[Record] = []
+        held_bytes = 0
+        while len(records) < wanted and held_bytes < _MAX_DECODED_BYTES:
+            decoded = next_rows(not records)
+            if decoded is None:
+                break
+            row = decoded.row
+            until = min(decoded.columns.count, row + wanted - len(records))
+            found = decoded.columns.records(*decoded.state.topic_partition, row, until)
+            records = records + found if records else found
+            held_bytes += decoded.size_bytes
+            self.return_until(decoded, until)
+        return records
 
     def return_until(self, decoded: DecodedRows, until: int) -> None:
         """Move the position behind the rows that are being returned."""

@@ -9,8 +9,8 @@ empty, and when a static member comes back under a new id. What was committed be
 the members' sessions then begin anew.
 
 Memory is bounded: what members and ids given out in advance take, in all groups together, is at most
-``group.coordinator.max.bytes``; whoever would need more is told that there is no coordinator, and asks again later.
-``GroupLimits.max_bytes`` bounds one group.
+``group.coordinator.max.bytes``. Who needs more gets the room of groups that never synced (``memory.py``), or hears
+that there is no coordinator, and asks again later. ``GroupLimits.max_bytes`` bounds one group.
 
 If this broker itself stood still (the host was suspended, the process stopped), heartbeats lie unread while deadlines
 have passed. A timer that fires late therefore waits once more, as long as it was late, before anybody is thrown out.
@@ -36,10 +36,10 @@ from spark_kafkalite.coordinator.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
+from spark_kafkalite.coordinator.groups.memory import GroupMemory
 from spark_kafkalite.coordinator.groups.records import GroupKey, RecordEntry
 from spark_kafkalite.errors import (
     CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     GroupIdNotFound,
     InvalidGroupId,
     KafkaError,
@@ -81,11 +81,8 @@ class GroupCoordinator:
         self._stood_still_s = stood_still_s
         self._shards = shards
         self._clock = clock
-        self._max_bytes = max_bytes
         self._timers: dict[Group, _Timer] = {}
-        # What groups that have members, or expect some, take in memory.
-        self._sizes: dict[Group, int] = {}
-        self._held_bytes = 0
+        self._memory = GroupMemory(max_bytes, clock)
         self._warned_s = -_LONGEST_GRACE_S
         shards.on_loaded.append(self._loaded)
         shards.on_resigned.append(self._resigned)
@@ -93,7 +90,7 @@ class GroupCoordinator:
     @property
     def held_bytes(self) -> int:
         """What the members of all groups take in memory, about."""
-        return self._held_bytes
+        return self._memory.held_bytes
 
     @property
     def is_loading(self) -> bool:
@@ -117,7 +114,7 @@ class GroupCoordinator:
             group = shard.state.groups.get(group_id)
             if group is None and request.member_id != NO_MEMBER_ID:
                 raise UnknownMemberId(f"there is no group {group_id}, and so no member {request.member_id!r}")
-            self._check_memory(request)
+            self._make_room(group, request)
         except KafkaError as error:
             ticket.set_result(JoinAnswer(ticket, error, request.member_id))
             return ticket
@@ -239,12 +236,18 @@ class GroupCoordinator:
         for group in shard.state.groups.values():
             self._carry_out(shard, group, group.resign())
 
-    def _check_memory(self, request: JoinRequest) -> None:
-        if self._held_bytes + request.size_bytes > self._max_bytes:
-            raise CoordinatorNotAvailable(
-                f"members of groups take {self._held_bytes} bytes already, allowed are {self._max_bytes} "
-                "(group.coordinator.max.bytes)"
-            )
+    def _make_room(self, group: Group | None, request: JoinRequest) -> None:
+        """Take groups out that are in the way of a join. Raises CoordinatorNotAvailable where that is not enough."""
+        for other in self._memory.groups_in_the_way(group, request.size_bytes):
+            shard = self._shards.shard_of(other.group_id)
+            if other.is_stored:
+                # It becomes empty as by its members' leaving, so that its generation and offsets stay.
+                members = [(member.member_id, None) for member in other.members.values()]
+                self.leave(other.group_id, members)
+                continue
+            self._carry_out(shard, other, other.evict())
+            if shard.state.holds(other):
+                del shard.state.groups[other.group_id]
 
     # Effects --------------------------------------------------------------------------------------------------------
 
@@ -260,7 +263,7 @@ class GroupCoordinator:
             _answer_all(answers)
         if group.is_forgettable and shard.state.holds(group) and not shard.state.offsets.has_any(group.group_id):
             del shard.state.groups[group.group_id]
-        self._note_size(group)
+        self._memory.note(group)
         self._set_timer(shard, group)
 
     def _write(self, shard: GroupShard, group: Group, persist: Persist) -> None:
@@ -275,12 +278,6 @@ class GroupCoordinator:
             # It may be in later; members join again meanwhile. Source: GroupMetadataManager.storeGroup.
             error = RebalanceInProgress(str(error))
         self._carry_out(shard, group, group.persisted(persist, error, self.now_ms()))
-
-    def _note_size(self, group: Group) -> None:
-        size = group.size_bytes if (group.members or group.pending) and not group.is_dead else 0
-        self._held_bytes += size - self._sizes.pop(group, 0)
-        if size:
-            self._sizes[group] = size
 
     # Time -----------------------------------------------------------------------------------------------------------
 

@@ -304,7 +304,13 @@ class Group:
 
     def resign(self) -> list[Effect]:
         """End the group here, because another broker coordinates it; whoever waits is sent there."""
-        error = NotCoordinator(f"group {self.group_id} has moved to another broker")
+        return self._end_with(NotCoordinator(f"group {self.group_id} has moved to another broker"))
+
+    def evict(self) -> list[Effect]:
+        """End a group of which nothing is written, because others need its memory; whoever waits may ask again."""
+        return self._end_with(CoordinatorNotAvailable(f"group {self.group_id} had to make room; join it again"))
+
+    def _end_with(self, error: KafkaError) -> list[Effect]:
         for member in list(self.roster.parked.values()):
             self.rebalance.answer_error(member, error)
         if not self.is_dead:

@@ -10,12 +10,19 @@ from typing import Any
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import (
+    alter_client_quotas,
     alter_configs,
+    alter_partition_reassignments,
+    create_acls,
+    delete_acls,
     delete_groups,
     delete_records,
+    describe_acls,
+    describe_client_quotas,
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    describe_user_scram_credentials,
     elect_leaders,
     find_coordinator,
     heartbeat,
@@ -24,9 +31,12 @@ from spark_kafkalite.wire.messages import (
     leave_group,
     list_config_resources,
     list_groups,
+    list_partition_reassignments,
     offset_commit,
     offset_delete,
     offset_fetch,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
@@ -168,9 +178,37 @@ def sample_requests(api_key: int, version: int, topic: str, other_topic: str) ->
         partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
         some = offset_delete.OffsetDeleteRequestTopic(name=topic, partitions=[partition])
         return [offset_delete.OffsetDeleteRequest(group_id="no-such-group", topics=[some])]
+    if (found := _requests_of_what_is_off(name, topic)) is not None:
+        return found
     if name in ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "DescribeGroups", "ListGroups", "DeleteGroups"):
         return _group_requests(name, version)
     raise AssertionError(f"{name} is served, and this file has no request of it: add one")
+
+
+def _requests_of_what_is_off(name: str, topic: str) -> list[ApiMessage] | None:
+    """Requests that change nothing, because their feature is not built; None for another API's."""
+    some = alter_client_quotas.EntityDataRequest(entity_type="user", entity_name=None)
+    moves = [alter_partition_reassignments.ReassignablePartition(replicas=each) for each in ([1, 2], None)]
+    moved = alter_partition_reassignments.ReassignableTopic(name=topic, partitions=moves)
+    requests: dict[str, ApiMessage] = {
+        "AlterClientQuotas": alter_client_quotas.AlterClientQuotasRequest(
+            entries=[alter_client_quotas.EntryDataRequest(entity=[some], ops=[alter_client_quotas.OpData(key="k")])]
+        ),
+        "AlterPartitionReassignments": alter_partition_reassignments.AlterPartitionReassignmentsRequest(topics=[moved]),
+        "CreateAcls": create_acls.CreateAclsRequest(creations=[create_acls.AclCreation(principal="User:a")]),
+        "DeleteAcls": delete_acls.DeleteAclsRequest(filters=[delete_acls.DeleteAclsFilter(operation=1)]),
+        "DescribeAcls": describe_acls.DescribeAclsRequest(operation=1),
+        "DescribeClientQuotas": describe_client_quotas.DescribeClientQuotasRequest(
+            components=[describe_client_quotas.ComponentData(entity_type="user", match_type=2)]
+        ),
+        "DescribeUserScramCredentials": describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
+            users=[describe_user_scram_credentials.UserName(name="a")]
+        ),
+        "ListPartitionReassignments": list_partition_reassignments.ListPartitionReassignmentsRequest(topics=None),
+        "SaslHandshake": sasl_handshake.SaslHandshakeRequest(mechanism="PLAIN"),
+        "SaslAuthenticate": sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=a"),
+    }
+    return [requests[name]] if name in requests else None
 
 
 def _group_requests(name: str, version: int) -> list[ApiMessage]:

@@ -15,7 +15,9 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.inner import compare_replicas
 from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.messages import alter_client_quotas as new_quotas
 from spark_kafkalite.wire.messages import alter_configs as alter
+from spark_kafkalite.wire.messages import alter_partition_reassignments as reassignments
 from spark_kafkalite.wire.messages import (
     api_versions,
     delete_groups,
@@ -38,13 +40,19 @@ from spark_kafkalite.wire.messages import (
     sasl_handshake,
     sync_group,
 )
+from spark_kafkalite.wire.messages import create_acls as acls_created
 from spark_kafkalite.wire.messages import create_partitions as partitions
 from spark_kafkalite.wire.messages import create_topics as topics
+from spark_kafkalite.wire.messages import delete_acls as acls_deleted
 from spark_kafkalite.wire.messages import delete_records as deletion
 from spark_kafkalite.wire.messages import delete_topics as deleted
+from spark_kafkalite.wire.messages import describe_acls as acls_described
+from spark_kafkalite.wire.messages import describe_client_quotas as quotas
 from spark_kafkalite.wire.messages import describe_configs as configs
 from spark_kafkalite.wire.messages import describe_log_dirs as directories
+from spark_kafkalite.wire.messages import describe_user_scram_credentials as scram
 from spark_kafkalite.wire.messages import incremental_alter_configs as incremental
+from spark_kafkalite.wire.messages import list_partition_reassignments as moving
 from spark_kafkalite.wire.messages import offset_delete as offsets
 from spark_kafkalite.wire.messages import offset_for_leader_epoch as epochs
 
@@ -299,6 +307,12 @@ def tags(message: ApiMessage, version: int, count: int) -> bytes:
     return body + struct.pack(">BBB", 0x80 | count & 0x7F, 0x80 | count >> 7 & 0x7F, count >> 14) + fields
 
 
+def moves(partitions: Iterable[int], topic: str = "wide") -> bytes:
+    asked = [reassignments.ReassignablePartition(partition_index=number, replicas=None) for number in partitions]
+    topics_ = [reassignments.ReassignableTopic(name=topic, partitions=asked)]
+    return frame(reassignments.AlterPartitionReassignmentsRequest(topics=topics_), 1)
+
+
 ALL = [
     Worst("produce of 60,000 batches", 0, lambda: produce(60_000)),
     Worst("produce of 90 MiB in 100 batches", 0, lambda: produce(100, 9, 102_000)),
@@ -376,6 +390,27 @@ ALL = [
         compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * 200_000), 0)),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
+    Worst("description of ACLs with tags", 29, lambda: tags(acls_described.DescribeAclsRequest(), 3, 4_000)),
+    Worst("creation of 250,000 ACLs", 30, lambda: frame(
+        acls_created.CreateAclsRequest(creations=[acls_created.AclCreation()] * MANY), 3)),
+    Worst("deletion of ACLs by 250,000 filters", 31, lambda: frame(
+        acls_deleted.DeleteAclsRequest(filters=[acls_deleted.DeleteAclsFilter()] * MANY), 3)),
+    Worst("moves of 250,000 unknown partitions", 45, lambda: moves(range(MANY), "none")),
+    Worst("moves of a thousand partitions again and again", 45, lambda: moves(wide())),
+    Worst("moves of 120,000 partitions of a list", 46, lambda: frame(
+        moving.ListPartitionReassignmentsRequest(topics=[moving.ListPartitionReassignmentsTopics(
+            name="wide", partition_indexes=wide())]), 0)),
+    Worst("quotas of 250,000 components", 48, lambda: frame(
+        quotas.DescribeClientQuotasRequest(components=[quotas.ComponentData(entity_type="user")] * MANY), 1)),
+    Worst("80,000 new quotas", 49, lambda: frame(
+        new_quotas.AlterClientQuotasRequest(entries=[new_quotas.EntryDataRequest(
+            entity=[new_quotas.EntityDataRequest(entity_type="user", entity_name="u")],
+            ops=[new_quotas.OpData(key="k")])] * (MANY // 3)), 1)),
+    Worst("quotas of an entity of 250,000 parts", 49, lambda: frame(
+        new_quotas.AlterClientQuotasRequest(entries=[new_quotas.EntryDataRequest(
+            entity=[new_quotas.EntityDataRequest(entity_type="user", entity_name="u")] * MANY)]), 1)),
+    Worst("credentials of 250,000 users", 50, lambda: frame(
+        scram.DescribeUserScramCredentialsRequest(users=[scram.UserName(name=n) for n in names("u")]), 0)),
     Worst("partitions of all topics", 75, lambda: pages_of([])),
     Worst("partitions of 250,000 unknown topics", 75, lambda: pages_of(names("none-"))),
     Worst("partitions of the last of 250,000 topics", 75, lambda: pages_of(names("none-"), "none-99999")),

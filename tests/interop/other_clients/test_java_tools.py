@@ -225,3 +225,28 @@ def test_deleting_records_and_looking_at_log_directories(broker: BrokerProcess, 
     found = {each["partition"]: (each["size"], each["offsetLag"], each["isFuture"]) for each in directory["partitions"]}
     assert set(found) == {"to-delete-0", "to-delete-1"}
     assert all(size > 100 and not lag and not future for size, lag, future in found.values())
+
+
+def test_tools_of_what_is_not_built_hear_that_it_is_off(broker: BrokerProcess, tool: Tool, tmp_path: Path) -> None:
+    topic = "unmoved"
+    tool("TopicCommand", "--create", "--topic", topic)
+    moves = {}
+    for name, replicas in (("same", [1]), ("other", [2])):
+        moves[name] = str(tmp_path / name)
+        partition = {"topic": topic, "partition": 0, "replicas": replicas}
+        Path(moves[name]).write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    reassign = "reassign.ReassignPartitionsCommand"
+    assert "No partition reassignments found." in tool(reassign, "--list").stdout
+    # These also delete the throttles that it could have set.
+    for action, said in (
+        ("--verify", "is completed"),
+        ("--cancel", "None of the specified partition moves are active"),
+    ):
+        assert said in tool(reassign, action, "--reassignment-json-file", moves["same"]).stdout
+    for entity in ("clients", "users"):
+        assert tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", entity).returncode == 0
+    refused = tool("AclCommand", "--list", check=False)
+    assert "SecurityDisabledException: No Authorizer is configured on the broker" in refused.stdout + refused.stderr
+    change = ("--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", "producer_byte_rate=1024")
+    refused = tool("kafka.admin.ConfigCommand", *change, check=False)
+    assert "Quotas of clients are not supported by this broker" in refused.stdout + refused.stderr

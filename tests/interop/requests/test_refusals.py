@@ -15,9 +15,21 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityDataRequest,
+    EntryDataRequest,
+    OpData,
+)
 from spark_kafkalite.wire.messages.alter_configs import AlterableConfig as LegacyConfig
 from spark_kafkalite.wire.messages.alter_configs import AlterConfigsRequest
 from spark_kafkalite.wire.messages.alter_configs import AlterConfigsResource as LegacyResource
+from spark_kafkalite.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from spark_kafkalite.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -29,6 +41,7 @@ from spark_kafkalite.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from spark_kafkalite.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -36,19 +49,27 @@ from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from spark_kafkalite.wire.messages.describe_acls import DescribeAclsRequest
+from spark_kafkalite.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from spark_kafkalite.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
+from spark_kafkalite.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from spark_kafkalite.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.interop.support.raw_client import RawClient
 
 # Topics that are there: one of two partitions, one that is only compacted, one whose name others collide with.
@@ -127,6 +148,12 @@ def records(topic: str, partition: int, offset: int) -> DeleteRecordsRequest:
 def offsets(group: str) -> OffsetDeleteRequest:
     topic = OffsetDeleteRequestTopic(name=PRESENT, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
     return OffsetDeleteRequest(group_id=group, topics=[topic])
+
+
+def quota(remove: bool = False) -> AlterClientQuotasRequest:
+    entity = [EntityDataRequest(entity_type="client-id", entity_name="limited")]
+    change = OpData(key="producer_byte_rate", value=1024.0, remove=remove)
+    return AlterClientQuotasRequest(entries=[EntryDataRequest(entity=entity, ops=[change])])
 
 
 def bad(value: str, name: str, problem: str) -> str:
@@ -438,6 +465,42 @@ DESCRIBE = {
     ),
 }  # fmt: skip
 
+
+def move(replicas: list[int] | None, topic: str = PRESENT, partition: int = 0) -> AlterPartitionReassignmentsRequest:
+    asked = ReassignablePartition(partition_index=partition, replicas=replicas)
+    return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[asked])])
+
+
+NO_AUTHORIZER = "No Authorizer is configured."
+# Features that are off, or of which there is nothing.
+OFF = {
+    "description of ACLs": Refusal(
+        DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1), 3, 54,
+        "No Authorizer is configured on the broker",
+    ),
+    "creation of an ACL": Refusal(
+        CreateAclsRequest(creations=[AclCreation(
+            resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3,
+        )]), 3, 54, NO_AUTHORIZER,
+    ),
+    "deletion of ACLs": Refusal(
+        DeleteAclsRequest(filters=[DeleteAclsFilter(
+            resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1,
+        )]), 3, 54, NO_AUTHORIZER,
+    ),
+    "cancelling a move that is none": Refusal(move(None), 1, 85),
+    "a move of no topic": Refusal(move([1], "refusable-none"), 1, 3, "Unable to find a topic named refusable-none."),
+    "a move of no partition": Refusal(move([1], PRESENT, 9), 1, 3, f"Unable to find partition {PRESENT}:9."),
+    "a move to where it is": Refusal(move([1]), 1, 0),
+    "credentials of no user": Refusal(
+        DescribeUserScramCredentialsRequest(users=[UserName(name="none")]), 0, 91,
+        "Attempt to describe a user credential that does not exist: none",
+    ),
+    "a handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 1, 34),
+    "an old handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 0, 34),
+    "a quota that is not there": Refusal(quota(remove=True), 1, 0),
+}  # fmt: skip
+
 # These answers have no text.
 WITHOUT_TEXT = {
     "records of a topic that does not exist": Refusal(records("refusable-none", 0, 0), 2, 3),
@@ -465,6 +528,7 @@ TABLES = {
     "alter topic": ALTER_TOPIC,
     "alter others": ALTER_OTHERS,
     "describe": DESCRIBE,
+    "off": OFF,
     "without text": WITHOUT_TEXT,
 }
 CASES = [pytest.param(row, id=f"{table}: {name}") for table, rows in TABLES.items() for name, row in rows.items()]
@@ -472,10 +536,10 @@ CASES = [pytest.param(row, id=f"{table}: {name}") for table, rows in TABLES.item
 
 def outcome(answer: Any) -> tuple[int, str | None]:
     """Return code and text of the one thing that an answer is about."""
-    for rows in ("topics", "results", "responses"):
+    for rows in ("topics", "results", "responses", "filter_results", "entries"):
         for row in getattr(answer, rows, ()):
             for partition in getattr(row, "partitions", ()):
-                return partition.error_code, None
+                return partition.error_code, getattr(partition, "error_message", None)
             return row.error_code, getattr(row, "error_message", None)
     return answer.error_code, getattr(answer, "error_message", None)
 
@@ -530,3 +594,39 @@ def test_records_of_a_topic_without_a_policy_can_be_deleted(
     admin.create_topic("kept-for-ever", 1, 1, {"cleanup.policy": ""})
     code, _ = outcome(call(records("kept-for-ever", 0, -1), 2))
     assert code == 0
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_there_are_no_quotas_to_describe(version: int, call: Callable[[ApiMessage, int], Any]) -> None:
+    of_clients = ComponentData(entity_type="client-id", match_type=2)
+    answer = call(DescribeClientQuotasRequest(components=[of_clients]), version)
+    assert (answer.error_code, answer.entries) == (0, [])
+
+
+def test_nothing_is_being_moved(call: Callable[[ApiMessage, int], Any]) -> None:
+    answer = call(ListPartitionReassignmentsRequest(topics=None), 0)
+    assert (answer.error_code, answer.topics) == (0, [])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_all_operations_on_the_cluster_are_allowed(version: int, call: Callable[[ApiMessage, int], Any]) -> None:
+    for is_asked, expected in ((True, sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))), (False, -(2**31))):
+        answer = call(DescribeClusterRequest(include_cluster_authorized_operations=is_asked), version)
+        assert answer.cluster_authorized_operations == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (move([1, 2]), "Partitions cannot be moved to other brokers"),
+        (move([]), "Partitions cannot be moved to other brokers"),
+        (quota(), "Quotas of clients are not supported by this broker"),
+    ],
+)
+def test_what_is_not_built_says_so(
+    request_: ApiMessage, text: str, call: Callable[[ApiMessage, int], Any], is_ours: bool
+) -> None:
+    if not is_ours:
+        pytest.skip("Apache Kafka has it")
+    code, said = outcome(call(request_, 1))
+    assert code == 35 and (said or "").startswith(text)

@@ -188,10 +188,10 @@ OUT_OF_RANGE = [
     *(
         (lambda data: BrokerRegistration.decode(1, data), BROKER, name, value)
         for name, values in {
-            "host": (7, {"a": 1}, "\ud800"),
+            "host": (7, {"a": 1}, "\ud800", "h" * 1_001),
             "port": (-2, 65536, 10**20, 1.5, float("inf")),
-            "endpoints": ("x", [1], {"a": 1}),
-            "rack": (7, ["r"], "\ud800"),
+            "endpoints": ("x", [1], {"a": 1}, ["PLAINTEXT://" + "h" * 1_000 + ":1"]),
+            "rack": (7, ["r"], "\ud800", "r" * 256),
             "timestamp": (2**63, "soon", float("nan")),
         }.items()
         for value in values

@@ -13,6 +13,7 @@ v5  flexible
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.group import Group
@@ -27,15 +28,11 @@ from spark_kafkalite.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
-_NOT_ASKED = -(2**31)
-# Read, delete, describe. Source: AclEntry.supportedOperations of Apache Kafka.
-_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-
 
 @handles(ApiKey.DESCRIBE_GROUPS, 0, 5, groups_of=lambda message: message.groups)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and who reads what."""
-    operations = _GROUP_OPERATIONS if message.include_authorized_operations else _NOT_ASKED
+    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
     answer = DescribeGroupsResponse()
     # One that is named twice is described once: a short request must not make a long answer.
     for group_id in (yield from counted(message.groups)):

@@ -21,6 +21,7 @@ from itertools import islice
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.leaderless import is_leaderless, read_reports, why_leaderless
@@ -45,8 +46,6 @@ from spark_kafkalite.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-# Bits by number of org.apache.kafka.common.acl.AclOperation: all of them, because there is no authorizer.
-_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 # Names looked at, and partitions described, in a fraction of a millisecond.
 _NAMES_AT_ONCE = 1000
 _PARTITIONS_AT_ONCE = 100
@@ -83,7 +82,7 @@ def handle(
             return answer
         topic = cluster.topics.get(name)
         described = DescribeTopicPartitionsResponseTopic(
-            name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=_TOPIC_OPERATIONS
+            name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=TOPIC_OPERATIONS
         )
         answer.topics.append(described)
         if topic is None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -47,10 +48,6 @@ _FIRST_VERSION_WITH_CHOICE = 4
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_WITH_IDS = 10
 _FIRST_VERSION_WITH_LISTENER_ERROR = 6
-_NOT_ASKED = -(2**31)
-# Bits by number of org.apache.kafka.common.acl.AclOperation.
-_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
 @handles(ApiKey.METADATA, 0, 12)
@@ -65,7 +62,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
             continue
         host, port = address
         answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
-    operations = _TOPIC_OPERATIONS if message.include_topic_authorized_operations else _NOT_ASKED
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
     if message.topics is None or (exchange.api_version == 0 and not message.topics):
         described = _all_described(context, cluster)
     else:
@@ -77,7 +74,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
     for topic in answer.topics:
         topic.topic_authorized_operations = operations
     answer.cluster_authorized_operations = (
-        _CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else _NOT_ASKED
+        CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
     )
     return answer
 

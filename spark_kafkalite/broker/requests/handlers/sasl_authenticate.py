@@ -1,4 +1,4 @@
-"""SaslAuthenticate (key 36), versions 0 to 2: another broker proves by SCRAM that it knows the cluster secret.
+"""SaslAuthenticate (key 36), versions 0 to 2: as SaslHandshake; a broker proves by SCRAM that it knows the secret.
 
 v0  plain
 v1  says how long the session lasts: 0, as long as the connection
@@ -36,7 +36,7 @@ _CLOSED_AFTER_S = 0.1
 _REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
 
 
-@handles(ApiKey.SASL_AUTHENTICATE, 0, 2, is_advertised=False)
+@handles(ApiKey.SASL_AUTHENTICATE, 0, 2, is_off=True)
 def handle(context: BrokerContext, exchange: Exchange, message: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
     """Go on with the authentication of a broker."""
     session, secret = exchange.session, context.inner_wire.secret

@@ -36,6 +36,7 @@ def test_overrides_win_over_the_file_under_every_spelling(tmp_path: Path) -> Non
         ("log.dirs", "a,./a", "named twice"),
         ("compression.type", "brotli", "must be one of"),
         ("log.message.timestamp.type", "Yesterday", "must be one of"),
+        ("broker.rack", "r" * 256, "must be a text of at most 255 characters"),
     ],
 )
 def test_what_is_refused(name: str, value: str, message: str) -> None:

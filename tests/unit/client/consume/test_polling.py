@@ -18,8 +18,9 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import ClosedError, CorruptMessage
 from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
+from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import ColumnBuilder
-from spark_kafkalite.testing.batches import make_stored_batch
+from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.seeds import SEED, SOAK
 
@@ -38,6 +39,19 @@ class Rig:
             self.ahead.states[each] = TopicPartitionState(each)
             self.ahead.states[each].move_to(0)
         self.rows = RowSource(self.ahead)
+
+    def compressed(self, tp: TopicPartition, *values: bytes) -> None:
+        """Have a piece with one compressed batch of these values come."""
+        plain = make_batch(values, codec="zstd")
+        with self.ahead.lock:
+            state = self.ahead.states[tp]
+            first = state.fetch_offset
+            kernel.stamp(plain, 0, first, EPOCH)
+            end = first + len(values)
+            piece = FetchedBatches(tp, PartitionFetched(0, end, end, 0, None, memoryview(plain)), first)
+            state.buffered.append(piece)
+            state.buffered_bytes += piece.size_bytes
+            state.fetch_offset = piece.end_offset
 
     def fetched(self, tp: TopicPartition, *counts: int, damaged: bool = False) -> None:
         """Have a piece with batches of so many records come, their values being their offsets."""
@@ -58,16 +72,10 @@ class Rig:
     def poll(self, most: int = 1_000, decoded_rows: int = 1_000) -> list[Record]:
         """As ``Consumer.poll``, without waiting."""
         self.rows.begin_poll()
-        found: list[Record] = []
-        while len(found) < most:
-            deadline = None if found else Deadline.after_ms(0, self.clock)
-            decoded = self.rows.next_rows(deadline, decoded_rows, True)
-            if decoded is None:
-                break
-            until = min(decoded.columns.count, decoded.row + most - len(found))
-            found += decoded.columns.records(*decoded.state.topic_partition, decoded.row, until)
-            self.rows.return_until(decoded, until)
-        return found
+        return self.rows.take_records(
+            most,
+            lambda waits: self.rows.next_rows(Deadline.after_ms(0, self.clock) if waits else None, decoded_rows, True),
+        )
 
     def position(self, tp: TopicPartition = T0) -> int | None:
         return self.ahead.states[tp].position
@@ -257,3 +265,27 @@ def test_random_polls_seeks_and_pauses_skip_and_double_nothing() -> None:
                     rig.ahead.move([each], before[each], None)
                 expected = dict(before)
             assert [rig.position(each) for each in expected] == list(expected.values()), seed
+
+
+def test_a_poll_holds_a_bounded_amount_of_what_batches_decompress_to() -> None:
+    rig = Rig(T0, T1)
+    for _ in range(6):
+        for tp in (T0, T1):
+            rig.compressed(tp, bytes(6 << 20), bytes(6 << 20))
+    polled = []
+    while records := rig.poll():
+        assert sum(len(record.value or b"") for record in records) <= 40 << 20
+        polled += [(record.partition, record.offset) for record in records]
+    assert sorted(polled) == [(partition, offset) for partition in (0, 1) for offset in range(12)]
+
+
+def test_one_batch_at_a_time_is_decompressed() -> None:
+    """A batch whose rows come in parts is finished before another partition's is begun."""
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    rig = Rig(*partitions)
+    for tp in partitions:
+        rig.compressed(tp, *(bytes(6 << 20) for _ in range(8)))
+    while rig.rows.next_rows(None, 1_000, True) is not None:
+        inside = [tp for tp, state in rig.ahead.states.items() if any(each.is_inside_batch for each in state.buffered)]
+        assert len(inside) <= 1
+        rig.poll(1)

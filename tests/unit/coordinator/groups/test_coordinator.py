@@ -206,7 +206,7 @@ def test_of_ids_that_nobody_came_back_with_nothing_is_left() -> None:
         assert len(shard.state.groups) == 20
         await wait_until_async(lambda: not shard.state.groups, "the group is forgotten", poll_s=0.001)
         assert service.coordinator.held_bytes == 0
-        assert not service.coordinator._timers and not service.coordinator._sizes
+        assert not service.coordinator._timers
         assert not service.log.batches
 
     run(scenario)
@@ -261,15 +261,73 @@ def test_a_handler_that_was_cancelled_gets_no_answer() -> None:
 def test_members_of_all_groups_together_take_so_much_and_no_more() -> None:
     async def scenario(service: Service) -> None:
         large = (("range", bytes(30_000)),)
-        members = [(f"g{number}", await service.stable(f"g{number}", protocols=large)) for number in range(3)]
-        assert 90_000 < service.coordinator.held_bytes < 110_000
-        refused = await service.coordinator.join("g3", join_request(protocols=large))
+        members = [(f"g{number}", await service.stable(f"g{number}", protocols=large)) for number in range(9)]
+        assert 270_000 < service.coordinator.held_bytes < 300_000
+        refused = await service.coordinator.join("new", join_request(protocols=large))
         assert error_of(refused) is CoordinatorNotAvailable
         assert "group.coordinator.max.bytes" in str(refused.error)
         assert service.coordinator.leave(members[0][0], [(members[0][1], None)]) == [None]
-        await service.stable("g3", protocols=large)
+        await service.stable("new", protocols=large)
 
-    run(scenario, lambda: Service(max_bytes=120_000))
+    run(scenario, lambda: Service(max_bytes=300_000))
+
+
+def test_groups_that_never_synced_make_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(service: Service) -> None:
+        idle, some = (("range", bytes(27_000)),), (("range", bytes(20_000)),)
+        synced = await service.stable("synced")
+        for number in range(7):
+            await service.member(f"idle\n{number}", protocols=idle)
+        waiting = service.coordinator.join("idle\n1", join_request())
+        await service.stable("new", protocols=some)
+        await service.stable("newer", protocols=some)
+        # The oldest went, which was enough; one line says so.
+        groups = service.shards.shard_of("g").state.groups
+        assert set(groups) == {"synced", "new", "newer", *(f"idle\n{number}" for number in range(1, 7))}
+        assert not waiting.done()
+        service.coordinator.heartbeat("synced", synced, None, 1)
+        (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert "group 'idle\\n0' (" in line and "never synced" in line and "group.coordinator.max.bytes" in line
+        with pytest.raises(UnknownMemberId):
+            service.coordinator.heartbeat("idle\n0", "any", None, 1)
+        # Another one that wants room drives out the next one, and its waiting member hears of it.
+        await service.stable("newest", protocols=some)
+        assert error_of(await waiting) is CoordinatorNotAvailable
+        assert "idle\n1" not in groups and "idle\n2" in groups
+        assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+    run(scenario, lambda: Service(max_bytes=250_000))
+
+
+def test_a_group_holds_no_more_than_an_eighth_while_others_want_room(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(service: Service) -> None:
+        large, small = (("range", bytes(60_000)),), (("range", bytes(5_000)),)
+        members = [await service.stable(f"large{number}", protocols=large) for number in range(3)]
+        await service.stable("new", protocols=(("range", bytes(20_000)),))
+        service.coordinator.heartbeat("large0", members[0], None, 1)
+        await service.stable("other", protocols=small)
+        # It is empty as if its members had left, and still known.
+        assert service.group("large0").is_empty
+        assert "group 'large0'" in caplog.text and "more than 1/8 of it" in caplog.text
+        refused = await service.coordinator.join("large0", join_request(protocols=large))
+        assert error_of(refused) is CoordinatorNotAvailable
+        await service.stable("large0", protocols=small)
+        service.coordinator.heartbeat("large1", members[1], None, 1)
+
+    run(scenario, lambda: Service(max_bytes=216_000))
+
+
+def test_what_refuses_joins_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(service: Service) -> None:
+        for number in range(10):
+            await service.stable(f"g{number}", protocols=(("range", bytes(10_000 + number)),))
+        for _ in range(3):
+            refused = await service.coordinator.join("new", join_request(protocols=(("range", bytes(12_000)),)))
+            assert error_of(refused) is CoordinatorNotAvailable
+        (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert "others cannot join; the largest is group 'g9' with" in line
+
+    run(scenario, lambda: Service(max_bytes=140_000))
 
 
 def test_an_empty_group_is_written_and_one_that_never_was_is_forgotten() -> None:
