@@ -102,7 +102,7 @@ class Topics:
 
 
 def started(writer: DataStreamWriter, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
-    """Start a query that ends when it has read what is there, in batches on every PySpark, or one of another trigger."""
+    """Start a query with a trigger; without one it reads what is there, in batches on every PySpark, and ends."""
     return start_available_now(writer) if trigger is None else writer.trigger(**trigger).start()
 
 
