@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from spark_kafkalite.functions import write_update
 from tests.patience import PATIENCE_S, wait_until
 
-from .topics import await_end, last_line, logged_offsets
+from .topics import await_end, last_line, logged_offsets, started
 
 pytestmark = [pytest.mark.spark]
 
@@ -221,11 +221,9 @@ def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path
     for partition in (0, 1):
         topics.fill(source, range(5), partition)
     out = topics.options({"topic": copy})
-    query = (
-        topics.stream(source, maxOffsetsPerTrigger=6).select("key", "value").writeStream.format("kafkalite")
-        .options(**out).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )  # fmt: skip
-    await_end(query)
+    limited = topics.stream(source, maxOffsetsPerTrigger=6).select("key", "value")
+    writer = limited.writeStream.format("kafkalite").options(**out).option("checkpointLocation", checkpoint)
+    await_end(started(writer))
     assert sorted(topics.values(copy)) == sorted([*texts(range(5)), *texts(range(5))])
 
     counted = topics.stream(source).groupBy("value").count()
