@@ -43,10 +43,7 @@ def test_a_run_with_a_limit_is_one_batch_of_available_now_and_is_warned_of(topic
     stream = topics.stream(topic, maxOffsetsPerTrigger=2)
     for values in (["0", "1"], ["2", "3"], ["4"], []):
         assert topics.run(stream, checkpoint, availableNow=True) == values
-    told = [line for line in driver_stderr.read_text().splitlines() if f"[subscribe={topic}]" in line]
-    # Not again for the same text within a minute.
-    assert told
-    assert all(ONE_BATCH in line for line in told)
+    assert any(f"[subscribe={topic}] {ONE_BATCH}" in line for line in driver_stderr.read_text().splitlines())
 
 
 def test_the_option_ends_a_run_of_all_batches_where_the_logs_ended(topics, checkpoint, driver_stderr):
@@ -79,14 +76,3 @@ def test_sparks_wrapper_around_available_now_is_refused(topics, spark, checkpoin
         await_end(query)
     assert last_line(caught.value).endswith("leave it at false")
     assert values == []
-
-
-def test_a_batch_reads_up_to_the_ends_when_it_is_planned(topics):
-    topic = topics.new()
-    topics.fill(topic, range(2))
-    frame = topics.read(topic)
-    assert frame.count() == 2
-    topics.fill(topic, range(2, 5))
-    # 4.0 plans each action for itself, 4.1 keeps the ranges of the first.
-    assert frame.count() == (5 if pyspark.__version__.startswith("4.0.") else 2)
-    assert topics.read(topic).count() == 5
