@@ -6,7 +6,10 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 VENV := .venv
+VENV40 := .venv-spark40
 VENV42 := .venv-spark42
+# What the soak runs beside these: the oldest PySpark that is supported, and the newest of each minor version.
+SOAK_VENVS := .venv-spark400 .venv-spark41 .venv-spark421
 PY := $(VENV)/bin/python
 PYTHON_FOUND = $(shell scripts/check_prerequisites.sh --python)
 KERNEL_SOURCES := $(wildcard spark_kafkalite/*.pyx spark_kafkalite/records/*.pyx spark_kafkalite/records/*.pxi)
@@ -16,14 +19,18 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark42 setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark40 setup-spark42 setup-sparks setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.stamp-project ## Check the prerequisites, make .venv, install everything and build the kernel
 
+setup-spark40: $(VENV40)/.stamp-project ## The same in .venv-spark40, with the newest PySpark 4.0
+
 setup-spark42: $(VENV42)/.stamp-project ## The same in .venv-spark42, with PySpark 4.2.0
+
+setup-sparks: setup-spark40 setup-spark42 $(SOAK_VENVS:=/.stamp-project) ## The same with every PySpark that the soak runs
 
 setup-pandas: $(VENV)/.stamp-pandas ## Install what one test of Spark needs, apart from everything else
 
@@ -35,7 +42,7 @@ setup-debian: ## Install the Debian packages that some tests use (needs root)
 setup-jars: setup ## Fetch the jars that tests and benches use (once; where they cannot be had the tests skip)
 	@$(PY) -m spark_kafkalite.testing.jars || test "$$CI" != true
 
-# One recipe for both environments: the stamp's directory is the environment, its requirements the first prerequisite.
+# One recipe for all environments: the stamp's directory is the environment, its requirements the first prerequisite.
 define make_environment
 	@scripts/check_prerequisites.sh
 	@test ! -x $(@D)/bin/python || echo "Setting up $(@D), which is there already"
@@ -48,8 +55,10 @@ endef
 $(VENV)/.stamp-requirements: requirements.txt scripts/check_prerequisites.sh
 	$(make_environment)
 
-$(VENV42)/.stamp-requirements: requirements-spark42.txt scripts/check_prerequisites.sh
+.venv-%/.stamp-requirements: requirements-%.txt requirements-spark.txt scripts/check_prerequisites.sh
 	$(make_environment)
+
+.PRECIOUS: .venv-%/.stamp-requirements
 
 # What is wanted apart from everything else lies in a directory of its own: the stamp .stamp-NAME is of NAME.
 define install_apart
@@ -64,7 +73,7 @@ $(VENV)/.stamp-pandas $(VENV)/.stamp-recipes: $(VENV)/.stamp-%: requirements-%.t
 $(VENV42)/.stamp-pandas: $(VENV42)/.stamp-%: requirements-%.txt | $(VENV42)/.stamp-requirements
 	$(install_apart)
 
-# The kernel is built into the source tree, which both environments use.
+# The kernel is built into the source tree, which all environments use.
 %/.stamp-project: %/.stamp-requirements $(BUILD_INPUTS) $(KERNEL_SOURCES)
 	@echo "Installing the project into $* and building its kernel"
 	@$*/bin/python $(PIP_INSTALL) --no-build-isolation --editable .
@@ -89,8 +98,8 @@ check: setup ## lint, types, layers, unit tests and the simulator's main tests: 
 	@$(PY) scripts/run_tests.py --lint check
 
 # What a machine needs for them is installed first; the clock of the fifteen minutes starts after it.
-setup-test: setup setup-spark42 setup-pandas setup-jars
-	@for environment in $(VENV) $(VENV42); do \
+setup-test: setup setup-spark40 setup-spark42 setup-pandas setup-jars
+	@for environment in $(VENV) $(VENV40) $(VENV42); do \
 		$$environment/bin/python -m tests.spark.class_archive || echo "Spark starts without an archive of its classes."; \
 	done
 ifeq ($(CI),true)
@@ -118,8 +127,8 @@ test-pythons: setup ## Unit, twin, golden and contract tests on the other interp
 stress: setup ## The test files that a change touches, ten times each next to busy loops and random stops
 	@$(PY) -m tests.stress $(STRESS)
 
-SUITE ?= simulator contract crash interop cluster chaos cluster-day mutants applications applications42 jvm
-soak: setup setup-spark42 setup-pandas $(VENV42)/.stamp-pandas setup-recipes setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
+SUITE ?= simulator contract crash interop cluster chaos cluster-day mutants applications applications400 applications40 applications41 applications42 applications421 jvm
+soak: setup setup-sparks setup-pandas $(VENV42)/.stamp-pandas setup-recipes setup-jars ## The full counts of SUITE, of all that have any by default: hours, and root for power cuts
 	@KAFKALITE_SOAK=1 $(PY) scripts/run_tests.py $(SUITE) -- --timeout=3600
 
 bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka, its clients and Spark's connector

@@ -83,10 +83,20 @@ TEST = (
     Suite("spark", SPARK, workers=1, is_urgent=True),
     # What depends on the version of Spark.
     Suite(
-        "spark42",
+        "spark40",
         ("tests/spark",),
-        environment=".venv-spark42",
+        environment=".venv-spark40",
         select="versions and not hdfs and not kafka and not any_spark",
+        workers=1,
+        is_second_run=True,
+        is_urgent=True,
+    ),
+    # Beside Spark's own connector, which is of this version here.
+    Suite(
+        "spark42",
+        ("tests/spark/test_jvm_connector.py",),
+        environment=".venv-spark42",
+        select="not kafka",
         workers=1,
         is_second_run=True,
         is_urgent=True,
@@ -110,13 +120,16 @@ SUITES = (
     # An hour of both cores.
     Suite("cluster-day", ("tests/cluster_day/test_day.py",), workers=1),
     Suite("applications", (*APPLICATIONS, "tests/packaging/test_outside_parts.py"), workers=1),
-    Suite(
-        "applications42",
-        ("tests/spark",),
-        workers=1,
-        environment=".venv-spark42",
-        select="not hdfs and not kafka and not any_spark",
-        is_second_run=True,
+    *(
+        Suite(
+            f"applications{version}",
+            ("tests/spark",),
+            workers=1,
+            environment=f".venv-spark{version}",
+            select="not hdfs and not kafka and not any_spark",
+            is_second_run=True,
+        )
+        for version in ("400", "40", "41", "42", "421")
     ),
     # Spark's own connector on Apache Kafka.
     Suite("jvm", ("tests/spark/test_jvm_connector.py",), workers=1, environment=".venv-spark42", select="kafka"),

@@ -27,13 +27,22 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry, known_id
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.lag_endpoint import LagEndpoint
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
-from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes, as_json, as_prometheus
+from spark_kafkalite.spark.pyspark_versions import PROGRESS_HAS_LOG_ENDS
+from spark_kafkalite.spark.query_lag import (
+    ASK_TIMEOUT_MS,
+    QueryPartitionLag,
+    RecordTimes,
+    as_json,
+    as_prometheus,
+    log_ends_of,
+)
 from spark_kafkalite.spark.source import FORMAT_NAME
 from spark_kafkalite.spark.warning_post import PostBox, PostedWarning
 
@@ -215,7 +224,7 @@ class KafkaliteListener(StreamingQueryListener):
                 source = query.sources.get(reported.description)
                 if source is not None and (done := _offsets(reported.endOffset)) is not None:
                     source.done = done
-                    source.ends = _offsets(reported.latestOffset) or {}
+                    source.ends = self._log_ends(source, reported.latestOffset)
         except _EXPECTED as error:
             _LOG.warning(
                 "a report of query %s is passed over: %s. No record is lost; its lag is that of the report before, and "
@@ -236,6 +245,13 @@ class KafkaliteListener(StreamingQueryListener):
             sum(each.lag for each in lags),
             ", ".join(behind) or "nothing waits",
         )
+
+    @staticmethod
+    def _log_ends(source: _Source, reported: str | None) -> Offsets:
+        if PROGRESS_HAS_LOG_ENDS:
+            return _offsets(reported) or {}
+        known = {tp: max(offset, source.ends.get(tp, 0)) for tp, offset in (source.done or {}).items()}
+        return log_ends_of(source.options, known, Deadline.after_ms(ASK_TIMEOUT_MS))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing has changed."""

@@ -137,6 +137,13 @@ READER_OPTIONS: Final = SettingGroup(
             "is reached first.",
         ),
         Setting("minOffsetsPerTrigger", "long", None, "Streams: wait for this many offsets.", minimum=1),
+        Setting(
+            "availableNow",
+            "boolean",
+            False,
+            "Streams: read no further than the ends of the logs when the query begins, as with Trigger.AvailableNow, "
+            "under whatever trigger. For PySpark 4.0 and 4.1, see spark.md.",
+        ),
         Setting("maxTriggerDelay", "string", "15m", "Streams: wait no longer than this for minOffsetsPerTrigger."),
         Setting("minPartitions", "int", None, "At least about this many Spark partitions.", minimum=1),
         Setting("maxRecordsPerPartition", "long", None, "Most offsets in one Spark partition.", minimum=1),
@@ -212,6 +219,7 @@ _STREAMS_ONLY: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "newPartitionStart",
+    "availableNow",
 )
 _FORBIDDEN_READING: Final = {
     "auto.offset.reset": "the option startingOffsets says where to start; leave this one out",
@@ -248,6 +256,7 @@ class ReaderOptions:
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    available_now: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int | None
@@ -365,6 +374,7 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         max_bytes_per_trigger=_size(values, "maxBytesPerTrigger"),
         min_offsets_per_trigger=low,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values["maxTriggerDelay"]),
+        available_now=values["availableNow"],
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
         max_bytes_per_partition=_size(values, "maxBytesPerPartition"),

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from spark_kafkalite.client.consume.list_offsets import offsets_for
 from spark_kafkalite.client.group.lag import record_timestamps
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.options import ReaderOptions
 
@@ -60,6 +61,24 @@ def timestamps_of(
         return record_timestamps(cluster, there, deadline)
     except KafkaliteError:
         return {}
+
+
+def log_ends_of(
+    options: ReaderOptions, last_known: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the ends of these partitions' logs, for read_committed their last stable offsets.
+
+    A partition whose end cannot be had now has the last known one.
+    """
+    isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
+    try:
+        cluster = cluster_for(reading_config(options.client).client, options.client)
+        snapshot = cluster.refresh({tp.topic for tp in last_known}, deadline)
+        wanted = {tp: LATEST_TIMESTAMP for tp in last_known if snapshot.leader(*tp) in snapshot.nodes}
+        answers = offsets_for(cluster, wanted, deadline, isolation=isolation, last_known=last_known)
+    except KafkaliteError:
+        return dict(last_known)
+    return {**last_known, **{tp: answer.offset for tp, answer in answers.items() if answer is not None}}
 
 
 class RecordTimes:

@@ -76,6 +76,6 @@ def projected_schema(schema: StructType) -> pa.Schema:
 
 def _arrow_of(schema: StructType, name: str) -> pa.Field:
     """Return Spark's own Arrow field: nullability inside a nested type follows what the user wrote."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from spark_kafkalite.spark.pyspark_versions import arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC").field(name)
+    return arrow_schema(schema).field(name)

@@ -1,6 +1,6 @@
 """A stream reader that raises why there is none, when the engine first asks it something.
 
-PySpark 4.2 and 4.3 stop the reader even when making it has failed, and that second error (``UnboundLocalError``) would
+PySpark 4.0 to 4.3 stop the reader even when making it has failed, and that second error (``UnboundLocalError``) would
 stand behind ours, at the end of what the user sees.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.pyspark_versions import ReadAllAvailable, ReadLimit
 
 
 class RefusedStreamReader(DataSourceStreamReader):

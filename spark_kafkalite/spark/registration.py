@@ -1,7 +1,7 @@
 """Explicit registration where Spark does not discover the source, and a repair that such installations need.
 
 After ``pip install`` Spark finds ``pyspark_kafkalite`` by itself. A package that came with ``--py-files`` or
-``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.2 and 4.3 then have a fault:
+``spark.submit.pyFiles`` is not found, so an application calls :func:`register`. PySpark 4.0 to 4.3 then have a fault:
 the process of a streaming source looks for those files in ``<files>/streaming_job``, which does not exist, and cannot
 import us. A symbolic link of that name to the directory itself gives it what it looks for.
 """
@@ -12,6 +12,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from spark_kafkalite.spark.pyspark_versions import register_source
 from spark_kafkalite.spark.source import KafkaliteDataSource
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _STREAMING_JOB = "streaming_job"
 
 def register(spark: SparkSession) -> None:
     """Make ``format("kafkalite")`` known to a session, also for streams when the package came with ``--py-files``."""
-    spark.dataSource.register(KafkaliteDataSource)
+    register_source(spark, KafkaliteDataSource)
     _link_files_of_streams()
 
 

@@ -27,6 +27,7 @@ from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.options import ReaderOptions, WriterOptions, reader_options, writer_options
+from spark_kafkalite.spark.pyspark_versions import engine_reader
 from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
 from spark_kafkalite.spark.refused_stream import RefusedStreamReader
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
@@ -73,9 +74,9 @@ class KafkaliteDataSource(DataSource):
         try:
             options = self._reading()
             options.check_streaming()
-            return KafkaliteStreamReader(options, projected_schema(schema))
+            return engine_reader(KafkaliteStreamReader(options, projected_schema(schema)), options)
         except SparkConditionError as error:
-            return RefusedStreamReader(error)
+            return engine_reader(RefusedStreamReader(error))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises SparkConditionError for wrong options and columns, and for overwriting."""

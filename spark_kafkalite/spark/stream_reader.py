@@ -29,13 +29,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
@@ -53,6 +46,13 @@ from spark_kafkalite.spark.offset_ranges import (
 )
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
+from spark_kafkalite.spark.pyspark_versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
 from spark_kafkalite.spark.worker_log import say
 
@@ -171,6 +171,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
         self._begin(start_offsets)
+        if self._options.available_now and self._frozen is None:
+            self.prepareForTriggerAvailableNow()
         is_first = self._is_first_batch(start)
         self._tell_registry(start_offsets, is_first)
         latest = self._latest_for(start_offsets, is_first)

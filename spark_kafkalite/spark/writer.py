@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafkalite.errors import (
     InvalidRecord,
@@ -43,6 +43,7 @@ from spark_kafkalite.spark.conditions import (
 )
 from spark_kafkalite.spark.connections import drop_producer, producer_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
+from spark_kafkalite.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import timestamp_rules
 from spark_kafkalite.spark.worker_log import SINK, speak_of

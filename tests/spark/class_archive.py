@@ -38,8 +38,9 @@ def session_settings(*java_options: str) -> dict[str, str]:
     }
     if not SOAK:
         # Spark's own choice starts four processes for each file of a checkpoint, to ask whether it is a link.
+        package = "streaming" if pyspark.__version__.startswith("4.0.") else "streaming.checkpointing"
         settings["spark.sql.streaming.checkpointFileManagerClass"] = (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
         )
     if connector := connector_class_path():
         settings["spark.driver.extraClassPath"] = connector

@@ -1,5 +1,6 @@
 import datetime
 
+import pyspark
 import pytest
 from pyspark.sql import functions as F
 
@@ -148,6 +149,7 @@ def test_a_limit_stops_early(topics):
     assert topics.read(topic).limit(5).count() == 5
 
 
+@pytest.mark.versions
 def test_a_new_load_sees_newer_records(topics):
     topic = topics.new()
     topics.fill(topic, ["1"])
@@ -155,8 +157,8 @@ def test_a_new_load_sees_newer_records(topics):
     assert first.count() == 1
     topics.fill(topic, ["2"])
     assert topics.read(topic).count() == 2
-    # Spark keeps what it planned for the first action.
-    assert first.count() == 1
+    # Spark keeps what it planned for the first action; 4.0 plans each action for itself.
+    assert first.count() == (2 if pyspark.__version__.startswith("4.0.") else 1)
 
 
 def test_a_record_without_a_timestamp_is_the_instant_before_the_epoch(topics):

@@ -10,7 +10,7 @@ import pytest
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles, files_for
 
-from .topics import Topics, await_end, let_look_quiet
+from .topics import Topics, await_end, let_look_quiet, started
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def to_files(topics: Topics, topic: str, checkpoint: str, destination: str) -> N
     """Run a query into Spark's file sink, which passes over batches whose numbers it knows."""
     values = topics.stream(topic).selectExpr("cast(value AS string) AS value")
     query = values.writeStream.format("parquet").option("path", destination).option("checkpointLocation", checkpoint)
-    await_end(query.trigger(availableNow=True).start())
+    await_end(started(query))
 
 
 @pytest.mark.versions

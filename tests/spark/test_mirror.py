@@ -25,8 +25,6 @@ from tests.seeds import SOAK
 from .job_runs import NEW_YEAR_MS, load
 from .topics import Topics
 
-pytestmark = pytest.mark.any_spark
-
 _COUNTER = itertools.count()
 
 
@@ -114,6 +112,7 @@ def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: 
     assert other not in far.admin.list_topics()
 
 
+@pytest.mark.versions
 def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     checkpoint, back = str(tmp_path / "there"), str(tmp_path / "back")

@@ -1,12 +1,14 @@
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 
 from spark_kafkalite.functions import write_update
+from spark_kafkalite.spark.pyspark_versions import PROGRESS_HAS_LOG_ENDS
 from tests.patience import PATIENCE_S, wait_until
 
-from .topics import await_end, last_line, logged_offsets
+from .topics import await_end, last_line, logged_offsets, started
 
 pytestmark = [pytest.mark.spark]
 
@@ -84,10 +86,13 @@ def test_trigger_once_takes_everything(topics, checkpoint):
     topic = topics.new()
     topics.fill(topic, range(20))
     stream = topics.stream(topic, maxOffsetsPerTrigger=5)
-    assert topics.run(stream, checkpoint, once=True) == texts(range(20))
+    # On PySpark 4.0 and 4.1 nothing overrules the limit.
+    assert topics.run(stream, checkpoint, once=True) == texts(range(20 if PROGRESS_HAS_LOG_ENDS else 5))
     assert len(logged_offsets(checkpoint)) == 1
     topics.fill(topic, range(20, 22))
-    assert topics.run(stream, checkpoint, once=True) == texts(range(20, 22))
+    assert topics.run(stream, checkpoint, once=True) == (
+        texts(range(20, 22)) if PROGRESS_HAS_LOG_ENDS else texts(range(5, 10))
+    )
 
 
 def test_a_batch_that_failed_is_repeated_exactly(topics, checkpoint):
@@ -146,9 +151,9 @@ def test_the_progress_shows_offsets(topics, checkpoint):
     query, _ = topics.collect(topics.stream(topic, maxOffsetsPerTrigger=3), checkpoint)
     await_end(query)
     source = query.recentProgress[0].sources[0]
-    assert f'"{topic}": {{"0": 3}}' in source.endOffset or f'"{topic}":{{"0":3}}' in source.endOffset
-    assert f'"{topic}"' in source.latestOffset
-    assert "5" in source.latestOffset
+    # JSON, and on PySpark 4.0 and 4.1 a dictionary as Python writes it.
+    assert literal_eval(source.endOffset)[topic] == {"0": 3}
+    assert literal_eval(source.latestOffset)[topic] == {"0": 5 if PROGRESS_HAS_LOG_ENDS else 3}
 
 
 @pytest.mark.versions
@@ -221,11 +226,9 @@ def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path
     for partition in (0, 1):
         topics.fill(source, range(5), partition)
     out = topics.options({"topic": copy})
-    query = (
-        topics.stream(source, maxOffsetsPerTrigger=6).select("key", "value").writeStream.format("kafkalite")
-        .options(**out).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )  # fmt: skip
-    await_end(query)
+    limited = topics.stream(source, maxOffsetsPerTrigger=6).select("key", "value")
+    writer = limited.writeStream.format("kafkalite").options(**out).option("checkpointLocation", checkpoint)
+    await_end(started(writer))
     assert sorted(topics.values(copy)) == sorted([*texts(range(5)), *texts(range(5))])
 
     counted = topics.stream(source).groupBy("value").count()

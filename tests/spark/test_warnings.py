@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.spark import install_listener
+from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS
 from spark_kafkalite.spark.warning_post import PostedWarning, post
 from tests.patience import wait_until
 
-from .topics import Topics, await_end
+from .topics import Topics, await_end, started
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +52,7 @@ def test_options_of_a_stream_are_warned_of_once_and_when_its_checkpoint_override
     topic = topics.new(2)
     topics.fill(topic, range(4), 0)
     given = {"groupId": "g", "kafka.fetch.max.byte": 1, "newPartitionStart": "latest", "maxOffsetsPerTrigger": 2}
+    given |= AVAILABLE_NOW_OPTIONS
     assert len(topics.run(topics.stream(topic, **given), checkpoint)) == 4
     about = rf"{MOMENT} WARN KafkaliteSource: \[subscribe={topic}, groupId=g\] "
     unknown = "option kafka.fetch.max.byte is unknown and has no effect; did you mean kafka.fetch.max.bytes?"
@@ -90,8 +92,7 @@ def test_a_streaming_sink_warns_once_and_not_with_each_batch(
     topics.fill(topic, range(6))
     stream = topics.stream(topic, maxOffsetsPerTrigger=2)
     options = topics.options({"topic": out, "kafka.linger.msec": 1, "checkpointLocation": checkpoint})
-    query = stream.writeStream.format("kafkalite").options(**options).trigger(availableNow=True).start()
-    await_end(query)
+    await_end(started(stream.writeStream.format("kafkalite").options(**options)))
     assert len(topics.values(out)) == 6
     wait_until(lambda: warned(f"topic={out}"), "the warning of the sink")
     (line,) = warned(f"topic={out}")

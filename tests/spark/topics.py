@@ -12,8 +12,10 @@ from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.spark.pyspark_versions import start_available_now
 from tests.patience import PATIENCE_S
 
 # A query starts Python processes and runs several batches, which takes longer than one condition.
@@ -81,7 +83,7 @@ class Topics:
             values.extend(sorted(bytes(row.value).decode() for row in rows))
 
         writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
-        return writer.trigger(**(trigger or {"availableNow": True})).start(), values
+        return started(writer, trigger), values
 
     def run(self, stream: DataFrame, checkpoint: str, **trigger: Any) -> list[str]:
         """Run a query with AvailableNow (or another trigger that ends) to its end and return the values it read."""
@@ -97,6 +99,11 @@ class Topics:
     ) -> None:
         self.producer.close(5)
         self.admin.close()
+
+
+def started(writer: DataStreamWriter, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+    """Start a query with a trigger; without one it reads what is there, in batches on every PySpark, and ends."""
+    return start_available_now(writer) if trigger is None else writer.trigger(**trigger).start()
 
 
 def await_end(query: StreamingQuery) -> None:

@@ -58,6 +58,7 @@ from spark_kafkalite.spark.jobs.program.session import (
     start_session,
     topic_id_text,
 )
+from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -308,6 +309,8 @@ class Mirror:
 
         started_s = time.monotonic()
         options = {**read, "includeHeaders": "true"}
+        if not continuous:
+            options |= AVAILABLE_NOW_OPTIONS
         if self._to_cluster is not None:
             options["groupId"] = group_of(self._to_cluster, self._selection.prefix)
         frame = spark.readStream.format("kafkalite").options(**options).load()
@@ -316,9 +319,11 @@ class Mirror:
         before = _standing(checkpoint)
         writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write, check))
         writer = writer.option("checkpointLocation", checkpoint.root)
-        writer = writer.trigger(processingTime="1 second") if continuous else writer.trigger(availableNow=True)
         with _without_py4js_tracebacks():
-            query = writer.start()
+            if continuous:
+                query = writer.trigger(processingTime="1 second").start()
+            else:
+                query = start_available_now(writer)
             try:
                 await_end(query, lambda: self._report(checkpoint), report_every_s)
             except PySparkException:

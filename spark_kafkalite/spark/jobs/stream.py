@@ -20,6 +20,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
 )
 from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given
 from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
+from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
 
 
 @click.command(name="stream", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,6 +56,8 @@ def main(
     source |= {"subscribe": topic, "includeHeaders": "true"}
     if max_offsets_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    if trigger == "available-now":
+        source |= AVAILABLE_NOW_OPTIONS
     spark = start_session("kafkalite stream")
     files = reachable_files(spark, "--checkpoint", checkpoint)
     if not has_begun(files) or is_given("starting_offsets"):
@@ -70,9 +73,9 @@ def main(
         writer = frame.writeStream.format("parquet").option("path", destination)
     writer = writer.option("checkpointLocation", checkpoint)
     if trigger == "available-now":
-        writer = writer.trigger(availableNow=True)
+        query = start_available_now(writer)
     elif trigger == "once":
-        writer = writer.trigger(once=True)
+        query = writer.trigger(once=True).start()
     else:
-        writer = writer.trigger(processingTime=trigger)
-    await_end(writer.start())
+        query = writer.trigger(processingTime=trigger).start()
+    await_end(query)

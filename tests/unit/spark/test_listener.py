@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import lag_endpoint
 from spark_kafkalite.spark import listener as listener_module
 from spark_kafkalite.spark.listener import KafkaliteListener, _Source, install_listener
@@ -21,6 +22,7 @@ from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes
 from spark_kafkalite.spark.warning_post import PostBox, PostedWarning, post
 from tests.patience import PATIENCE_S
 
+T0 = TopicPartition("t", 0)
 DESCRIPTION = "PythonMicroBatchStream@1"
 
 
@@ -241,6 +243,23 @@ def test_a_report_without_the_ends_of_the_logs_counts(watching, committed, caplo
     assert [(each.offset, each.lag) for each in watching.lag] == [(5, 0)]
     assert [list(done.values()) for done in committed] == [[5]]
     assert caplog.text == ""
+
+
+def test_where_the_progress_has_no_ends_of_the_logs_the_brokers_are_asked(watching, monkeypatch):
+    known: list[dict] = []
+    answers = [{T0: 9}, {T0: 9}]
+    monkeypatch.setattr(listener_module, "PROGRESS_HAS_LOG_ENDS", False)
+    monkeypatch.setattr(
+        listener_module, "log_ends_of", lambda options, last, deadline: known.append(last) or answers.pop(0)
+    )
+    # PySpark 4.0 and 4.1 report the end of the batch as the latest offset, the first one with where it began.
+    first = json.dumps({"$initial": {"t": {"0": 0}}, "t": {"0": 5}})
+    watching.onQueryProgress(progress(first, first))
+    assert [(each.offset, each.end_offset) for each in watching.lag] == [(5, 9)]
+    watching.onQueryProgress(progress(offsets(p0=7), offsets(p0=7)))
+    assert [(each.offset, each.end_offset) for each in watching.lag] == [(7, 9)]
+    # What the last answer said stands in for one that does not come.
+    assert known == [{T0: 5}, {T0: 9}]
 
 
 def test_a_report_that_cannot_be_read_says_what_that_means(watching, caplog):

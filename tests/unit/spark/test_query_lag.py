@@ -2,9 +2,17 @@
 
 import pytest
 
+from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.query_lag import QueryPartitionLag, RecordTimes, as_json, as_prometheus, timestamps_of
+from spark_kafkalite.spark.query_lag import (
+    QueryPartitionLag,
+    RecordTimes,
+    as_json,
+    as_prometheus,
+    log_ends_of,
+    timestamps_of,
+)
 
 OPTIONS = reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -73,3 +81,8 @@ def test_brokers_that_do_not_answer_leave_the_age_unknown(monkeypatch):
     assert '"lag_seconds": null' in as_json([shown])
     assert "kafkalite_query_lag_seconds{" not in as_prometheus([shown])
     assert 'partition="0"} 4\n' in as_prometheus([shown])
+
+
+def test_brokers_that_do_not_answer_leave_the_ends_as_they_were():
+    options = reader_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    assert log_ends_of(options, {T0: 5, T1: 7}, Deadline.after_ms(200)) == {T0: 5, T1: 7}

@@ -217,6 +217,17 @@ def test_available_now_stops_where_it_was_frozen():
     assert reader.latestOffset(first, ALL) is first
 
 
+def test_the_option_stops_a_query_where_the_logs_ended_when_it_began():
+    cluster = DictionaryCluster({T0: 10})
+    reader = reader_over(cluster, availableNow="true")
+    initial = reader.initialOffset()
+    first = reader.latestOffset(initial, ReadMaxRows(6))
+    cluster.ends = {T0: 99}
+    last = reader.latestOffset(first, ReadMaxRows(6))
+    assert [first["t"], last] == [{"0": 6}, {"t": {"0": 10}}]
+    assert reader.latestOffset(last, ReadMaxRows(6)) is last
+
+
 def test_available_now_goes_on_without_what_was_deleted_meanwhile(caplog):
     cluster = DictionaryCluster({T0: 10, T1: 10})
     reader = reader_over(cluster, failOnDataLoss="false")

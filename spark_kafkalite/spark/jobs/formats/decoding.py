@@ -58,13 +58,13 @@ def value_type(schema: str) -> StructType:
 
 def check_value_schema(layout: FileLayout) -> None:
     """Raise ValueError for a schema that is none, or that the layout's format cannot hold. Needs a Spark session."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from spark_kafkalite.spark.pyspark_versions import arrow_schema
 
     if layout.value_schema is None:
         return
     found = value_type(layout.value_schema)
     if layout.file_format == "avro":
-        avro_schema(to_arrow_schema(found, timezone="UTC"))
+        avro_schema(arrow_schema(found))
 
 
 def file_schema(value: str, value_schema: str | None) -> StructType:
