@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -63,6 +64,7 @@ from spark_kafkalite.log.loading.loader import (
 )
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_starts import LogStarts
+from spark_kafkalite.log.making import MakeLogsJob
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.retiring import Retiring
@@ -458,14 +460,15 @@ class LogManager:
         return log
 
     def _make(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
-        disk = self.directories.choose(log.disk.path for log in self.logs.values())
+        disk = self.directories.choose(self._logs_in_directories)
         directory = f"{disk.path}/{topic_partition}"
 
         was_topic_id, end_offset = self._vanished.get(topic_partition, (None, 0))
 
+        new_log = self._new_log(disk, topic_partition, topic_id)
+
         def make_log() -> PartitionLog:
-            config = self._config_of(topic_partition.topic)
-            log = PartitionLog.create(self._host_of(disk), directory, topic_partition, topic_id, config)
+            log = new_log()
             if end_offset and was_topic_id in (None, topic_id):
                 # Where the log that has vanished ended: an offset is never given twice.
                 truncate_fully(log, end_offset)
@@ -488,6 +491,51 @@ class LogManager:
             with contextlib.suppress(OSError):
                 remove_tree(self.fs, directory)
             raise KafkaStorageError(f"{reason}; {disk.refusal}" if disk.refusal else reason) from error
+
+    def _logs_in_directories(self) -> Counter[str]:
+        return Counter(log.disk.path for log in self.logs.values())
+
+    def start_making(self, wanted: Iterable[tuple[TopicPartition, bytes]], jobs: int) -> list[MakeLogsJob]:
+        """Begin to make the logs of new partitions, given with their topic ids, in up to so many jobs.
+
+        The caller runs each job in a thread, and then calls ``finish_making`` in its own. Logs that ``create`` would
+        not simply make are left to it.
+        """
+        counts: Counter[str] | None = None
+
+        def counted() -> Counter[str]:
+            nonlocal counts
+            counts = self._logs_in_directories() if counts is None else counts
+            return counts
+
+        makes: list[Callable[[], PartitionLog]] = []
+        for key, topic_id in wanted:
+            is_known = self.knows(key) or key in self._vanished or self.checkpoints.name_removed(key)
+            if is_known or topic_name_problem(key.topic) is not None:
+                continue
+            try:
+                self._unopened.check_limit(key, len(self.logs) + len(makes))
+                disk = self.directories.choose(counted)
+            except KafkaStorageError:
+                break
+            if counts is not None:
+                counts[disk.path] += 1
+            makes.append(partial(disk.persist, self._new_log(disk, key, topic_id)))
+        return [MakeLogsJob(part) for number in range(jobs) if (part := makes[number::jobs])]
+
+    def _new_log(self, disk: LogDirectory, key: TopicPartition, topic_id: bytes | None) -> Callable[[], PartitionLog]:
+        host, config = self._host_of(disk), self._config_of(key.topic)
+        return partial(PartitionLog.create, host, f"{disk.path}/{key}", key, topic_id, config)
+
+    def finish_making(self, job: MakeLogsJob) -> list[PartitionLog]:
+        """Take up the logs that a job has made, and return them."""
+        for log in job.made:
+            self.logs[log.topic_partition] = log
+            if log.disk.offline is not None:
+                log.local.fail(log.disk.offline)
+            # The settings may have changed meanwhile.
+            log.update_config(self._config_of(log.topic_partition.topic))
+        return job.made
 
     def awaits(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether a log of this topic is set aside until the registry has the topic again."""

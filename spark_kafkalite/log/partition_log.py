@@ -28,16 +28,16 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.files.fs import replace_file
+from spark_kafkalite.log.files.fs import replace_file, write_whole
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
-    topic_id_text,
+    partition_metadata,
 )
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.known_damage import ANYWHERE
-from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, load_log
+from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, begin_log, load_log
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_producers import LogProducers
@@ -170,18 +170,26 @@ class PartitionLog:
         topic_id: bytes | None,
         config: TopicConfig,
     ) -> PartitionLog:
-        """Make an empty log in a new ``directory``. It is on the disk after the first flush."""
-        host.files.fs.make_directories(directory)
-        log = cls.open(host, directory, topic_partition, None, config, LastRun(clean=True))
+        """Make an empty log in a new ``directory``. It is on the disk after the first flush. May run in any thread."""
+        if not host.files.fs.make_directories(directory):
+            # What an earlier attempt has left, or something else.
+            log = cls.open(host, directory, topic_partition, None, config, LastRun(clean=True))
+            if topic_id is not None:
+                log.adopt_topic_id(topic_id)
+        else:
+            log = cls(host, directory, topic_partition, topic_id, config, begin_log(host, directory))
+            if topic_id is not None:
+                # A crash that leaves half of it leaves an empty log, which takes an id again.
+                path = f"{directory}/{PARTITION_METADATA_FILE}"
+                write_whole(host.files.fs.open(path, create=True), partition_metadata(topic_id))
+                log.local.unsynced.add_path(path)
         log.local.unsynced.directories += [directory, directory.rpartition("/")[0]]
-        if topic_id is not None:
-            log.adopt_topic_id(topic_id)
         return log
 
     def adopt_topic_id(self, topic_id: bytes) -> None:
         """Write the topic id of a log that has none yet."""
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
-        replace_file(self.host.files.fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode(), sync=False)
+        replace_file(self.host.files.fs, path, partition_metadata(topic_id), sync=False)
         self.topic_id = topic_id
         self.local.unsynced.add_path(path)
 

@@ -101,8 +101,10 @@ class FsContract:
             fs.entries(f"{root}/no")
 
     def test_making_directories_again_is_fine(self, fs: Fs, root: str) -> None:
-        fs.make_directories(f"{root}/d/e")
-        fs.make_directories(f"{root}/d/e")
+        assert fs.make_directories(f"{root}/d/e")
+        assert not fs.make_directories(f"{root}/d/e")
+        assert not fs.make_directories(f"{root}/d")
+        assert fs.make_directories(f"{root}/d/g")
         write_whole(fs.open(f"{root}/f", create=True), b"")
         with pytest.raises(FileExistsError, match="f is a file where a directory should be"):
             fs.make_directories(f"{root}/f")

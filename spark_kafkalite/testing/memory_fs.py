@@ -312,10 +312,12 @@ class MemoryFs:
         node = self._node(path)
         return node.modified_ms if isinstance(node, _Inode) else 0
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str) -> bool:
         directory = self._root
+        is_new = False
         for name in _parts(path):
             node = directory.names.get(name)
+            is_new = node is None
             if node is None:
                 self._before("make_directories", path)
                 node = _Directory()
@@ -323,6 +325,7 @@ class MemoryFs:
             if not isinstance(node, _Directory):
                 raise misplaced(path, Kind.FILE, Kind.DIRECTORY)
             directory = node
+        return is_new
 
     def rename(self, source: str, target: str) -> None:
         from_directory, from_name = self._parent(source)

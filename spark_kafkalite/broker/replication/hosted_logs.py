@@ -72,6 +72,18 @@ class HostedLogs:
         self.refused.pop(topic_partition, None)
         return log
 
+    def is_to_be_made(
+        self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState, me: BrokerInfo
+    ) -> bool:
+        """Return whether the partition is a new one, whose log :meth:`open` would simply make."""
+        logs = self._logs
+        return (
+            _is_new(state, me)
+            and not (logs.knows(topic_partition) or logs.awaits(topic_partition, topic_id))
+            and topic_partition not in self._lost
+            and topic_partition not in self.refused
+        )
+
     def _create(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog:
         """Return the partition's log, opened or made. One that cannot be read is set aside to be copied again, if
         others go on without it: a registered broker leads, and the state means this one's log no more. Else it may be

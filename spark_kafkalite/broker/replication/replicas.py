@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_kafkalite.broker.replication.follower import NoLeader
 from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
@@ -52,6 +52,11 @@ from spark_kafkalite.slices import SLICE_S, Slices, Work
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# New logs that threads make together, and how many threads; fewer than the least are made on the loop.
+_MADE_AT_ONCE: Final = 256
+_MAKING_THREADS: Final = 4
+_MADE_IN_THREADS: Final = 16
 
 
 class Replicas:
@@ -79,7 +84,8 @@ class Replicas:
         self._hosted_logs = HostedLogs(logs, services)
         # Why partitions that this broker should host have no log.
         self._failed = self._hosted_logs.refused
-        self._work: deque[Callable[[], Work[None] | None]] = deque()
+        # A partition stands for what its state wants.
+        self._work: deque[TopicPartition | Callable[[], Work[None] | None]] = deque()
         self._working = False
         self._waiters: dict[asyncio.Future[None], None] = {}
         # Those that neither lead nor follow until they are released.
@@ -331,9 +337,13 @@ class Replicas:
             self._hosted_logs.report_failures(retiring.finish_setting_aside(job))
             kept.update((each.key, each.target) for each in job.renamed)
 
-    def _in_thread(self, work: Callable[[], T]) -> Work[T]:
+    def _thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         outcome: asyncio.Future[T] = self._loop.create_future()
         self._services.io.submit(work, outcome.set_result, outcome.set_exception)
+        return outcome
+
+    def _in_thread(self, work: Callable[[], T]) -> Work[T]:
+        outcome = self._thread(work)
         yield outcome
         return outcome.result()
 
@@ -358,7 +368,7 @@ class Replicas:
     # Work in slices -------------------------------------------------------------------------------------------------
 
     def _queue_partition(self, topic_partition: TopicPartition) -> None:
-        self._work.append(partial(self._apply_state, topic_partition))
+        self._work.append(topic_partition)
 
     def _start_work(self) -> None:
         if self._work and not self._working:
@@ -370,7 +380,12 @@ class Replicas:
         while self._work:
             piece = self._work.popleft()
             try:
-                work = piece()
+                if not isinstance(piece, TopicPartition):
+                    work = piece()
+                else:
+                    if self._topic_id_to_make(piece) is not None:
+                        yield from self._make_logs(piece)
+                    work = self._apply_state(piece)
                 if work is not None:
                     yield from work
             except KafkaliteError as error:
@@ -380,6 +395,45 @@ class Replicas:
                 # Those who wait for partitions that serve by now.
                 self._changed()
                 tell_at_s = self._loop.time() + SLICE_S
+
+    def _topic_id_to_make(self, topic_partition: TopicPartition) -> bytes | None:
+        """Return the topic id of a new partition whose log is to be made here; None for any other."""
+        topic = self._view.state.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        if topic is None or state is None or self._me is None or topic.topic_id == NO_TOPIC_ID:
+            return None
+        if not state.has_state or state.unreadable or self._services.broker_id not in state.replicas:
+            return None
+        is_new = self._hosted_logs.is_to_be_made(topic_partition, topic.topic_id, state, self._me)
+        return topic.topic_id if is_new else None
+
+    def _make_logs(self, first: TopicPartition) -> Work[None]:
+        """Have threads make the logs of this new partition and of those that come next, if they are many.
+
+        The loop makes a few itself, which is sooner done. What fails is left to ``_apply_state``.
+        """
+        wanted: dict[TopicPartition, bytes] = {}
+        for piece in (first, *islice(self._work, _MADE_AT_ONCE - 1)):
+            topic_id = self._topic_id_to_make(piece) if isinstance(piece, TopicPartition) else None
+            if not isinstance(piece, TopicPartition) or topic_id is None:
+                break
+            wanted[piece] = topic_id
+        if len(wanted) < _MADE_IN_THREADS:
+            return
+        jobs = self._logs.start_making(wanted.items(), _MAKING_THREADS)
+        # All are given to threads before the first is waited for.
+        yield from [self._thread(job.run) for job in jobs]
+        # Their topics may have been removed meanwhile.
+        left_over = {
+            log.topic_partition: wanted[log.topic_partition]
+            for job in jobs
+            for log in self._logs.finish_making(job)
+            if self._view.topic_id_of(log.topic_partition.topic) != wanted[log.topic_partition]
+        }
+        if left_over:
+            kept: dict[TopicPartition, str] = {}
+            yield from self._retire_logs(left_over, {}, kept)
+            self._hosted_logs.warn_of_vanished(kept)
 
     def _worked(self, _: None, error: BaseException | None) -> None:
         self._working = False

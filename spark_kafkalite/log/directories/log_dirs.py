@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from spark_kafkalite.errors import ConfigError, InconsistentClusterId, KafkaStorageError
 from spark_kafkalite.log.directories.disk import REPAIR_DISK, FailureKind, LogDirectory, kind_of, text_of
@@ -214,17 +213,17 @@ class LogDirectories:
                 f"{cluster_id}: name another directory in log.dirs, or connect to the other cluster's registry"
             )
 
-    def choose(self, paths: Iterable[str]) -> LogDirectory:
+    def choose(self, count_logs: Callable[[], Mapping[str, int]]) -> LogDirectory:
         """Return where a new log goes: the directory with the fewest logs of those that answer and take records, if any
         does.
 
-        ``paths``: the directory of each log. KafkaStorageError when none is online.
+        ``count_logs`` gives how many logs each directory has, by its path. KafkaStorageError when none is online.
         """
         self.check_any_online()
         if len(self.online) == 1:
             # Counting thousands of logs for each of thousands of new ones takes seconds.
             return self.online[0]
-        counts = Counter(paths)
+        counts = count_logs()
 
         def order(directory: LogDirectory) -> tuple[bool, bool, int]:
             return directory.hanging is not None, directory.refusal is not None, counts.get(directory.path, 0)

@@ -141,8 +141,11 @@ class Fs(Protocol):
         """Return when the file was last written, in milliseconds since the epoch."""
         ...
 
-    def make_directories(self, path: str) -> None:
-        """Make a directory and its parents; those that exist are fine. OSError EEXIST for what is no directory."""
+    def make_directories(self, path: str) -> bool:
+        """Make a directory and its parents; those that exist are fine. Return whether the directory is a new one.
+
+        OSError EEXIST for what is no directory.
+        """
         ...
 
     def rename(self, source: str, target: str) -> None:

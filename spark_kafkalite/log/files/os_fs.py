@@ -188,9 +188,14 @@ class OsFs:
     def modified_ms(self, path: str) -> int:
         return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str) -> bool:
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.mkdir(path)
+            return True
+        is_new = not os.path.lexists(path)
         try:
             os.makedirs(path, exist_ok=True)
+            return is_new
         except FileExistsError as error:
             kind = self.kind(path)
             if kind in (None, Kind.DIRECTORY):

@@ -311,9 +311,14 @@ def read_topic_id(fs: Fs, path: str) -> bytes | None:
         raise CheckpointError(f"{path}: no version and topic_id in it ({error})") from None
 
 
+def partition_metadata(topic_id: bytes) -> bytes:
+    """Return what a ``partition.metadata`` file holds."""
+    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
+
+
 def write_topic_id(fs: Fs, path: str, topic_id: bytes) -> None:
     """Replace a ``partition.metadata`` file."""
-    replace_file(fs, path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode())
+    replace_file(fs, path, partition_metadata(topic_id))
 
 
 def read_meta(fs: Fs, path: str) -> dict[str, str] | None:

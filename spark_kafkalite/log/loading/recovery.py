@@ -147,6 +147,16 @@ def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastR
     )
 
 
+def begin_log(host: LogHost, directory: str) -> LoadedLog:
+    """Begin an empty log in a directory that was just made: what :func:`load_log` does there, without its reads."""
+    files = host.files
+    epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
+    producers = ProducerStateManager(host.producer_limits)
+    producers.map_end_offset = 0
+    active = ActiveSegment(files, directory, 0, 0, host.clock.wall_ms())
+    return LoadedLog(Segments(files, directory, [], active), epochs, producers, 0, 0, 0, found_segments=False)
+
+
 class _Loader:
     """One log that is being opened."""
 

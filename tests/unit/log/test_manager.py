@@ -14,7 +14,7 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFile, MemoryFs
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFile, MemoryFs, SimulatedCrash
 
 T0 = TopicPartition("t", 0)
 ID = bytes(range(16))
@@ -234,6 +234,29 @@ def test_log_without_topic_id_takes_the_one_it_is_given(start: Starter, fs: Memo
     manager.create(T0, ID)
     manager.shutdown()
     assert start().logs[T0].topic_id == ID
+
+
+def test_new_log_is_a_directory_and_two_files(start: Starter, fs: MemoryFs) -> None:
+    manager = start()
+    before = fs.operations
+    manager.create(T0, ID)
+    # The directory, the two files, and what one of them holds; nothing is written twice, or renamed.
+    assert fs.operations - before == 4
+    assert [path.rpartition("/")[2] for path in sorted(fs.files()) if "/t-0/" in path] == [
+        "00000000000000000000.log",
+        "partition.metadata",
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_log_whose_making_was_cut_short_is_made_again(start: Starter, fs: MemoryFs, step: int) -> None:
+    manager = start()
+    fs.stop_at(fs.operations + step)
+    with pytest.raises(SimulatedCrash):
+        manager.create(T0, ID)
+    again = start(fs.crash(CrashMode.PROCESS))
+    assert again.create(T0, ID).log_end_offset == 0
+    again.shutdown()
 
 
 def test_illegal_topic_name_never_becomes_a_path(start: Starter) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -173,6 +174,51 @@ def test_who_waits_for_a_leader_hears_of_it_before_all_the_work_is_done(world: W
     began_s = world.loop.time()
     assert world.loop.run_until_complete(scenario()) == (True, False)
     assert 5 <= world.loop.time() - began_s < 6
+
+
+def test_threads_make_many_logs_while_the_loop_goes_on(world: World) -> None:
+    world.register()
+    world.threads.held = True
+    world.create("a", 40)
+    world.loop.run_for(1)
+    assert not world.logs.logs
+    with pytest.raises(NotLeaderOrFollower):
+        world.replicas.get(A)
+    world.threads.held = False
+    world.threads.run_all()
+    world.settle()
+    keys = [TopicPartition("a", number) for number in range(40)]
+    assert all(world.replicas.serves(key, b"a" * 16) for key in keys)
+    # Both directories get the same number.
+    assert Counter(world.logs.logs[key].disk.path for key in keys) == {"/d0": 20, "/d1": 20}
+
+
+def test_logs_of_a_topic_that_is_deleted_while_threads_make_them_are_deleted(world: World) -> None:
+    world.register()
+    world.threads.held = True
+    world.create("a", 40)
+    world.loop.run_for(1)
+    world.delete("a")
+    world.create("a", 2, topic_id=b"n" * 16)
+    world.threads.held = False
+    world.threads.run_all()
+    world.settle()
+    assert world.logs.logs.keys() == {A, TopicPartition("a", 1)}
+    assert all(log.topic_id == b"n" * 16 for log in world.logs.logs.values())
+    names = [entry.name for path in ("/d0", "/d1") for entry in world.fs.entries(path)]
+    assert not [name for name in names if name.endswith("-stray")]
+
+
+def test_what_keeps_threads_from_making_logs_is_reported_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.register()
+    world.fs.fail("create", errno.EACCES, path_part="a-7/", times=1000)
+    world.create("a", 40)
+    world.settle()
+    served = {number for number in range(40) if world.replicas.serves(TopicPartition("a", number), b"a" * 16)}
+    assert served == set(range(40)) - {7}
+    assert [line for line in caplog.messages if "a-7 cannot be served" in line] == [
+        record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+    ]
 
 
 def test_a_topic_made_again_under_its_name_begins_with_empty_logs(world: World) -> None:

@@ -1,0 +1,30 @@
+"""Makes the logs of new partitions in threads, some hundred at a time.
+
+A log takes a directory and two files, and on a busy disk each of them waits for the file system. Threads that make
+several logs at once share these waits, and the loop serves requests meanwhile. ``LogManager.start_making`` makes the
+jobs, each runs in a thread, and ``LogManager.finish_making`` takes up what it has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.log.partition_log import PartitionLog
+
+
+class MakeLogsJob:
+    """Makes some logs. ``run`` may be called in any thread."""
+
+    def __init__(self, makes: Sequence[Callable[[], PartitionLog]]) -> None:
+        self._makes = makes
+        self.made: list[PartitionLog] = []
+
+    def run(self) -> None:
+        """Make the logs. The first failure ends it without an error: ``LogManager.create`` meets it again, and reports
+        it."""
+        for make in self._makes:
+            try:
+                self.made.append(make())
+            except (OSError, KafkaStorageError):
+                return
