@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from spark_kafkalite.records.buffers import Buffer
-
 # Throttle time, error, session id.
 _HEAD_BYTES = 10
 _TOPIC_ID_BYTES = 16
@@ -20,9 +18,9 @@ _ABORTED_BYTES = 17
 _PREFERRED_BYTES = 4
 
 
-def announced_records(beginning: Buffer) -> Iterator[tuple[bytes, int, int]]:
+def announced_records(beginning: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield topic id, partition, and the size of its records in bytes, as far as the bytes go."""
-    data = bytes(beginning)
+    data = beginning
     try:
         topics, position = _unsigned(data, _HEAD_BYTES)
         for _ in range(topics - 1):
