@@ -74,6 +74,15 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class NoMemoryForAnswer(BrokerUnreachable):
+    """There was no memory for an answer of another broker; ``beginning`` is the first part of its body."""
+
+    def __init__(self, text: str, size_bytes: int = 0, beginning: bytes = b"") -> None:
+        super().__init__(text)
+        self.size_bytes = size_bytes
+        self.beginning = beginning
+
+
 class InnerWireUnsupported(BrokerUnreachable):
     """Another broker of the cluster has a version of the inner wire that this one does not speak; the log says so."""
 

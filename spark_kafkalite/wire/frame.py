@@ -183,6 +183,10 @@ class FrameReader:
             self._data = self._scratch
         return held_bytes
 
+    def rest(self) -> memoryview:
+        """Return what was received and is not taken yet, valid until something is received again."""
+        return self._data[self._position : self._position + self.left_bytes]
+
     def stash(self) -> int:
         """Copy what is not taken yet, unless that is done already; return how much was copied."""
         if self.stashed_bytes:

@@ -8,8 +8,8 @@ belongs to the connection and is used again: it is valid during that call, and u
 the call has asked for that (:meth:`PeerConnection.hold`). A large answer is received where it stays, without a copy.
 
 A connection ends once, and says why: ``on_closed``. It ends when the other side is gone, does not answer in time, does
-not prove itself, or says what cannot be understood. No request is sent twice; whether one that was not answered has
-been served is not known.
+not prove itself, says what cannot be understood, or gives an answer for which there is no memory. No request is sent
+twice; whether one that was not answered has been served is not known.
 
 Who keeps connections, and opens the next one, is ``peers``; a follower has one of its own to each leader.
 """
@@ -17,6 +17,7 @@ Who keeps connections, and opens the next one, is ``peers``; a follower has one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
@@ -29,13 +30,19 @@ from spark_kafkalite.broker.network.listeners import address_text
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.wire_versions import WireVersions
-from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, SaslAuthenticationFailed, UnsupportedVersion
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    KafkaliteError,
+    NoMemoryForAnswer,
+    SaslAuthenticationFailed,
+    UnsupportedVersion,
+)
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.slices import NextTurn, Slices
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.codec import decode_response_body, encode_body
 from spark_kafkalite.wire.error_codes import error_for
-from spark_kafkalite.wire.frame import HEAD_BYTES, FrameReader, lend_memory
+from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameReader, lend_memory
 from spark_kafkalite.wire.header import pack_request_header, read_response_header
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -424,7 +431,11 @@ class PeerConnection:
                 return
             if frame is None:
                 if frames.left_bytes:
-                    frames.keep_rest(self._lend)
+                    try:
+                        frames.keep_rest(self._lend)
+                    except (MemoryError, OSError) as error:
+                        self._end(self._without_memory(error))
+                        return
                 self._readiness.set_reading(True)
                 return
             self._answered(frame)
@@ -444,6 +455,17 @@ class PeerConnection:
             self._fail(f"answers request {correlation_id} instead of {sent.correlation_id}")
             return
         sent.on_answer(frame[position:])
+
+    def _without_memory(self, error: MemoryError | OSError) -> NoMemoryForAnswer:
+        rest = self._frames.rest()
+        size_bytes, body = LENGTH.unpack_from(rest)[0], b""
+        if self._sent:
+            sent = self._sent[0]
+            with contextlib.suppress(KafkaliteError):
+                body = bytes(rest[4 + read_response_header(rest[4:], sent.api_key, sent.version)[1] :])
+        reason = error.strerror if isinstance(error, OSError) else "out of memory"
+        text = f"{self.name} gives an answer of {size_bytes} bytes, for which there is no memory ({reason})"
+        return NoMemoryForAnswer(text, size_bytes, body)
 
     def _lend(self, size_bytes: int) -> memoryview:
         """Return the buffer for one large answer: the same again if it is large enough."""

@@ -11,6 +11,8 @@ they lie in the connection's buffer; the next request leaves when all of it is d
 
 Whatever fails is tried again, sooner at first and later every ``replica.fetch.backoff.ms`` (KAFKA-7414): the
 connection, with a session of its own; the session, when the leader does not know it any more; each partition by itself.
+For an answer that is too large for the memory there is it asks for less, and leaves a partition out for a while whose
+next batch alone is too large (``SmallerFetches``), so that the others go on.
 
 Everything here happens in the loop.
 """
@@ -25,7 +27,8 @@ from typing import Final, NamedTuple, Protocol
 
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.rules.following import Asked
-from spark_kafkalite.errors import InnerWireUnsupported, KafkaliteError
+from spark_kafkalite.broker.replication.smaller_fetches import SmallerFetches
+from spark_kafkalite.errors import InnerWireUnsupported, KafkaliteError, NoMemoryForAnswer
 from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import NotFinished, Slices, Work, run_slice
@@ -146,6 +149,7 @@ class LeaderFetcher:
         self._session_epoch = 0
         # The last request of the session before.
         self._void_until = 0
+        self._smaller = SmallerFetches(leader_id, loop.time)
         self._is_working = False
         self._is_scheduled = False
         self._failures = 0
@@ -237,7 +241,12 @@ class LeaderFetcher:
             return
         # Which version the other one has is told elsewhere, once; it stays so until it registers again.
         is_foreign = isinstance(error, InnerWireUnsupported)
-        if not self._failures and not is_foreign:
+        if isinstance(error, NoMemoryForAnswer):
+            for key, delay_s in self._smaller.too_large(error, self._settings.partition_max_bytes):
+                followed = self._followed.get(key)
+                if followed is not None:
+                    self._loop.call_later(delay_s + _TIMER_SLACK_S, self._look_at, key, followed.follower)
+        elif not self._failures and not is_foreign:
             logger.warning(
                 "broker %d, from which %d partitions are copied, cannot be reached: %s; trying again",
                 self.leader_id,
@@ -301,7 +310,7 @@ class LeaderFetcher:
                 continue
             del self._changed[key]
             followed = self._followed[key]
-            asked = followed.follower.ask(now_s)
+            asked = None if self._smaller.leaves_out(key) else followed.follower.ask(now_s)
             if followed.follower.damage_stage:
                 self._damaged[key] = followed.follower
             if asked is None:
@@ -322,7 +331,7 @@ class LeaderFetcher:
             list(asked_by_topic.items()),
             settings.max_wait_ms,
             settings.min_bytes,
-            settings.max_bytes,
+            self._smaller.of(settings.max_bytes),
             replica_id=settings.broker_id,
             replica_epoch=settings.incarnation,
             session_id=self._session_id,
@@ -341,7 +350,8 @@ class LeaderFetcher:
         now_s = self._loop.time()
         for key in list(self._changed):
             followed = self._followed.get(key)
-            asked = None if followed is None else followed.follower.ask(now_s)
+            is_left_out = followed is None or self._smaller.leaves_out(key)
+            asked = None if followed is None or is_left_out else followed.follower.ask(now_s)
             if followed is not None and asked is not None and asked != followed.asked:
                 return True
         return False
@@ -350,7 +360,7 @@ class LeaderFetcher:
         return FetchPartition(
             number,
             asked.fetch_offset,
-            self._settings.partition_max_bytes,
+            self._smaller.of(self._settings.partition_max_bytes),
             follower.epoch,
             asked.last_fetched_epoch,
             asked.log_start_offset,

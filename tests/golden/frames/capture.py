@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,13 @@ def librdkafka_reads(bootstrap: str, topic: str, partition: int) -> str:
     values: list[Any] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        until = time.monotonic() + 10
-        while len(values) < RECORDS and time.monotonic() < until:
-            message = consumer.poll(0.2)
-            if message is not None and message.error():
+        while len(values) < RECORDS:
+            message = consumer.poll(10)
+            if message is None:
+                break
+            if message.error():
                 return str(message.error().name())
-            if message is not None:
-                values.append(message.value())
+            values.append(message.value())
     finally:
         consumer.close()
     return "read" if values == VALUES else f"{len(values)} records"

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from spark_kafkalite.broker.network import peer
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     IllegalSaslState,
     KafkaliteError,
+    NoMemoryForAnswer,
     SaslAuthenticationFailed,
 )
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.frame import lend_memory
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
@@ -277,6 +281,30 @@ def test_answers_of_every_size_arrive_whole_and_large_ones_in_one_buffer(piece_b
             # One that grew, at most: the sizes lie in two steps.
             assert len(buffers) <= 2
             connection.close()
+
+    run(test)
+
+
+def test_an_answer_for_which_there_is_no_memory_ends_the_connection_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lend(size_bytes: int) -> memoryview:
+        if size_bytes > 10_000_000:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return lend_memory(size_bytes)
+
+    async def test() -> None:
+        one = Speaker(lambda number, asked: raw_answer(number, b"beginning" + bytes(20_000_000)), 50_000)
+        async with speaker(one):
+            connection, errors = visit(one)
+            monkeypatch.setattr(peer, "lend_memory", lend)
+            connection.send(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, heartbeat(1), lambda _: None)
+            await wait_until_async(lambda: bool(errors), "the connection has ended", poll_s=0.001)
+            (error,) = errors
+            assert isinstance(error, NoMemoryForAnswer)
+            assert error.size_bytes == 20_000_014 and error.beginning[:9] == b"beginning"
+            assert "an answer of 20000014 bytes, for which there is no memory (Cannot allocate memory)" in str(error)
+        assert not [record for record in caplog.records if record.exc_info]
 
     run(test)
 

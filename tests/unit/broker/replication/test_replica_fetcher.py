@@ -15,7 +15,7 @@ from spark_kafkalite.broker.replication.partition import Partition, PartitionSer
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
 from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
-from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError
+from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError, NoMemoryForAnswer
 from spark_kafkalite.log import copied_batches
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
@@ -39,6 +39,7 @@ from spark_kafkalite.wire.packed import (
     pack_fetch_response,
     parse_fetch,
 )
+from spark_kafkalite.wire.packed.fetch_beginning import announced_records
 from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, pack_damage, parse_damage
 from tests.seeds import SOAK
 from tests.unit.slice_clock import SliceClock
@@ -195,10 +196,10 @@ class FakeConnection:
     def close(self) -> None:
         self.closed = True
 
-    def lose(self) -> None:
+    def lose(self, error: KafkaliteError | None = None) -> None:
         self.closed = True
         self.leader.waiting.clear()
-        self.on_closed(BrokerUnreachable("it is gone"))
+        self.on_closed(BrokerUnreachable("it is gone") if error is None else error)
 
 
 class World:
@@ -506,6 +507,65 @@ def test_without_sessions_everything_is_asked_each_time(make_world: Callable[...
     assert world.is_same(1)
     assert {request.session_epoch for request in world.leader.requests} == {0}
     assert all(len(request.topics[0][1]) == 2 for request in world.leader.requests)
+
+
+def answer_with(*records: tuple[int, int]) -> bytes:
+    """An answer with so many bytes of records in each partition, without its header."""
+    partitions = [FetchedPartition(number, 0, 0, -1, 0, bytes(size)) for number, size in records]
+    pieces, _ = pack_fetch_response(0, 17, [(ID, partitions)])
+    whole = b"".join(bytes(piece) for piece in pieces)  # type: ignore[arg-type]
+    return whole[5:]
+
+
+def no_memory(*records: tuple[int, int]) -> NoMemoryForAnswer:
+    whole = answer_with(*records)
+    return NoMemoryForAnswer("no memory for an answer", len(whole), whole[:262_144])
+
+
+def test_the_beginning_of_an_answer_says_whose_records_are_large() -> None:
+    whole = answer_with((0, 0), (3, 500), (1, 3_000_000), (2, 7))
+    assert list(announced_records(whole)) == [(ID, 0, 0), (ID, 3, 500), (ID, 1, 3_000_000), (ID, 2, 7)]
+    assert list(announced_records(whole[:2_000])) == [(ID, 0, 0), (ID, 3, 500), (ID, 1, 3_000_000)]
+    for size in range(600):
+        assert len(list(announced_records(whole[:size]))) <= 2
+
+
+def test_without_memory_for_an_answer_less_is_asked_for_and_other_partitions_go_on(
+    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(2)
+    world.follow()
+    world.run()
+    asked = world.leader.requests[0]
+    assert {one.partition for _, some in asked.topics for one in some} == {0, 1}
+    pauses = []
+    for _ in range(9):
+        since_s, first = world.loop.time(), len(world.leader.requests)
+        world.connection.lose(no_memory((0, 5), (1, 3_000_000)))
+        while not any(
+            one.partition == 1 for each in world.leader.requests[first:] for _, some in each.topics for one in some
+        ):
+            world.leader.append(0)
+            world.run(0.5)
+            # The other one is copied meanwhile.
+            assert world.is_same(0)
+        pauses.append(int(world.loop.time() - since_s))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert min(each.max_bytes for each in world.leader.requests) == asked.max_bytes >> 7
+    assert (
+        min(one.partition_max_bytes for each in world.leader.requests for _, some in each.topics for one in some)
+        == 65_536
+    )
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert all("a batch of 3000000 bytes in partition 1" in line for line in lines)
+    # One a minute, at most.
+    assert 3 <= len(lines) <= 6 and "Traceback" not in caplog.text
+    world.leader.append(1)
+    world.run(61)
+    assert world.is_same(1)
+    world.connection.lose()
+    world.run(0.1)
+    assert world.leader.requests[-1].max_bytes == asked.max_bytes
 
 
 def test_connects_again_and_begins_a_new_session(
