@@ -59,7 +59,7 @@ def rows(quick: bool) -> Iterator[Row]:
                 # The first round is the warm-up.
                 if number:
                     found[compacts].append(measured)
-        cleanings = brokers[True].stderr_path.read_text(encoding="utf-8").count("INFO cleaned ")
+        cleanings = brokers[True].stderr_path.read_text(encoding="utf-8").count(": cleaned ")
     for index, what in enumerate(("end to end under load, one at a time, p50", "the same, p99")):
         yield Row(
             what,

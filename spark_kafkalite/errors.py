@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from spark_kafkalite.printable import printable_lines
+
 if TYPE_CHECKING:
     from spark_kafkalite.model import TopicPartition
 
@@ -26,6 +28,10 @@ class KafkaliteError(Exception):
 
     retriable: ClassVar[bool] = False
     refresh_metadata: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        """Return the text; names and values in it, which another party chose, show no control characters."""
+        return printable_lines(super().__str__())
 
 
 # Local errors -------------------------------------------------------------------------------------------------------

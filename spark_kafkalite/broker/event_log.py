@@ -1,5 +1,8 @@
 """The broker's log on standard error: one line per event, and a bound on how many of a kind.
 
+A line has the time in UTC, the level, the logger's name (``logger_levels`` changes its level), and the text with its
+control characters escaped (``printable``).
+
 A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`,
 which writes a few of each kind per period and then counts, and tells the count with the next line that it writes.
 """
@@ -11,13 +14,17 @@ import sys
 import time
 from collections.abc import Callable
 
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
+from spark_kafkalite.printable import PrintableFormatter
+
+# In UTC: hosts of one cluster may be in several time zones, and clocks of one go back by an hour a year.
+_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 
 
 def configure_logging(level: str) -> None:
     """Send the package's log lines of ``level`` and above to standard error. For the process that owns it, once."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
+    formatter = PrintableFormatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logger = logging.getLogger("spark_kafkalite")
     logger.handlers[:] = [handler]

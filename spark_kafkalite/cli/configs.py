@@ -17,7 +17,7 @@ from spark_kafkalite.cli.options import (
     json_option,
     reachable_admin,
 )
-from spark_kafkalite.cli.output import print_json, warn
+from spark_kafkalite.cli.output import echo, print_json, warn
 from spark_kafkalite.client.command_config import warn_of_arguments
 from spark_kafkalite.errors import InvalidConfig
 from spark_kafkalite.redaction import shown_value
@@ -164,9 +164,9 @@ def describe(
         if entity.name is None:
             click.echo("Default configs for brokers in the cluster are:")
         else:
-            click.echo(f"{'All' if show_all else 'Dynamic'} configs for {entity} are:")
+            echo(f"{'All' if show_all else 'Dynamic'} configs for {entity} are:")
         for entry in shown:
-            click.echo(f"  {_line(entry)}")
+            echo(f"  {_line(entry)}")
 
 
 def _every(admin: Admin, kind: str) -> list[Entity]:
@@ -239,11 +239,11 @@ def alter(
     if as_json:
         print_json({"entityType": entity.kind, "entityName": entity.name, "altered": not validate_only})
     elif validate_only:
-        click.echo(f"The settings of {entity} could be changed so.")
+        echo(f"The settings of {entity} could be changed so.")
     elif entity.name is None:
         click.echo("Completed updating default config for brokers in the cluster.")
     else:
-        click.echo(f"Completed updating config for {entity}.")
+        echo(f"Completed updating config for {entity}.")
 
 
 def _changes(

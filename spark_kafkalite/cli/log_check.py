@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from spark_kafkalite.cli.output import print_json
+from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.cli.record_text import record_to_json
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log import producer_snapshot
@@ -95,7 +95,7 @@ class Printer:
         if self.as_json:
             print_json({"type": kind, **fields})
         else:
-            click.echo(" ".join(f"{name}: {_text(value)}" for name, value in fields.items()))
+            echo(" ".join(f"{name}: {_text(value)}" for name, value in fields.items()))
 
 
 def check_file(
@@ -107,7 +107,7 @@ def check_file(
         report.damage.append("it is a symbolic link, which a broker does not follow; name the file that it leads to")
         return report
     if printer.details and not printer.as_json:
-        click.echo(f"Dumping {path}")
+        echo(f"Dumping {path}")
     try:
         if path.suffix == ".log":
             spans.clear()
@@ -261,7 +261,7 @@ def _print_batch(
     columns = builder.finish()
     for row in range(columns.count):
         record = Record(columns, row, *topic_partition)
-        click.echo(record_to_json(record) if printer.as_json else _record_line(record, time_name))
+        echo(record_to_json(record) if printer.as_json else _record_line(record, time_name))
 
 
 def _record_line(record: Record, time_name: str) -> str:

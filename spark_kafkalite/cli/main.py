@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.printable import PrintableFormatter, printable, printable_lines
 
 # Command, its module, and its line in the list of commands (so that the list loads none of them).
 COMMANDS: Final = {
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _open_missing_streams()
     if logging.lastResort is not None:
         # What the clients warn of looks like what the commands do.
-        logging.lastResort.setFormatter(logging.Formatter("kafkalite: warning: %(message)s"))
+        logging.lastResort.setFormatter(PrintableFormatter("kafkalite: warning: %(message)s"))
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -140,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
     except (Interrupted, click.exceptions.Abort):
         return 1
     except click.UsageError as error:
-        error.show()
+        click.UsageError(printable_lines(error.format_message()), error.ctx).show()
         return error.exit_code
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
@@ -178,5 +179,5 @@ def _open_missing_streams() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"kafkalite: {' '.join(message.split())}", err=True)
+    click.echo(f"kafkalite: {printable(' '.join(message.split()))}", err=True)
     return code

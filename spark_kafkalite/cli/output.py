@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import click
 
+from spark_kafkalite.printable import printable, printable_json, printable_lines
+
 # A cut column must still tell one thing from another.
 _CUT_WIDTH: Final = 8
 
@@ -20,7 +22,7 @@ def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
     import json  # most commands print none
 
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    click.echo(printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, shortened: Collection[str] = ()) -> None:
@@ -29,12 +31,13 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, sh
     Where a terminal is too narrow, cells are folded; or, with ``shortened``, the columns under these headings are cut,
     and where that does not help either the rows are printed as in a pipe.
     """
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(headings), *texts]) for column in range(len(headings))]
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         console = Console()
         cut = [heading in shortened for heading in headings]
@@ -44,8 +47,9 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, sh
             for heading, each in zip(headings, cut, strict=True):
                 table.add_column(heading, overflow="ellipsis" if each else "fold", no_wrap=bool(shortened) and not each)
             for row in texts:
-                table.add_row(*row)
-            console.print(table, markup=False)
+                # As Text, or square brackets in a cell would be markup.
+                table.add_row(*map(Text, row))
+            console.print(table)
             return
     for line in [list(headings), *texts]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -53,12 +57,17 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, sh
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    click.echo(f"kafkalite: warning: {message}", err=True)
+    click.echo(f"kafkalite: warning: {printable(message)}", err=True)
 
 
 def said(text: str) -> None:
     """Say on stderr how something ended, so that stdout holds tables and CSV only."""
-    click.echo(f"kafkalite: {text}", err=True)
+    click.echo(f"kafkalite: {printable(text)}", err=True)
+
+
+def echo(text: str) -> None:
+    """Print lines that name what others chose, as groups and clients, with control characters escaped."""
+    click.echo(printable_lines(text))
 
 
 @contextlib.contextmanager

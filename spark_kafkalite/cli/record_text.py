@@ -19,6 +19,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.model import Headers, Record, TimestampType
+from spark_kafkalite.printable import printable_json
 
 _TYPE_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
@@ -72,7 +73,7 @@ def record_to_json(record: Record) -> str:
         header = {"key": name}
         _put(header, "value", value)
         fields["headers"].append(header)
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return printable_json(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
 
 
 def record_from_json(line: bytes) -> ParsedRecord:

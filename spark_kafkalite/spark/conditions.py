@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.printable import printable
 from spark_kafkalite.redaction import shown_name, shown_value
 
 INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
@@ -69,8 +70,9 @@ def option_error(condition: str, option: str, value: object, wrong: str) -> Spar
 
 
 def one_line(text: str) -> str:
-    """Return the text with every run of white space as one blank, so that it stays one line of a traceback."""
-    return " ".join(text.split())
+    """Return the text with every run of white space as one blank, so that it stays one line of a traceback, and with
+    control characters escaped."""
+    return printable(" ".join(text.split()))
 
 
 def listed(items: Sequence[object]) -> str:

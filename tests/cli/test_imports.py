@@ -70,5 +70,6 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
         "spark_kafkalite.cli",
         "spark_kafkalite.cli.main",
         "spark_kafkalite.errors",
+        "spark_kafkalite.printable",
         "spark_kafkalite.version",
     }

@@ -166,7 +166,7 @@ def test_damage_during_a_stop_costs_what_it_has_taken(tmp_path: Path) -> None:
             if topic == "sound":
                 assert not missing and not lines
             else:
-                assert missing and f"ERROR {topic}-0: {missing} offsets are missing in" in lines[0]
+                assert missing and f": {topic}-0: {missing} offsets are missing in" in lines[0]
             if topic in ("all-removed", "directory-removed"):
                 assert missing == RECORDS
         assert broker.stop() == 0

@@ -514,12 +514,14 @@ class Replicas:
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.is_leader:
             path = state_path(*topic_partition)
-            logger.warning(
-                "%s is not led here any more, because registry node %s is gone; the controller makes it again, and a "
-                "replica leads when all have reported what their logs have",
-                topic_partition,
-                path,
-            )
+            # The states of a topic that is being deleted go before it does.
+            if not self._view.state.has_deleted(partition.topic_id):
+                logger.warning(
+                    "%s is not led here any more, because registry node %s is gone; the controller makes it again, and "
+                    "a replica leads when all have reported what their logs have",
+                    topic_partition,
+                    path,
+                )
             partition.fence(f"registry node {path} is gone")
 
     def _take_back(self, topic_partition: TopicPartition, topic_id: bytes) -> Work[None]:

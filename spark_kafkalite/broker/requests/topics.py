@@ -209,9 +209,10 @@ class TopicAdmin:
         await wait_until_served(self._config.broker_id, self._view, self._peers, rest, until_s - loop.time())
         return unserved
 
-    async def create_automatically(self, names: Iterable[str]) -> None:
+    async def create_automatically(self, names: Iterable[str], log_created: Callable[[str], None]) -> None:
         """Create those of the topics that a metadata request asked for which can be. The limits are those of
-        :meth:`create`; the metadata that follows has no text for what fails, so it is logged."""
+        :meth:`create`; the metadata that follows has no text for what fails, so it is logged. ``log_created`` gets the
+        name of each topic that is created."""
         if not self._config["auto.create.topics.enable"]:
             return
         partitions, replicas = self._config["num.partitions"], self._config["default.replication.factor"]
@@ -235,7 +236,9 @@ class TopicAdmin:
         if not wanted:
             return
         for name, outcome in (await self.make(list(wanted.values()), timeout_s=_AUTO_CREATE_WAIT_S)).items():
-            if outcome is not None and not isinstance(outcome, TopicAlreadyExists):
+            if outcome is None:
+                log_created(name)
+            elif not isinstance(outcome, TopicAlreadyExists):
                 _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
 
     async def make(self, topics: Sequence[TopicSpec], *, timeout_s: float) -> dict[str, KafkaError | None]:

@@ -14,7 +14,6 @@ Source: kafka.server.ConfigAdminManager and org.apache.kafka.controller.Configur
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -38,6 +37,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.model import topic_name_problem, whole_number
+from spark_kafkalite.redaction import shown_name, shown_value
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
@@ -46,8 +46,6 @@ from spark_kafkalite.registry.store import BadArguments, NoNode, OutOfRoom
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.slices import Slices, counted, freed
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
-
-logger = logging.getLogger(__name__)
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -73,6 +71,7 @@ class Operation(IntEnum):
 
 # More than all settings there are, by far.
 _MOST_OPERATIONS = 1000
+_MOST_SHOWN: Final = 20
 
 
 class ConfigOperation(NamedTuple):
@@ -155,15 +154,6 @@ class ConfigChanges:
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed ({error}); the change may or may not have been made") from error
         if not validate_only:
-            logger.info(
-                "registry node %s has been altered: %s",
-                f"topic {resource_name}"
-                if owner is not None
-                else f"broker {resource_name}"
-                if resource_name
-                else "all brokers",
-                ", ".join(operation.name for operation in operations) or "none left",
-            )
             await self._wait_until_obeyed()
 
     def _topic(self, name: str) -> tuple[str, str, Mapping[str, object]]:
@@ -198,7 +188,6 @@ class ConfigChanges:
         logger_levels.check(changes)
         if not validate_only:
             logger_levels.change(changes)
-            logger.warning("levels of loggers have been altered: %s", ", ".join(changes) or "none")
 
     def _check_broker(self, new: Mapping[str, str], changed: Sequence[str], entity: str) -> None:
         try:
@@ -232,11 +221,15 @@ async def alter_each(
     resources: Sequence[AlteredResource[Change]],
     operation_of: Callable[[Change], ConfigOperation],
     answer_class: Callable[..., Answer],
+    log_change: Callable[[str], None],
     *,
     replace: bool,
     validate_only: bool,
 ) -> list[Answer]:
-    """Alter the resources one after the other; return one answer, of the API's own class, for each of them."""
+    """Alter the resources one after the other; return one answer, of the API's own class, for each of them.
+
+    ``log_change`` gets what has been changed, as text for the log.
+    """
     counts = await slices.run(counted((each.resource_type, each.resource_name) for each in resources))
     turn = slices.turn()
     outcomes: dict[tuple[int, str], Answer] = {}
@@ -256,6 +249,8 @@ async def alter_each(
                 )
             operations = list(map(operation_of, resource.configs))
             await changes.alter(*name, operations, replace=replace, validate_only=validate_only)
+            if not validate_only:
+                log_change(_change_text(*name, operations, replace=replace))
         except KafkaError as error:
             code, message = error.code, str(error)
         outcomes[name] = answer_class(
@@ -265,6 +260,24 @@ async def alter_each(
     await slices.run(freed(outcomes))
     await slices.run(freed(counts))
     return answers
+
+
+def _change_text(resource_type: int, name: str, operations: Sequence[ConfigOperation], *, replace: bool) -> str:
+    """Say what has been altered; values that are secrets are not shown."""
+    what = {TOPIC_RESOURCE: "settings of topic", LOGGER_RESOURCE: "levels of loggers of broker"}.get(
+        resource_type, "settings of broker" if name else "settings of all brokers"
+    )
+    done = ", ".join(map(_operation_text, operations[:_MOST_SHOWN]))
+    more = f" and {len(operations) - _MOST_SHOWN} more" if len(operations) > _MOST_SHOWN else ""
+    return f"{what} {name}".rstrip() + f" have been {'replaced' if replace else 'altered'}: {done or 'none left'}{more}"
+
+
+def _operation_text(operation: ConfigOperation) -> str:
+    name = shown_name(operation.name)
+    if operation.operation == Operation.DELETE:
+        return f"{name} has its default again"
+    sign = {Operation.APPEND: "+=", Operation.SUBTRACT: "-="}.get(Operation(operation.operation), "=")
+    return f"{name}{sign}{shown_value(operation.name, operation.value)}"
 
 
 def _check_form(operations: Sequence[ConfigOperation]) -> None:

@@ -16,7 +16,7 @@ from spark_kafkalite.cli.options import (
     json_option,
     reachable_admin,
 )
-from spark_kafkalite.cli.output import print_json, warn
+from spark_kafkalite.cli.output import echo, print_json, warn
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
@@ -121,7 +121,7 @@ class _Outcomes:
         self.ended[log] = outcome
         if show:
             key, broker = log
-            click.echo(f"{key}: broker {broker}: {_TEXTS.get(outcome.state, outcome.state)}: {outcome.text}")
+            echo(f"{key}: broker {broker}: {_TEXTS.get(outcome.state, outcome.state)}: {outcome.text}")
 
 
 def _compare(admin: Admin, found: _Outcomes, *, show: bool) -> None:

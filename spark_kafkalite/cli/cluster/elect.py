@@ -15,7 +15,7 @@ from spark_kafkalite.cli.options import (
     json_option,
     reachable_admin,
 )
-from spark_kafkalite.cli.output import print_json, warn
+from spark_kafkalite.cli.output import echo, print_json, warn
 from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.model import TopicPartition
 
@@ -185,11 +185,11 @@ def _print(
         error = outcomes[key]
         if error is None:
             leader = leaders[key].leader if key in leaders else -1
-            click.echo(f"{key}: led by broker {leader}" if leader >= 0 else f"{key}: elected")
+            echo(f"{key}: led by broker {leader}" if leader >= 0 else f"{key}: elected")
         elif error.code == _ELECTION_NOT_NEEDED:
-            click.echo(f"{key}: needs no election")
+            echo(f"{key}: needs no election")
         else:
-            click.echo(f"{key}: not elected: {error}")
+            echo(f"{key}: not elected: {error}")
 
 
 def _as_json(key: TopicPartition, error: KafkaError | None, info: PartitionInfo | None) -> dict[str, Any]:

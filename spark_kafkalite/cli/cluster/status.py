@@ -11,7 +11,7 @@ import click
 from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, NoAnswer, find_health
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
-from spark_kafkalite.cli.output import print_json, print_table, warn
+from spark_kafkalite.cli.output import echo, print_json, print_table, warn
 from spark_kafkalite.errors import ConfigError, KafkaliteError, UnsupportedVersion
 from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
 from spark_kafkalite.log.files.fs import Space
@@ -247,7 +247,7 @@ def _of_topics(
 def _print(found: _Status) -> None:
     cluster = found.cluster
     controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
-    click.echo(f"Cluster {cluster.cluster_id or 'of unknown id'}, controller {controller}")
+    echo(f"Cluster {cluster.cluster_id or 'of unknown id'}, controller {controller}")
     nodes = {node.node_id: node for node in cluster.brokers}
     print_table(
         ("BROKER", "ADDRESS", "RACK", "VERSION", "DISK", "LEADS", "REPLICAS", "IN-SYNC"),
@@ -269,10 +269,10 @@ def _print(found: _Status) -> None:
         info = found.partitions[key]
         leader = info.leader if info.leader in found.live else "none"
         eligible = f", may lead {_listed(found.eligible[key])}" if key in found.eligible else ""
-        click.echo(f"  {key}: leader {leader}, in sync {_listed(info.isr)} of {_listed(info.replicas)}{eligible}")
+        echo(f"  {key}: leader {leader}, in sync {_listed(info.isr)} of {_listed(info.replicas)}{eligible}")
         if key in found.why and info.leader not in found.live:
-            click.echo(f"    because {found.why[key].reason}")
-            click.echo(f"    what to do: {found.why[key].remedy}")
+            echo(f"    because {found.why[key].reason}")
+            echo(f"    what to do: {found.why[key].remedy}")
     if len(shown) > _SHOWN:
         click.echo(
             f"  and {len(shown) - _SHOWN} more: kafkalite topics describe --under-replicated-partitions, or "
@@ -294,9 +294,9 @@ def _print_logs(found: _Status) -> None:
         lines.append(line)
     lines += [f"  {key}: broker {broker} has stopped following: {why}" for key, broker, why in found.stopped()]
     for line in lines[:_SHOWN]:
-        click.echo(line)
+        echo(line)
     if len(lines) > _SHOWN:
-        click.echo(f"  and {len(lines) - _SHOWN} more logs that are damaged, or not copied any more: --json names all")
+        echo(f"  and {len(lines) - _SHOWN} more logs that are damaged, or not copied any more: --json names all")
 
 
 def _place(address: str, is_unreachable: bool) -> str:

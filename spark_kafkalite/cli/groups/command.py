@@ -30,7 +30,7 @@ from spark_kafkalite.cli.groups.views import (
     warn_of_groups,
 )
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
-from spark_kafkalite.cli.output import print_json, print_table, said
+from spark_kafkalite.cli.output import echo, print_json, print_table, said
 from spark_kafkalite.client.offset_stores.store import KAFKA
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import GROUP_STATES
@@ -93,7 +93,7 @@ def list_groups(
         print_table(("GROUP", "STATE"), [each[:2] for each in found])
     else:
         for name, _, _ in found:
-            click.echo(name)
+            echo(name)
 
 
 def _parse_states(text: str) -> list[str]:
@@ -168,7 +168,7 @@ def delete(
         else:
             deleted.append(name)
             if not as_json:
-                click.echo(f"Deleted group {name}.")
+                echo(f"Deleted group {name}.")
     if as_json:
         print_json({"deleted": deleted})
     elif not deleted and not failed:
@@ -205,7 +205,7 @@ def delete_offsets(
              for each, old in chosen.items()]
         )  # fmt: skip
     elif not chosen:
-        click.echo(f"Nothing to delete: group {group} has no such offsets.")
+        echo(f"Nothing to delete: group {group} has no such offsets.")
     else:
         rows = [(group, each.topic, each.partition, old.offset) for each, old in chosen.items()]
         print_table(("GROUP", "TOPIC", "PARTITION", "DELETED-OFFSET"), rows)

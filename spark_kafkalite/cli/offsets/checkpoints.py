@@ -18,7 +18,7 @@ import click
 from spark_kafkalite.cli.groups.options import Places, chosen_topics, is_wanted, no_such_group, offsets_of
 from spark_kafkalite.cli.groups.reset_scenarios import said_dry_run
 from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
-from spark_kafkalite.cli.output import print_json, print_table, said, warn
+from spark_kafkalite.cli.output import echo, print_json, print_table, said, warn
 from spark_kafkalite.client.group.offset_resets import PlannedReset, Reset, only_backwards
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ConfigError
@@ -230,7 +230,7 @@ def print_differences(rows: Sequence[Difference], more: Sequence[str], names: tu
             ],
         )
     else:
-        click.echo(f"The offsets in {first} and {second} are the same.")
+        echo(f"The offsets in {first} and {second} are the same.")
     return 1 if rows else 0
 
 

@@ -23,7 +23,7 @@ from spark_kafkalite.cli.offsets.checkpoints import (
     print_differences,
     show_checkpoint,
 )
-from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.cli.output import echo, print_json, print_table
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
 from spark_kafkalite.model import CommittedOffsets, TopicPartition
 
@@ -78,7 +78,7 @@ def show(
         )
         return
     if not partitions:
-        click.echo(f"Group {group} has no {'such ' if topics else ''}offsets.")
+        echo(f"Group {group} has no {'such ' if topics else ''}offsets.")
         return
     rows = [
         [

@@ -9,7 +9,7 @@ import click
 
 from spark_kafkalite.cli.configs import Entity, warn_of_contradictions
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, name_values, reachable_admin
-from spark_kafkalite.cli.output import print_json
+from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.errors import TopicAlreadyExists
 
 
@@ -58,9 +58,9 @@ def create(
     if as_json:
         print_json({"topic": topic, "created": not existed, "partitions": len(info.partitions)})
     elif existed:
-        click.echo(f"Topic {topic} exists already.")
+        echo(f"Topic {topic} exists already.")
     else:
-        click.echo(f"Created topic {topic}.")
+        echo(f"Created topic {topic}.")
 
 
 @click.command("alter")
@@ -145,4 +145,4 @@ def _print_done(as_json: bool, value: Mapping[str, Any], text: str) -> None:
     if as_json:
         print_json(value)
     else:
-        click.echo(text)
+        echo(text)

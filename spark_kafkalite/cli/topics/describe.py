@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin, topic_pattern
-from spark_kafkalite.cli.output import print_json
+from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.errors import UnknownTopicOrPartition, UnsupportedVersion
 from spark_kafkalite.model import TopicPartition
 
@@ -79,9 +79,9 @@ def describe(
         return
     for info, configs, partitions in described:
         if not only_some:
-            click.echo(_topic_line(info, configs))
+            echo(_topic_line(info, configs))
         for partition in partitions:
-            click.echo(_partition_line(info.name, partition, eligible))
+            echo(_partition_line(info.name, partition, eligible))
 
 
 def _matching(admin: Admin, topic: str | None, exclude_internal: bool, if_exists: bool) -> dict[str, TopicInfo]:

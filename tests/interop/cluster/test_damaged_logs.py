@@ -106,7 +106,7 @@ def test_a_segment_that_is_cut_under_its_leader_concerns_its_partition_alone(
         line for line in cluster.broker(leader).stderr_path.read_text().splitlines() if "cannot be read from" in line
     ]
     assert len(lines) == said_before + 1
-    assert re.search(rf"ERROR {bad}-0: offsets \d+ to \d+ cannot be read from {path}: it ends at", lines[-1])
+    assert re.search(rf"ERROR \S+ {bad}-0: offsets \d+ to \d+ cannot be read from {path}: it ends at", lines[-1])
 
 
 def test_damage_while_a_broker_is_down_heals_from_the_others(
@@ -217,7 +217,7 @@ def test_an_operator_accepts_a_hole_when_a_replica_does_not_come_back(
     assert damage() == [] and not damaged(cluster, leader, topic)
     lines = cluster.broker(leader).stderr_path.read_text().splitlines()
     (line,) = [each for each in lines if f" {topic}-0: offsets" in each and "are lost" in each]
-    assert f"ERROR {topic}-0: offsets {start} to {end - 1} are lost: an operator has accepted" in line
+    assert f": {topic}-0: offsets {start} to {end - 1} are lost: an operator has accepted" in line
     # It is no damage any more: not after a kill, and not when another replica leads.
     cluster.kill(leader)
     wait_until(lambda: cluster.leader_of(topic) == returning, "the follower to lead")

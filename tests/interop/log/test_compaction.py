@@ -446,16 +446,16 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
                 kills["child"] += 1
                 continue
             if kind == "cleaned":
-                wait_until(lambda: "INFO cleaned " in log_text(broker), "a cleaning ended")
+                wait_until(lambda: ": cleaned " in log_text(broker), "a cleaning ended")
             else:
                 time.sleep(chance.random() * 2.5)
-            cleanings += log_text(broker).count("INFO cleaned ")
+            cleanings += log_text(broker).count(": cleaned ")
             broker.kill()
             broker.start()
             kills["broker"] += 1
         writer.stop()
         # It goes on to clean a log over which its child has been killed.
-        cleanings += log_text(broker).count("INFO cleaned ")
+        cleanings += log_text(broker).count(": cleaned ")
         broker.restart()
         end_offset = end_offset_of(broker, topic)
         what = f"seed {SEED}, {kills}, {cleanings} cleanings, {writer.sent} records"

@@ -131,10 +131,9 @@ def test_a_level_takes_effect_in_the_running_broker(tmp_path_factory: pytest.Tem
                 alter(client, LOGGER, "1", ("spark_kafkalite.broker", SET, level))
                 admin.create_topic(f"topic-{number}", 1, 1)
                 admin.delete_topics([f"topic-{number}"])
-            wait_until(
-                lambda: "topic topic-3 has been deleted" in broker.stderr_path.read_text(), "the deletion in the log"
-            )
-            assert re.findall(r"topic topic-(\d) has been deleted", broker.stderr_path.read_text()) == ["1", "3"]
+            told = re.compile(r"replicas: topic topic-(\d) has been deleted")
+            wait_until(lambda: "3" in told.findall(broker.stderr_path.read_text()), "the deletion in the log")
+            assert told.findall(broker.stderr_path.read_text()) == ["1", "3"]
         broker.restart()
         with RawClient(broker.bootstrap) as again:
             # Kept nowhere, as in Kafka.

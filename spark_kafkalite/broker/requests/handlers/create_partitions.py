@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, NotController, RequestTimedOut
@@ -47,6 +48,7 @@ async def handle(
         return await context.work(exchange, _answer(list(failed), failed))
     if answer is not None:
         if not message.validate_only:
+            await context.work(exchange, _logged(exchange, message, answer))
             await _wait_until_shown(context, message, answer, until_s)
         return answer
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
@@ -56,7 +58,19 @@ async def handle(
     await context.work(exchange, filled(outcomes, extended.items()))
     await context.work(exchange, freed(extended))
     await context.work(exchange, freed(wanted))
-    return await context.work(exchange, _answer(names, outcomes))
+    answer = await context.work(exchange, _answer(names, outcomes))
+    if not message.validate_only:
+        await context.work(exchange, _logged(exchange, message, answer))
+    return answer
+
+
+def _logged(exchange: Exchange, message: CreatePartitionsRequest, answer: CreatePartitionsResponse) -> Work[None]:
+    counts: dict[str, int] = {}
+    yield from filled(counts, ((topic.name, topic.count) for topic in message.topics))
+    for topic in answer.results:
+        if not topic.error_code:
+            log_change(exchange, "topic %s has been extended to %d partitions", topic.name, counts[topic.name])
+        yield None
 
 
 def _is_refused(answer: CreatePartitionsResponse) -> bool:

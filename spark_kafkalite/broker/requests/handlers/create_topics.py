@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -60,13 +61,30 @@ async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopi
         return await context.work(exchange, _all_failed(message, error))
     if answer is not None:
         if not message.validate_only:
+            await context.work(exchange, _logged(exchange, answer))
             await context.work(exchange, _late(answer, await _not_shown(context, answer, until_s)))
         return answer
     names, wanted, outcomes = await context.work(exchange, _checked(context, message))
     outcomes |= await context.topics.create(
         list(wanted.values()), timeout_s=max(message.timeout_ms, 0) / 1000, validate_only=message.validate_only
     )
-    return await context.work(exchange, _answer(context, names, wanted, outcomes))
+    answer = await context.work(exchange, _answer(context, names, wanted, outcomes))
+    if not message.validate_only:
+        await context.work(exchange, _logged(exchange, answer))
+    return answer
+
+
+def _logged(exchange: Exchange, answer: CreateTopicsResponse) -> Work[None]:
+    for topic in answer.topics:
+        if not topic.error_code:
+            log_change(exchange, "topic %s has been created%s", topic.name, _size(topic))
+        yield None
+
+
+def _size(topic: CreatableTopicResult) -> str:
+    if topic.num_partitions < 0:
+        return ""  # an answer before version 5 does not have it
+    return f" with {topic.num_partitions} partitions and {topic.replication_factor} replicas of each"
 
 
 def _is_refused(answer: CreateTopicsResponse) -> bool:

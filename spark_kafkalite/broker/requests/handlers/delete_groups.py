@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import KafkaError
@@ -31,6 +32,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGrou
             await context.groups.delete(group_id)
         except KafkaError as error:
             return error.code
+        log_change(exchange, "group %s has been deleted", group_id)
         return 0
 
     group_ids = list(await context.work(exchange, counted(message.groups_names)))

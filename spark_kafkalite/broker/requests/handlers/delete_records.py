@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -48,7 +49,11 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteReco
     """Move log starts; each partition has its own outcome."""
     moves, outcomes = await context.work(exchange, _checked(context, message))
     failed: dict[Partition, KafkaError] = {**await context.retention.advance_log_starts(moves)}
-    failed |= await _replicated(context, [each for each in moves if each not in failed], message.timeout_ms)
+    moved = [each for each in moves if each not in failed]
+    if moved:
+        named = [f"{each.topic_partition} before offset {moves[each]}" for each in moved[:MOST_NAMED]]
+        log_change(exchange, "records have been deleted: %s", some_of(named, len(moved)))
+    failed |= await _replicated(context, moved, message.timeout_ms)
     return await context.work(exchange, _answer(outcomes, failed))
 
 

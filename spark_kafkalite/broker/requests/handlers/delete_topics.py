@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -57,12 +58,22 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopi
     except KafkaError as error:
         return await context.work(exchange, _all_failed(exchange, message, error))
     if answer is not None:
+        await context.work(exchange, _logged(exchange, answer))
         await _wait_until_gone(context, answer, ids, until_s)
         return answer
     resolved, counts = await context.work(exchange, _resolve_all(context, exchange, message))
     once = [name for name, count in counts.items() if count == 1]
     outcomes = await context.topics.delete(once, timeout_s=max(message.timeout_ms, 0) / 1000)
-    return await context.work(exchange, _answer(resolved, counts, outcomes))
+    answer = await context.work(exchange, _answer(resolved, counts, outcomes))
+    await context.work(exchange, _logged(exchange, answer))
+    return answer
+
+
+def _logged(exchange: Exchange, answer: DeleteTopicsResponse) -> Work[None]:
+    for topic in answer.responses:
+        if not topic.error_code:
+            log_change(exchange, "topic %s has been deleted", topic.name)
+        yield None
 
 
 def _is_refused(answer: DeleteTopicsResponse) -> bool:

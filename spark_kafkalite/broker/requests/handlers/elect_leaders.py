@@ -16,7 +16,10 @@ start offset, end offset (exclusive). With any, a replica that leads already lea
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import InvalidRequest, KafkaError, NotController
@@ -58,6 +61,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
             message, exchange.api_version, _is_refused, exchange.session
         )
         if answer is not None:
+            await context.work(exchange, _logged(exchange, message, _elected_by_controller(answer)))
             return answer
         outcomes = await context.topics.elect(
             wanted,
@@ -71,7 +75,31 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
         outcomes = await context.work(exchange, filled({}, ((each, refused) for each in wanted or ())))
     if wanted:
         await context.work(exchange, freed(wanted))
+    elected = (key if error is None else None for key, error in outcomes.items())
+    await context.work(exchange, _logged(exchange, message, elected))
     return await context.work(exchange, _answer(outcomes, code))
+
+
+def _elected_by_controller(answer: ElectLeadersResponse) -> Iterator[TopicPartition | None]:
+    for topic in answer.replica_election_results:
+        for part in topic.partition_result:
+            yield None if part.error_code else TopicPartition(topic.topic, part.partition_id)
+
+
+def _logged(exchange: Exchange, message: ElectLeadersRequest, elected: Iterable[TopicPartition | None]) -> Work[None]:
+    """Write which leaders were elected, None being one that was not; the controller has a line with the leader of
+    each."""
+    named: list[TopicPartition] = []
+    count = 0
+    for key in elected:
+        yield None
+        if key is not None:
+            count += 1
+            if count <= MOST_NAMED:
+                named.append(key)
+    if count:
+        kind = "preferred" if message.election_type == _PREFERRED else "unclean"
+        log_change(exchange, "%s leaders of %d partitions have been elected: %s", kind, count, some_of(named, count))
 
 
 def _is_refused(answer: ElectLeadersResponse) -> bool:

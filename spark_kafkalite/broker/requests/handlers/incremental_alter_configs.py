@@ -10,6 +10,7 @@ as a whole or not at all. ``validate_only`` checks without changing.
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings.config_changes import ConfigOperation, alter_each
@@ -32,6 +33,7 @@ async def handle(
         message.resources,
         lambda each: ConfigOperation(each.name, each.config_operation, each.value),
         AlterConfigsResourceResponse,
+        lambda text: log_change(exchange, "%s", text),
         replace=False,
         validate_only=message.validate_only,
     )

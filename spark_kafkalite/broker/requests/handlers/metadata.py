@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -82,7 +83,10 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
 async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> None:
     if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
         return
-    await context.topics.create_automatically(topic.name for topic in message.topics or () if topic.name is not None)
+    names = (topic.name for topic in message.topics or () if topic.name is not None)
+    await context.topics.create_automatically(
+        names, lambda name: log_change(exchange, "topic %s has been created automatically", name)
+    )
 
 
 def _hide_leaders(topics: Sequence[MetadataResponseTopic], reachable: Container[int], version: int) -> Work[None]:

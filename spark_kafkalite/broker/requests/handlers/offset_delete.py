@@ -8,6 +8,7 @@ deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND, an 
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.group import Group
@@ -52,6 +53,15 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
         except KafkaError as error:
             for result in deleted:
                 result.error_code = error.code
+        else:
+            named = [f"{key.topic}-{key.partition}" for key, _ in entries[:MOST_NAMED] if isinstance(key, OffsetKey)]
+            log_change(
+                exchange,
+                "%d committed offsets of group %s have been deleted: %s",
+                len(entries),
+                message.group_id,
+                some_of(named, len(entries)),
+            )
     return OffsetDeleteResponse(topics=topics)
 
 
