@@ -170,7 +170,8 @@ def test_stream_goes_on_where_its_checkpoint_stands(topics: Topics, spark: Spark
     for extra in ([], ["c"], []):
         topics.fill(source, extra)
         for sink in (
-            ["--to-topic", target, "--checkpoint", checkpoint],
+            # A batch for each record.
+            ["--to-topic", target, "--checkpoint", checkpoint, "--max-offsets-per-trigger", "1"],
             ["--destination", files, "--checkpoint", files + "c"],
         ):
             arguments = ["--bootstrap-server", topics.bootstrap, "--topic", source, *sink]
