@@ -145,6 +145,15 @@ class Replicas:
             if not replicated or partition.is_replicated
         }
 
+    def has_leader(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether the partition's leader is registered, whether it serves or not."""
+        cluster = self._view.state
+        topic = cluster.topics.get(topic_partition.topic)
+        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
+        return (
+            topic is not None and state is not None and topic.topic_id == topic_id and state.leader in cluster.brokers
+        )
+
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
         cluster = self._view.state

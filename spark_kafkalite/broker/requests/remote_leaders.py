@@ -21,7 +21,8 @@ _VERSION: Final = 12
 # Leading begins within milliseconds of the registry's word.
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.2
-_LONGEST_WAIT_S: Final = 5.0
+# How long an answer waits for leaders that are registered.
+LONGEST_WAIT_S: Final = 5.0
 
 
 async def wait_until_served(
@@ -32,7 +33,7 @@ async def wait_until_served(
     ``broker_id`` is this broker, whose own partitions are not looked at.
     """
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + min(timeout_s, _LONGEST_WAIT_S)
+    until_s = loop.time() + min(timeout_s, LONGEST_WAIT_S)
     pause_s = _FIRST_PAUSE_S
     left = dict(topics)
     while left:

@@ -22,7 +22,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
 from spark_kafkalite.broker.requests.controller_link import ControllerLink
-from spark_kafkalite.broker.requests.remote_leaders import wait_until_served
+from spark_kafkalite.broker.requests.remote_leaders import LONGEST_WAIT_S, wait_until_served
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
@@ -185,29 +185,48 @@ class TopicAdmin:
         """Wait until all partitions serve; return the topics of which some have no leader when the time is over.
 
         As in Kafka a partition has one when its leader is registered, whether that answers or not. Source:
-        kafka.server.DelayedCreatePartitions.isMissingLeader of Apache Kafka 3.9.
+        kafka.server.DelayedCreatePartitions.isMissingLeader of Apache Kafka 3.9. For leaders that are registered the
+        answer waits a few seconds: the client uses next what it has created. It does not wait longer, because
+        thousands of logs take their disk's time to be made, and clients try again until their leaders serve.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
-        partitions = (
-            (TopicPartition(name, number), assignment.topic_id)
-            for name, assignment in created.items()
-            for number in assignment.partitions
+        served_until_s = loop.time() + min(timeout_s, LONGEST_WAIT_S)
+        partitions = await self._slices.run(
+            filled(
+                [],
+                (
+                    (TopicPartition(name, number), assignment.topic_id)
+                    for name, assignment in created.items()
+                    for number in assignment.partitions
+                ),
+            )
         )
-        left = await self._slices.run(filled([], partitions))
+        leaderless = {key.topic for key in await self._left(self._replicas.has_leader, partitions, until_s)}
+        led = [each for each in partitions if each[0].topic not in leaderless]
+        await self._left(self._replicas.serves, led, served_until_s)
+        rest = {name: assignment.topic_id for name, assignment in created.items() if name not in leaderless}
+        await wait_until_served(self._config.broker_id, self._view, self._peers, rest, served_until_s - loop.time())
+        return leaderless
 
-        def all_served() -> bool:
-            # Each is looked at once it serves, and the last ones come last: a look at all of some thousand, after every
+    async def _left(
+        self,
+        holds: Callable[[TopicPartition, bytes], bool],
+        partitions: Iterable[tuple[TopicPartition, bytes]],
+        until_s: float,
+    ) -> list[TopicPartition]:
+        """Wait until ``holds`` for all partitions, with their topic ids; return those for which it does not in time."""
+        left = list(partitions)
+
+        def all_hold() -> bool:
+            # Each is looked at once it holds, and the last ones come last: a look at all of some thousand, after every
             # piece of the work, would take longer than the work.
-            while left and self._replicas.serves(*left[-1]):
+            while left and holds(*left[-1]):
                 left.pop()
             return not left
 
-        await self._replicas.wait_until(all_served, timeout_s)
-        unserved = {partition.topic for partition, topic_id in left if not self._replicas.serves(partition, topic_id)}
-        rest = {name: assignment.topic_id for name, assignment in created.items() if name not in unserved}
-        await wait_until_served(self._config.broker_id, self._view, self._peers, rest, until_s - loop.time())
-        return unserved
+        await self._replicas.wait_until(all_hold, until_s - asyncio.get_running_loop().time())
+        return [key for key, topic_id in left if not holds(key, topic_id)]
 
     async def create_automatically(self, names: Iterable[str], log_created: Callable[[str], None]) -> None:
         """Create those of the topics that a metadata request asked for which can be. The limits are those of
@@ -269,7 +288,7 @@ class TopicAdmin:
         left = list(names)
 
         def shown(_: ClusterState) -> bool:
-            # As in _not_served.
+            # As in _left.
             while left and left[-1] in self._view.state.topics:
                 left.pop()
             return not left
@@ -368,7 +387,7 @@ class TopicAdmin:
         left = [(name, ids.get(name)) for name, error in results.items() if error is None]
 
         def gone() -> bool:
-            # As in _not_served: each is looked at once it has gone, and the last ones go last.
+            # As in _left: each is looked at once it has gone, and the last ones go last.
             topics, unreadable = self._view.state.topics, self._view.state.unreadable_topics
             while left:
                 name, topic_id = left[-1]

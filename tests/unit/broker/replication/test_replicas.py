@@ -182,6 +182,7 @@ def test_threads_make_many_logs_while_the_loop_goes_on(world: World) -> None:
     world.create("a", 40)
     world.loop.run_for(1)
     assert not world.logs.logs
+    assert not world.replicas.serves(A, b"a" * 16)
     with pytest.raises(NotLeaderOrFollower):
         world.replicas.get(A)
     world.threads.held = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -34,8 +35,9 @@ class FrozenPeers:
         raise BrokerUnreachable("no answer")
 
 
-def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
-    """Create a topic that broker 2 is to lead; return the outcome, the seconds that it took, and who was asked."""
+def outcome_of(*, is_registered: bool, leader: int = 2, timeout_s: float = 30.0) -> tuple[Any, float, list[int]]:
+    """Create a topic that broker 2 is to lead, or this one, 1, which does not yet; return the outcome, the seconds that
+    it took, and which brokers were asked."""
     loop = ManualLoop(ManualClock())
     view, peers = ClusterView(), FrozenPeers()
 
@@ -43,19 +45,24 @@ def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
         async def create_topics(
             self, topics: list[TopicSpec], *, timeout_s: float, validate_only: bool
         ) -> dict[str, TopicAssignment]:
-            state = PartitionState((BrokerId(2),), leader=BrokerId(2), leader_epoch=0)
+            state = PartitionState((BrokerId(leader),), leader=BrokerId(leader), leader_epoch=0)
             live = {number: live_broker(number) for number in ((1, 2) if is_registered else (1,))}
             new = ClusterState("id", live, MappingProxyType({"new": TopicState(TOPIC_ID, {0: state}, {})}))
             view.publish(new, diff(view.state, new))
-            return {"new": TopicAssignment(TOPIC_ID, {0: (BrokerId(2),)})}
+            return {"new": TopicAssignment(TOPIC_ID, {0: (BrokerId(leader),)})}
 
     class Hosted:
         def check_room(self) -> None: ...
 
-        def serves(self, topic_partition: Any, topic_id: bytes) -> bool:
+        def has_leader(self, topic_partition: Any, topic_id: bytes) -> bool:
             return is_registered
 
+        def serves(self, topic_partition: Any, topic_id: bytes) -> bool:
+            return is_registered and leader == 2
+
         async def wait_until(self, condition: Any, timeout_s: float) -> bool:
+            if not condition():
+                await asyncio.sleep(timeout_s)
             return bool(condition())
 
     membership: Any = SimpleNamespace(session=SimpleNamespace(controller=Controller()))
@@ -73,7 +80,7 @@ def outcome_of(*, is_registered: bool) -> tuple[Any, float, list[int]]:
     )
     try:
         began_s = loop.time()
-        found = loop.run_until_complete(topics.create([TopicSpec("new")], timeout_s=30.0))
+        found = loop.run_until_complete(topics.create([TopicSpec("new")], timeout_s=timeout_s))
         return found["new"], loop.time() - began_s, peers.asked
     finally:
         loop.close()
@@ -90,3 +97,13 @@ def test_a_topic_whose_leader_is_not_registered_is_not_ready_in_time() -> None:
     outcome, _, asked = outcome_of(is_registered=False)
     assert isinstance(outcome, RequestTimedOut)
     assert not asked
+
+
+def test_logs_that_are_still_made_delay_a_creation_by_seconds_and_not_by_its_whole_time() -> None:
+    outcome, seconds, asked = outcome_of(is_registered=True, leader=1)
+    assert isinstance(outcome, TopicAssignment)
+    assert 3.0 < seconds <= 5.0
+    assert not asked
+    outcome, seconds, _ = outcome_of(is_registered=True, leader=1, timeout_s=2.0)
+    assert isinstance(outcome, TopicAssignment)
+    assert seconds <= 2.0
