@@ -389,8 +389,9 @@ class GroupConsumer:
         if self._fatal is not None:
             raise self._fatal
         if membership.lost is not None or self._member.generation_id == NO_GENERATION:
-            known = membership.phase is Phase.JOINING and membership.lost is None
-            code = RebalanceInProgress.code if known else UnknownMemberId.code
+            # Joined: the next poll takes up what the heartbeat thread has been assigned meanwhile.
+            joins = membership.phase is not Phase.UNJOINED and membership.lost is None
+            code = RebalanceInProgress.code if joins else UnknownMemberId.code
             raise error_for(
                 code,
                 f"{membership}: offsets cannot be committed: this consumer is in no generation of its group"

@@ -321,6 +321,10 @@ def test_outside_of_a_generation_nothing_can_be_committed(make: Callable[..., Me
     with pytest.raises(RebalanceInProgress):
         member.consumer.commit({T0: CommittedOffset(1)}, Deadline.after_ms(1_000))
     group.joins_may_go_on.set()
+    # The assignment has come, and no poll has taken it up.
+    wait_until(lambda: "generation 1" in str(member.consumer._membership), "the join to end")
+    with pytest.raises(RebalanceInProgress):
+        member.consumer.commit({T0: CommittedOffset(1)}, Deadline.after_ms(1_000))
     member.step_until(lambda: member.owned() == [T0, T1])
     member.consumer.commit({T0: CommittedOffset(1)}, Deadline.after_ms(20_000))
     assert group.committed == {T0: 1}
