@@ -29,35 +29,35 @@ _TERMINAL_SETTINGS: Final = {"request.timeout.ms": "10000", "socket.connection.s
 _REACHABLE_WITHIN_MS: Final = 4_000
 
 
+def settings_options(function: Function) -> Function:
+    """Add --command-config and --command-property."""
+    function = click.option(
+        "--command-property",
+        "--client-property",
+        "command_properties",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="A client setting in Kafka's name; secrets belong into --command-config. Repeatable.",
+    )(function)
+    return click.option(
+        "--command-config",
+        "command_config",
+        metavar="FILE",
+        help="Properties file with client settings, such as security.protocol, ssl.* and sasl.*.",
+    )(function)
+
+
 def bootstrap_option(function: Function) -> Function:
     """Add --bootstrap-server, with Kafka's older name for producers, and --command-config, --command-property."""
-    for option in (
-        click.option(
-            "--command-property",
-            "--client-property",
-            "command_properties",
-            metavar="NAME=VALUE",
-            multiple=True,
-            help="A client setting in Kafka's name; secrets belong into --command-config. Repeatable.",
-        ),
-        click.option(
-            "--command-config",
-            "command_config",
-            metavar="FILE",
-            help="Properties file with client settings, such as security.protocol, ssl.* and sasl.*.",
-        ),
-        click.option(
-            "--bootstrap-server",
-            "--broker-list",
-            "bootstrap_server",
-            default=DEFAULT_BOOTSTRAP_SERVER,
-            show_default=True,
-            metavar="HOST:PORT[,...]",
-            help="Brokers to ask first.",
-        ),
-    ):
-        function = option(function)
-    return function
+    return click.option(
+        "--bootstrap-server",
+        "--broker-list",
+        "bootstrap_server",
+        default=DEFAULT_BOOTSTRAP_SERVER,
+        show_default=True,
+        metavar="HOST:PORT[,...]",
+        help="Brokers to ask first.",
+    )(settings_options(function))
 
 
 def older_config_option(spelling: str) -> Callable[[Function], Function]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kafkalite.cli.cluster.asked_brokers import ASKED_MS, AskedBrokers
-from spark_kafkalite.cli.options import client_settings, json_option
+from spark_kafkalite.cli.options import client_settings, json_option, settings_options
 from spark_kafkalite.cli.output import print_json, said, warn
 from spark_kafkalite.cli.recovery_text import show_recovery
 from spark_kafkalite.cli.registry_files import broker_directories
@@ -59,11 +59,7 @@ Examples:
     help="Ask the running brokers at these addresses, each by itself. With --execute they lead nothing from then on, "
     "until you restart them.",
 )
-@click.option(
-    "--command-config",
-    metavar="FILE",
-    help="Properties file with client settings, such as security.protocol, ssl.* and sasl.*.",
-)
+@settings_options
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Instead of --config, but for --to: the registry.")
 @click.option(
     "--without",
@@ -82,6 +78,7 @@ def recover_registry(
     sources: tuple[str, ...],
     bootstrap_server: str | None,
     command_config: str | None,
+    command_properties: tuple[str, ...],
     zookeeper: str | None,
     without: tuple[int, ...],
     execute: bool,
@@ -109,7 +106,9 @@ def recover_registry(
     hosts, brokers = _read_hosts(sources), None
     if bootstrap_server is not None:
         addresses = [each.strip() for each in bootstrap_server.split(",") if each.strip()]
-        settings = client_settings(bootstrap_server, command_config, (), request_timeout_ms=str(ASKED_MS))
+        settings = client_settings(
+            bootstrap_server, command_config, command_properties, request_timeout_ms=str(ASKED_MS)
+        )
         brokers = AskedBrokers(settings, addresses)
     store = _open(config_path, zookeeper)
     try:
