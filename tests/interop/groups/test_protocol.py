@@ -22,7 +22,6 @@ from tests.interop.groups.group_peer import MEMBER_ID_REQUIRED, GroupPeer, find_
 from tests.interop.support.good_client import forget_peak, peak_bytes
 from tests.interop.support.raw_client import RawClient
 
-COORDINATOR_NOT_AVAILABLE = 15
 ILLEGAL_GENERATION = 22
 INCONSISTENT_GROUP_PROTOCOL = 23
 INVALID_GROUP_ID = 24
@@ -343,7 +342,7 @@ def test_a_flood_of_new_members_and_groups_is_bounded(tmp_path: Path) -> None:
         good.alone()
         forget_peak(broker)
         before = broker.resident_bytes()
-        codes = {0: 0, MEMBER_ID_REQUIRED: 0, COORDINATOR_NOT_AVAILABLE: 0}
+        codes = {0: 0, MEMBER_ID_REQUIRED: 0}
         count = 12_000
         in_flight = 0
         for number in range(count):
@@ -367,8 +366,9 @@ def test_a_flood_of_new_members_and_groups_is_bounded(tmp_path: Path) -> None:
                 in_flight = 0
         grown = peak_bytes(broker) - before
         print(f"{codes}, {grown / 1e6:.1f} MB more")
-        assert codes[COORDINATOR_NOT_AVAILABLE] > count / 2
+        # Groups that never synced make room for those that come.
         assert codes[0] > 100 and codes[MEMBER_ID_REQUIRED] > 100
         assert grown < 25_000_000
+        assert good.heartbeat() == 0
         request = HeartbeatRequest(group_id="flooded", generation_id=1, member_id="made-up")
         assert flood.call(request, 4).error_code == UNKNOWN_MEMBER_ID

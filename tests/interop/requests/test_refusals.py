@@ -7,6 +7,7 @@ text, too, and the reason stands beside it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.errors import TopicAlreadyExists
+from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -471,6 +474,7 @@ def move(replicas: list[int] | None, topic: str = PRESENT, partition: int = 0) -
     return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[asked])])
 
 
+UNMOVED = "refusable-unmoved"
 NO_AUTHORIZER = "No Authorizer is configured."
 # Features that are off, or of which there is nothing.
 OFF = {
@@ -618,15 +622,14 @@ def test_all_operations_on_the_cluster_are_allowed(version: int, call: Callable[
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (move([1, 2]), "Partitions cannot be moved to other brokers"),
-        (move([]), "Partitions cannot be moved to other brokers"),
+        (move([1, 2], UNMOVED), "Partitions cannot be moved to other brokers"),
+        (move([], UNMOVED), "Partitions cannot be moved to other brokers"),
         (quota(), "Quotas of clients are not supported by this broker"),
     ],
 )
-def test_what_is_not_built_says_so(
-    request_: ApiMessage, text: str, call: Callable[[ApiMessage, int], Any], is_ours: bool
-) -> None:
-    if not is_ours:
-        pytest.skip("Apache Kafka has it")
-    code, said = outcome(call(request_, 1))
+def test_what_is_not_built_says_so(request_: ApiMessage, text: str, our_broker: BrokerProcess) -> None:
+    with Admin(bootstrap_servers=our_broker.bootstrap) as admin, contextlib.suppress(TopicAlreadyExists):
+        admin.create_topic(UNMOVED, 2, 1)
+    with RawClient(our_broker.bootstrap) as client:
+        code, said = outcome(client.call(request_, 1))
     assert code == 35 and (said or "").startswith(text)
