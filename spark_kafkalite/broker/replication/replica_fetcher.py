@@ -149,7 +149,7 @@ class LeaderFetcher:
         self._session_epoch = 0
         # The last request of the session before.
         self._void_until = 0
-        self._smaller = SmallerFetches(leader_id, loop.time)
+        self._smaller = SmallerFetches(loop.time)
         self._is_working = False
         self._is_scheduled = False
         self._failures = 0

@@ -35,8 +35,7 @@ class _LeftOut(NamedTuple):
 class SmallerFetches:
     """What is asked of one leader while its answers are too large."""
 
-    def __init__(self, leader_id: int, now_s: Callable[[], float]) -> None:
-        self._leader_id = leader_id
+    def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._halvings = 0
         self._until_s = 0.0
@@ -77,6 +76,3 @@ class SmallerFetches:
             logging.WARNING, "memory", "%s; less is asked for from now on%s, and other partitions go on", error, named
         )
         return found
-
-    def __repr__(self) -> str:
-        return f"<SmallerFetches of broker {self._leader_id} halvings={self._halvings} left_out={len(self._left_out)}>"
