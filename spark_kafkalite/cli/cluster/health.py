@@ -9,8 +9,9 @@ get an answer is 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +67,8 @@ class Health:
         return sorted(replicas | self.live)
 
     def leaderless(self) -> list[TopicPartition]:
-        return [key for key, info in self.partitions.items() if info.leader not in self.live]
+        live = self.live
+        return [key for key, info in self.partitions.items() if info.leader not in live]
 
     def under_replicated(self) -> list[TopicPartition]:
         return [key for key, info in self.partitions.items() if set(info.isr) != set(info.replicas)]
@@ -126,15 +128,21 @@ def _unreachable(cluster: ClusterDescription) -> set[int]:
         return {node.node_id for node, connects in zip(cluster.brokers, found, strict=True) if not connects}
 
 
+@contextmanager
+def failures_as_no_answer() -> Iterator[None]:
+    """Turn what keeps the brokers from answering into NoAnswer (exit code 4); wrong settings stay ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except KafkaliteError as error:
+        raise NoAnswer(str(error)) from error
+
+
 def health_of(settings: Mapping[str, object]) -> Health:
     """Connect to the cluster that client settings name, and return its health.
 
     Raises NoAnswer (exit code 4) if no broker answers, ConfigError for wrong settings.
     """
-    try:
-        with reachable_admin(settings) as admin:
-            return find_health(admin)
-    except ConfigError:
-        raise
-    except KafkaliteError as error:
-        raise NoAnswer(str(error)) from error
+    with failures_as_no_answer(), reachable_admin(settings) as admin:
+        return find_health(admin)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, NoAnswer, find_health
+from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, failures_as_no_answer, find_health
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
-from spark_kafkalite.errors import ConfigError, KafkaliteError, UnsupportedVersion
+from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
 from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
@@ -130,15 +131,8 @@ def status(
     in sync, that each broker can be connected to, and that a controller is known.
     """
     settings = client_settings(bootstrap_server, command_config, command_properties)
-    try:
-        with reachable_admin(settings) as admin:
-            found = _look(admin)
-    except ConfigError:
-        raise
-    except KafkaliteError as error:
-        if with_exit_code:
-            raise NoAnswer(str(error)) from error
-        raise
+    with failures_as_no_answer() if with_exit_code else nullcontext(), reachable_admin(settings) as admin:
+        found = _look(admin)
     if as_json:
         print_json(_as_json(found))
     else:
