@@ -91,7 +91,7 @@ TEST = (
         is_second_run=True,
         is_urgent=True,
     ),
-    # Beside Spark's own connector, which is of this version here.
+    # Next to Spark's own connector, which is of this version here.
     Suite(
         "spark42",
         ("tests/spark/test_jvm_connector.py",),

@@ -7,8 +7,8 @@ Answers come in the order of the requests, each to the function that its request
 belongs to the connection and is used again: it is valid during that call, and until :meth:`PeerConnection.release` when
 the call has asked for that (:meth:`PeerConnection.hold`). A large answer is received where it stays, without a copy.
 
-A connection ends once, and says why: ``on_closed``. It ends when the other side is gone, does not answer in time, does
-not prove itself, says what cannot be understood, or gives an answer for which there is no memory. No request is sent
+A connection ends once, and says why: ``on_closed``. It ends when the other side is gone, does not answer in time, fails
+authentication, says what cannot be understood, or gives an answer for which there is no memory. No request is sent
 twice; whether one that was not answered has been served is not known.
 
 Who keeps connections, and opens the next one, is ``peers``; a follower has one of its own to each leader.

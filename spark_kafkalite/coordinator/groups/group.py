@@ -307,7 +307,7 @@ class Group:
         return self._end_with(NotCoordinator(f"group {self.group_id} has moved to another broker"))
 
     def evict(self) -> list[Effect]:
-        """End a group of which nothing is written, because others need its memory; whoever waits may ask again."""
+        """End a group of which nothing is written, because others need its memory; members that wait may ask again."""
         return self._end_with(CoordinatorNotAvailable(f"group {self.group_id} had to make room; join it again"))
 
     def _end_with(self, error: KafkaError) -> list[Effect]:
