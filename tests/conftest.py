@@ -17,6 +17,7 @@ from spark_kafkalite.testing import jars
 from spark_kafkalite.testing import zookeeper as zookeeper_part
 from tests.paths import PROJECT
 from tests.pool import forking, parts
+from tests.sampling import left_out
 from tests.seeds import SEED, SOAK
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Leave out what is for the soak."""
-    if not SOAK and (left_out := [item for item in items if item.get_closest_marker("soak")]):
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    if SOAK:
+        return
+    dropped = {item for item in items if item.get_closest_marker("soak")}
+    if not any("::" in argument for argument in config.args):
+        dropped.update(left_out(items))
+    if dropped:
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
 
 
 def fail_if_skipped_in_ci(report: Any) -> Any:

@@ -26,6 +26,8 @@ from tests.interop.cluster.streams import Ours
 from tests.interop.cluster.test_commands import kafkalite
 from tests.patience import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.sampled("place")
+
 SECTION = "The registry is lost or old, and brokers run"
 STANDS_STILL = "kafkalite cluster recover-registry has asked this broker for its logs"
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import REGISTRY_ZXID_FILE, write_registry_zxid
@@ -22,6 +24,8 @@ from tests.interop.cluster.recovered_cluster import (
 )
 from tests.interop.cluster.test_commands import kafkalite
 from tests.patience import wait_until
+
+pytestmark = pytest.mark.sampled("place")
 
 EVENTS = TopicPartition("events", 0)
 

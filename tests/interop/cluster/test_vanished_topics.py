@@ -23,6 +23,8 @@ from tests.interop.cluster.test_replication import values_of, wait_until_equal
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 
+pytestmark = pytest.mark.sampled("vanishing")
+
 Registry = tuple[KafkaliteCluster, Store]
 
 

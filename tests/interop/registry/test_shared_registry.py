@@ -31,6 +31,8 @@ from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 
+pytestmark = pytest.mark.sampled("connect")
+
 # A machine that stands still for less costs nobody a session.
 SESSION_MS = 2000 if SOAK else 6000
 SERVERS = ["kafkalite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
