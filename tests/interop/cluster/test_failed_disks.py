@@ -67,7 +67,7 @@ class Numbers:
     def _run(self) -> None:
         try:
             with Producer(bootstrap_servers=self._bootstrap, linger_ms=0) as producer:
-                while not self._stopping.wait(0.01):
+                while not self._stopping.wait(0.05):
                     for partition in range(PARTITIONS):
                         producer.send(
                             self._topic, b"%d" % self.sent, partition=partition,
