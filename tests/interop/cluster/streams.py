@@ -17,7 +17,7 @@ from spark_kafkalite import Producer
 from tests.interop.cluster.programs import KAFKA_PYTHON, follow, java_tool
 from tests.patience import PATIENCE_S
 
-PER_SECOND = 100
+PER_SECOND = 40
 
 
 class Stream:

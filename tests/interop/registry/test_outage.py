@@ -60,7 +60,7 @@ class Producing(threading.Thread):
                         delivery.result(PATIENCE_S)
                         self.values[partition].append(b"%d" % number)
                         self.acknowledged_s[partition].append(time.monotonic())
-                    self._ending.wait(0.01)
+                    self._ending.wait(0.03)
         except BaseException as error:
             self.error = error
 
