@@ -371,12 +371,13 @@ def test_what_needs_the_registry_says_that_it_does_not_answer(
 ) -> None:
     topic, late = new_topic(), f"late-{uuid.uuid4().hex}"
     at = ("--bootstrap-server", cluster.bootstrap)
-    with Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=8_000) as admin:
+    # A tenth of it is left for the broker's answer to come.
+    with Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=15_000) as admin:
         admin.list_topics()
         cluster.registry.pause()
         try:
             with pytest.raises(RequestTimedOut, match=r"has not answered within .* nothing of what was asked has been"):
-                admin.create_topics([NewTopic(late, 1)], timeout_ms=8_000)
+                admin.create_topics([NewTopic(late, 1)], timeout_ms=15_000)
             shown = kafkalite("cluster", "status", *at)
         finally:
             cluster.registry.resume()
