@@ -30,7 +30,7 @@ from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Bro
 SESSION_TIMEOUT_MS: Final = 3_000
 WAIT_TIMEOUT_S: Final = 60.0
 _POLL_INTERVAL_S: Final = 0.02
-_ANSWER_TIMEOUT_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 20.0
 _SHOWN_PARTITIONS: Final = 5
 
 T = TypeVar("T")

@@ -82,7 +82,7 @@ def test_a_group_goes_on_where_it_was(
     assert sorted(first + rest) == lines(range(30))
     assert offsets_of(admin, group) == [10, 10, 10]
     send(broker, topic, range(30, 33))
-    assert sorted(consume(*read, "--timeout-ms", "1000")) == lines(range(30, 33))
+    assert sorted(consume(*read, "--timeout-ms", "4000")) == lines(range(30, 33))
     assert consume(*read, "--until-end") == []
     assert admin.describe_groups([group])[group].members == ()
 

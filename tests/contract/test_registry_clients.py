@@ -36,7 +36,7 @@ def new_client(request: pytest.FixtureRequest) -> Iterator[NewClient]:
         stack.callback(_end, first)
 
         def connect(**options: Any) -> KazooClient:
-            client = KazooClient(address + root, timeout=4.0, **options)
+            client = KazooClient(address + root, timeout=20.0, **options)
             client.start()
             stack.callback(_end, client)
             return client

@@ -91,6 +91,19 @@ def traced_reads(broker: BrokerProcess, output: Path) -> Iterator[None]:
         tracer.wait(PATIENCE_S)
 
 
+def calls_in(traced: Path) -> Iterator[str]:
+    """Yield the calls, one a line, also those that strace tells in two lines because of another thread's."""
+    begun: dict[str, str] = {}
+    for line in traced.read_text().splitlines():
+        thread = line.partition(" ")[0]
+        if line.endswith("<unfinished ...>"):
+            begun[thread] = line.removesuffix("<unfinished ...>")
+        elif (resumed := re.match(r"\d+ +<\.\.\. \w+ resumed>", line)) is not None:
+            yield begun.pop(thread, "") + line[resumed.end() :]
+        else:
+            yield line
+
+
 def offset_at(client: RawClient, timestamp: int) -> int:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="old", partitions=[asked])])
@@ -123,7 +136,7 @@ def test_the_loop_reads_only_what_is_in_memory(broker: BrokerProcess, tmp_path: 
             drop_caches(broker)
             assert offset_at(client, FIRST_MS + offset) == offset
     loop_reads = threads_reads = 0
-    for line in (tmp_path / "reads").read_text().splitlines():
+    for line in calls_in(tmp_path / "reads"):
         called = re.match(r"(\d+) +(\w+)\(\d+<([^>]*)>", line)
         if called is None or "/old-0/" not in called[3]:
             continue

@@ -104,8 +104,7 @@ def test_a_phase_that_fails_leaves_nothing(
             after_phase(patched, phase, fail)
             with pytest.raises(Injected):
                 await RunningBroker(tmp_path / "data", open_store, registry_listener="127.0.0.1:0").run()
-        await asyncio.sleep(0)  # for those that have been cancelled
-        assert asyncio.all_tasks() == tasks
+        await wait_until_async(lambda: asyncio.all_tasks() == tasks, "those that have been cancelled to end")
         await nothing_more_than(before)
         if registry is not None:
             assert not registry.registry.tree.sessions

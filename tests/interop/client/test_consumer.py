@@ -155,18 +155,18 @@ def test_a_timestamp_that_brokers_admit_and_microseconds_cannot_hold(
     with RawClient(bootstrap) as client:
         assert client.produce(topic, batch).error_code == 0
     consumer.assign([(topic, 0)])
-    columns = consumer.poll_columns(10_000)
+    columns = consumer.poll_columns(PATIENCE_S * 1000)
     assert columns is not None and columns.column("value").to_pylist() == [b"old"]
     assert columns.column("timestamp").view(pa.int64()).to_pylist() == [-((2**63 - 1) // 1000 * 1000)]
     assert consumer.position((topic, 0)) == 1
     consumer.seek((topic, 0), 0)
-    assert [record.timestamp for record in consumer.poll(10_000)] == [before_arrow_ms]
+    assert [record.timestamp for record in take(consumer, 1)] == [before_arrow_ms]
 
 
 def test_records_and_columns_share_a_position(consumer: Consumer, filled: str) -> None:
     consumer.assign([(filled, 0)])
     assert values(take(consumer, 10, 10)) == list(range(10))
-    batch = consumer.poll_columns(2_000, max_rows=5)
+    batch = consumer.poll_columns(PATIENCE_S * 1000, max_rows=5)
     assert batch is not None and batch.column("value").to_pylist() == [b"%d" % n for n in range(10, 15)]
     assert values(take(consumer, 1, 1)) == [15]
 
@@ -201,7 +201,7 @@ def test_the_reset_policies(bootstrap: str, filled: str) -> None:
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign([(filled, 0)])
         with pytest.raises(OffsetOutOfRange, match=r"auto\.offset\.reset=none"):
-            consumer.poll(2_000)
+            take(consumer, 1)
         consumer.seek((filled, 0), 999)
         assert values(take(consumer, 1)) == [999]
         consumer.seek((filled, 0), 5_000)
@@ -313,6 +313,11 @@ def test_aborted_transactions_are_seen_only_uncommitted(apache_kafka: object) ->
                 consumer.assign([(topic, 0)])
                 records = take(consumer, len(expected))
                 assert sorted(record.value or b"" for record in records) == sorted(expected)
-                assert consumer.poll(300) == []
-                # Behind the last marker, though it is no record.
-                assert consumer.position((topic, 0)) == consumer.end_offsets([(topic, 0)])[TopicPartition(topic, 0)]
+                end = consumer.end_offsets([(topic, 0)])[TopicPartition(topic, 0)]
+
+                def is_behind_the_last_marker(consumer: Consumer = consumer, end: int = end) -> bool:
+                    # Though it is no record.
+                    assert consumer.poll(300) == []
+                    return bool(consumer.position((topic, 0)) == end)
+
+                wait_until(is_behind_the_last_marker, f"the consumer at {end}", poll_s=0)

@@ -332,7 +332,7 @@ def test_failures_that_nobody_looks_at_are_logged_and_end_the_block(
 ) -> None:
     strict = refusing(topic, admin)
     told: list[Exception | None] = []
-    with pytest.raises(UndeliveredRecords) as ended, Producer(bootstrap_servers=bootstrap, linger_ms=500) as producer:
+    with pytest.raises(UndeliveredRecords) as ended, Producer(bootstrap_servers=bootstrap, linger_ms=2_000) as producer:
         for partition, count in ((0, 3), (1, 4)):
             for _ in range(count):
                 producer.send(strict, b"x", partition=partition, timestamp_ms=1)

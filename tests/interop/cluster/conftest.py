@@ -12,10 +12,8 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
-from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.cluster.heard import wait_until_known
 from tests.interop.cluster.recovered_cluster import Place
-from tests.interop.support.raw_client import RawClient
-from tests.patience import wait_until
 from tests.seeds import SOAK
 
 # A broker that does not run for two seconds, as on a busy machine, would lose what it leads with a session of two.
@@ -23,13 +21,6 @@ SESSION_MS: Final = 2_000 if SOAK else 6_000
 SESSION: Final = {"zookeeper.session.timeout.ms": SESSION_MS}
 
 _topic_numbers = itertools.count(1)
-
-
-def wait_until_known(broker: str, topic: str) -> None:
-    """Wait until a broker knows a topic, and may be asked about it."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    with RawClient(broker) as client:
-        wait_until(lambda: not client.call(request, 9).topics[0].error_code, f"{broker} to know {topic}")
 
 
 @pytest.fixture(scope="session")

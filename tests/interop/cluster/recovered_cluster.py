@@ -158,11 +158,13 @@ def check_all_have(place: Place, topic: str, count: int, partition: int = 0) -> 
 
 
 def check_equal(place: Place, topic: str, partition: int = 0) -> None:
-    contents = set()
-    for broker in place.cluster.brokers.values():
-        path = broker.data_dir / f"{topic}-{partition}" / f"{0:020d}.log"
-        contents.add(path.read_bytes()[: whole_batches_bytes(path)])
-    assert len(contents) == 1
+    """Every replica comes to have the same bytes."""
+
+    def contents() -> set[bytes]:
+        logs = [broker.data_dir / f"{topic}-{partition}" / f"{0:020d}.log" for broker in place.cluster.brokers.values()]
+        return {path.read_bytes()[: whole_batches_bytes(path)] for path in logs}
+
+    wait_until(lambda: len(contents()) == 1, f"equal replicas of {topic}-{partition}")
 
 
 def commit(place: Place, topic: str, count: int) -> None:

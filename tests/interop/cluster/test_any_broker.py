@@ -15,6 +15,7 @@ from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, Del
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.cluster.conftest import SESSION
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
 
@@ -23,9 +24,8 @@ ALREADY_EXISTS, INVALID_PARTITIONS = 36, 37
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
-    with KafkaliteCluster(
-        tmp_path_factory.mktemp("any"), overrides={"default.replication.factor": 1, "min.insync.replicas": 1}
-    ) as running:
+    overrides = {**SESSION, "default.replication.factor": 1, "min.insync.replicas": 1}
+    with KafkaliteCluster(tmp_path_factory.mktemp("any"), overrides=overrides) as running:
         yield running
 
 
@@ -112,8 +112,13 @@ def test_what_cannot_be_created_says_what_the_controller_says(broker: RawClient,
 
 
 def test_metadata_create_what_they_are_asked_for(broker: RawClient, name: str) -> None:
-    (topic,) = metadata(broker, name, create=True).topics
-    assert topic.error_code == 0 and [part.error_code for part in topic.partitions] == [0]
+    def made() -> list[int]:
+        # On a slow host the first answer does not wait until it is there.
+        (topic,) = metadata(broker, name, create=True).topics
+        assert topic.error_code == 0
+        return [part.error_code for part in topic.partitions]
+
+    wait_until(lambda: made() == [0], f"{name} to be made")
 
 
 def test_every_broker_names_the_same_coordinator(cluster: KafkaliteCluster) -> None:

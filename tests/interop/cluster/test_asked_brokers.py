@@ -156,7 +156,9 @@ def test_a_broker_that_was_asked_goes_on_with_its_registry_when_it_is_restarted(
     wait_until(lambda: leader_of(place, "events") in (1, 3), "another broker to lead")
     produce(place.cluster, "events", 150, 200)
     with Admin(bootstrap_servers=place.cluster.broker(1).bootstrap) as admin:
-        assert 2 not in {node.node_id for node in admin.describe_cluster().brokers}
+        wait_until(
+            lambda: 2 not in {node.node_id for node in admin.describe_cluster().brokers}, "the first broker to miss it"
+        )
     place.cluster.restart(2)
     place.wait_in_sync()
     check_all_have(place, "events", 200)

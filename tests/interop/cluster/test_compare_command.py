@@ -60,13 +60,16 @@ def test_a_flipped_bit_is_found_and_healed(
     wait_until(lambda: "under-replicated: 0" in kafkalite("cluster", "status", *at).stdout, "all to be in sync")
     assert values_of(cluster.bootstrap, topic, COUNT) == [b"%d" % number for number in range(COUNT)]
     leaders = {each: cluster.leader_of(each) for each in (topic, untouched)}
-    outcomes = json.loads(kafkalite("cluster", "compare", topic, untouched, "--json", *at).stdout)
-    assert outcomes == [
+    expected = [
         {"topic": each, "partition": 0, "broker": broker, "outcome": "same", "text": f"offsets 0 to {COUNT - 1}"}
         for each in sorted(leaders)
         for broker in cluster.brokers
         if broker != leaders[each]
     ]
+    wait_until(
+        lambda: json.loads(kafkalite("cluster", "compare", topic, untouched, "--json", *at).stdout) == expected,
+        "the followers to know that all is committed, and to have the same",
+    )
 
 
 def test_a_replica_that_is_away_is_not_compared(

@@ -21,6 +21,7 @@ from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTo
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.interop.cluster.conftest import SESSION
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S
 
@@ -29,6 +30,7 @@ SCRAM = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
 Running = tuple[RegistryProcess, list[BrokerProcess]]
 # There is no replication to wait for.
 SINGLE = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.topic.replication.factor": 1}
+OF_CLUSTER = {**SINGLE, **SESSION}
 
 
 def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000, replicas: int = 1) -> Any:
@@ -59,7 +61,7 @@ def test_brokers_have_a_listener_to_themselves_and_clients_are_told_their_own(tm
         1: listening(inner_1, ("PLAINTEXT", plain_1), ("EXTRA", extra)),
         2: listening(inner_2, ("PLAINTEXT", plain_2)),
     }
-    with KafkaliteCluster(tmp_path, size=2, overrides=SINGLE, overrides_of=overrides_of) as cluster:
+    with KafkaliteCluster(tmp_path, size=2, overrides=OF_CLUSTER, overrides_of=overrides_of) as cluster:
         assert cluster.brokers[1].bootstrap == f"127.0.0.1:{plain_1}"
         for number, port in ((1, plain_1), (2, plain_2)):
             created = create(f"127.0.0.1:{port}", f"through-{number}")
@@ -96,7 +98,10 @@ def test_a_crowd_of_clients_keeps_no_follower_out(tmp_path: Path) -> None:
         1: listening(inner_1, ("PLAINTEXT", clients_1)) | {"max.connections": 10},
         2: listening(inner_2, ("PLAINTEXT", clients_2)),
     }
-    with KafkaliteCluster(tmp_path, size=2, overrides_of=overrides_of) as cluster, contextlib.ExitStack() as crowd:
+    with (
+        KafkaliteCluster(tmp_path, size=2, overrides=SESSION, overrides_of=overrides_of) as cluster,
+        contextlib.ExitStack() as crowd,
+    ):
         created = create(f"127.0.0.1:{clients_2}", "replicated", replicas=2)
         assert created.error_code == 0, created.error_message
         cluster.wait_in_sync("replicated")
@@ -190,7 +195,7 @@ def secret_file(tmp_path: Path, number: int) -> dict[str, object]:
 
 
 def test_a_controller_that_is_killed_is_replaced_before_the_request_is_over(tmp_path: Path) -> None:
-    with KafkaliteCluster(tmp_path, overrides=SINGLE) as cluster:
+    with KafkaliteCluster(tmp_path, overrides=OF_CLUSTER) as cluster:
         controller = cluster.controller()
         assert controller is not None
         (asked, _) = (number for number in cluster.brokers if number != controller)

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from tests.interop.support.python_clients import aiokafka_produce, confluent_produce, kafka_python_produce
 from tests.interop.cluster.conftest import SESSION
+from tests.interop.cluster.heard import wait_until_told_of_isr
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.records import Sent
 
@@ -108,7 +109,7 @@ def test_too_few_in_sync_refuse_what_they_could_lose(cluster: KafkaliteCluster, 
     others = [number for number in cluster.brokers if number != leader]
     for number in others:
         cluster.stop(number)
-    wait_until(lambda: cluster.in_sync(topic) == {leader}, "the stopped brokers to leave the ISR")
+    wait_until_told_of_isr(cluster.broker(leader).bootstrap, topic, {leader})
     with RawClient(cluster.broker(leader).bootstrap) as client:
         for _ in range(3):
             assert client.produce(topic, make_batch([b"alone"]), acks=-1).error_code == NOT_ENOUGH_REPLICAS

@@ -17,6 +17,7 @@ from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.packed import ProducedPartition
+from tests.interop.cluster.heard import wait_until_told_of_isr
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
@@ -167,9 +168,12 @@ def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
     producer = Idempotent(cluster, topic, "p")
     with RawClient(cluster.broker(leader).bootstrap) as client:
         assert produce(client, topic, producer.batch(0), acks=-1).error_code == 0
-        cluster.stop(next(number for number in cluster.brokers if number != leader))
+        away = next(number for number in cluster.brokers if number != leader)
+        cluster.stop(away)
+        # Before that the leader would append the next one, and wait for three.
+        wait_until_told_of_isr(cluster.broker(leader).bootstrap, topic, set(cluster.brokers) - {away})
         # Replicas are too few for the next one, and not for the one behind it, which was on its way by then.
-        wait_until(lambda: client.produce(topic, producer.batch(1)).error_code == 19, "too few replicas")
+        assert client.produce(topic, producer.batch(1)).error_code == 19
         client.send_produce([(topic, [(0, producer.batch(1))])])
         client.send_produce([(topic, [(0, producer.batch(3))])], acks=1)
         told = [client.receive_produce().topics[0][1][0] for _ in range(2)]

@@ -20,6 +20,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tests.interop.cluster.conftest import SESSION
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
@@ -85,7 +86,7 @@ def test_coordinators_are_found_at_each_broker(broker: str, cluster: KafkaliteCl
 
 
 def test_groups_wait_until_there_are_brokers_for_their_offsets(tmp_path: Path) -> None:
-    settings = {"offsets.topic.replication.factor": 3, "group.initial.rebalance.delay.ms": 0}
+    settings = {**SESSION, "offsets.topic.replication.factor": 3, "group.initial.rebalance.delay.ms": 0}
     with KafkaliteCluster(tmp_path / "cluster", size=1, overrides=settings) as cluster:
         first = cluster.broker(1)
         with Producer(bootstrap_servers=first.bootstrap) as producer:
@@ -117,7 +118,7 @@ def test_defaults_come_with_the_third_broker(tmp_path: Path) -> None:
     # What the cluster for tests sets is not set.
     names = ("default.replication.factor", "min.insync.replicas", "offsets.topic.replication.factor")
     with (
-        KafkaliteCluster(tmp_path / "cluster", overrides=dict.fromkeys(names)) as cluster,
+        KafkaliteCluster(tmp_path / "cluster", overrides={**SESSION, **dict.fromkeys(names)}) as cluster,
         Admin(bootstrap_servers=cluster.bootstrap) as admin,
     ):
 

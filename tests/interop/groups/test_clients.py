@@ -13,6 +13,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.groups import group_clients
 from tests.interop.groups.group_clients import KINDS, Confluent, GroupMember
 from tests.interop.groups.group_peer import GroupPeer, find_coordinator
 from tests.interop.support.raw_client import RawClient
@@ -97,7 +98,11 @@ def test_a_group_goes_on_where_it_committed(broker: BrokerProcess, topic: str, k
 
 
 @every_kind
-def test_the_restart_of_a_static_member_is_no_rebalance(broker: BrokerProcess, topic: str, kind: str) -> None:
+def test_the_restart_of_a_static_member_is_no_rebalance(
+    broker: BrokerProcess, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A restart takes some seconds on a busy host.
+    monkeypatch.setattr(group_clients, "SESSION_MS", 45_000)
     join = KINDS[kind]
     members = [join(broker.bootstrap, topic, topic, instance=f"i{number}") for number in range(2)]
     wait_until(lambda: own_all(*members), "the two to share")

@@ -151,7 +151,7 @@ def test_the_verifiable_consumer_takes_over_what_a_member_leaves(
     done = java_tools.run(
         "org.apache.kafka.tools.VerifiableConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", group),
-        *("--max-messages", str(RECORDS - 5), "--reset-policy", "earliest", "--session-timeout", "6000"),
+        *("--max-messages", str(RECORDS - 5), "--reset-policy", "earliest", "--session-timeout", "30000"),
     )
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     by_name: dict[str, list[dict[str, object]]] = {}

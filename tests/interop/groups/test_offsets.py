@@ -53,6 +53,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", overrides=overrides) as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic(TOPIC, 3, 1)
+        with RawClient(running.bootstrap) as client:
+            find(client)
+            # Of all partitions.
+            wait_until_loaded(client, [f"warm-up-{number}" for number in range(500)])
         yield running
 
 
@@ -71,6 +75,11 @@ def group() -> str:
 def find(client: RawClient, group: str = "g", version: int = 2) -> Any:
     keys = [group] if version >= 4 else []
     return client.call(FindCoordinatorRequest(key=group, coordinator_keys=keys), version)
+
+
+def wait_until_loaded(client: RawClient, groups: list[str]) -> None:
+    """Wait until the broker coordinates groups: it loads what it has of them in its own time."""
+    wait_until(lambda: all(committed(client, each)[0] == 0 for each in groups), "all groups to be loaded")
 
 
 def commit(
@@ -360,12 +369,13 @@ def test_commits_outlive_kills_and_restarts(tmp_path: Path) -> None:
         for round_number, end in enumerate((broker.kill, broker.stop), 1):
             with RawClient(broker.bootstrap) as client:
                 find(client)
+                wait_until_loaded(client, groups)
                 for number, each in enumerate(groups):
                     assert commit(client, each, {(TOPIC, 0): number * round_number}) == {(TOPIC, 0): 0}
             end()
             broker.start()
             with RawClient(broker.bootstrap) as client:
-                wait_until(lambda: all(committed(client, each)[0] == 0 for each in groups), "all groups to be loaded")
+                wait_until_loaded(client, groups)
                 offsets = [committed(client, each)[1][TOPIC, 0][0] for each in groups]
             assert offsets == [number * round_number for number in range(len(groups))]
 

@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="module")
 def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Closes slow and idle connections soon; so it does with those of a test that stands still."""
-    overrides = {"request.read.timeout.ms": 500, "connections.max.idle.ms": 1500}
+    overrides = {"request.read.timeout.ms": 500, "connections.max.idle.ms": 3000}
     with BrokerProcess(tmp_path_factory.mktemp("hasty") / "data", overrides=overrides) as running:
         yield running
 
@@ -93,7 +93,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(hasty_broker: Bro
         RawClient(hasty_broker.bootstrap, PATIENCE_S) as waiting,
     ):
         create(waiting, "quiet")
-        waiting.send_fetch("quiet", 0, max_wait_ms=3500)
+        waiting.send_fetch("quiet", 0, max_wait_ms=6000)
         assert idle.is_closed()
         assert waiting.receive_fetch().topics[0][1][0].error_code == 0
 

@@ -107,6 +107,6 @@ def test_spark_task_fails_or_goes_on_as_fail_on_data_loss_says(
     assert caught.value.condition == "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
     assert f"offset 1000 is not in the log, which holds [1500, {COUNT})" in str(caught.value)
     assert offsets(1000, 1800, "false") == list(range(1500, 1800))
-    assert [record.message.count("500 offsets are skipped") for record in caplog.records] == [1]
+    assert [record.message.count("500 offsets") for record in caplog.records if "skipped" in record.message] == [1]
     admin.delete_records({log: HIGH_WATERMARK})
     assert offsets(1000, 1800, "false") == []

@@ -152,7 +152,7 @@ def test_size_leaves_up_to_one_segment_more(broker: BrokerProcess, client: RawCl
     wait_until(lambda: start(client, name) > 0, "a log start above 0")
 
     def size() -> int:
-        return sum(path.stat().st_size for path in (broker.data_dir / f"{name}-0").glob("*.log"))
+        return sum(map(_size, (broker.data_dir / f"{name}-0").glob("*.log")))
 
     wait_until(lambda: size() < 4000, "a log below 4,000 bytes")
     assert size() >= 3000

@@ -35,7 +35,7 @@ def values(broker: BrokerProcess, topic: str, count: int) -> list[str]:
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         while len(found) < count:
-            records = consumer.poll(10_000)
+            records = consumer.poll(int(PATIENCE_S * 1000))
             assert records, f"{len(found)} of {count} records came"
             found += [(record.value or b"").decode() for record in records]
         found += [(record.value or b"").decode() for record in consumer.poll(200)]

@@ -117,10 +117,10 @@ def test_a_copy_that_was_left_behind_is_not_believed(tmp_path: Path) -> None:
     shutil.copytree(alone.data_dir / "_registry", tmp_path / "registry")
     with RegistryProcess(tmp_path / "registry") as registry:
         with a_broker(tmp_path, zookeeper_connect=registry.connect) as first:
-            with Admin(bootstrap_servers=first.bootstrap) as admin:
-                admin.create_topic("u", 1, replication_factor=1)
             note = first.data_dir / "registry-zxid-checkpoint"
             seen = int(note.read_text().split()[-1])
+            with Admin(bootstrap_servers=first.bootstrap) as admin:
+                admin.create_topic("u", 1, replication_factor=1)
             wait_until(lambda: int(note.read_text().split()[-1]) > seen, "the note of a later transaction")
         with pytest.raises(ChildFailed, match=r"the registry .*_registry/registry\.db is older than the logs"):
             alone.start()

@@ -29,7 +29,8 @@ from tests.patience import PATIENCE_S, wait_until
 
 def run(work: Awaitable[None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(work, PATIENCE_S)
+        # It waits for several conditions.
+        await asyncio.wait_for(work, 4 * PATIENCE_S)
 
     asyncio.run(bounded())
 

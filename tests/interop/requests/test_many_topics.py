@@ -17,7 +17,7 @@ from spark_kafkalite.wire.messages import create_partitions, create_topics, dele
 from tests import processor
 from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 # What one turn of the loop may take of the processor, whatever is asked for.
 LONGEST_MS = 100
@@ -70,13 +70,25 @@ def processor_s(broker: MeteredBroker) -> float:
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
+def wait_until_led(client: RawClient, names: list[str], partitions: int) -> None:
+    """Wait until so many partitions are led: a creation's answer does not wait for all logs to be made."""
+
+    def are_led() -> bool:
+        topics = described(client, names).topics
+        assert {topic.error_code for topic in topics} == {0}
+        parts = [part for topic in topics for part in topic.partitions]
+        assert len(parts) == partitions
+        return {(part.error_code, part.leader_id) for part in parts} == {(0, 1)}
+
+    wait_until(are_led, f"all {partitions} partitions to be led", poll_s=0.1)
+
+
 def play_many(client: RawClient, count: int = 2000) -> None:
     """Create so many topics, the last four fifths in one request, and delete them in one."""
     names = [f"topic-{number}" for number in range(count)]
     assert {topic.error_code for topic in create(client, names[: count // 5]).topics} == {0}
     assert {topic.error_code for topic in create(client, names[count // 5 :]).topics} == {0}
-    topics = described(client, names).topics
-    assert {(topic.error_code, topic.partitions[0].leader_id) for topic in topics} == {(0, 1)}
+    wait_until_led(client, names, count)
     assert {topic.error_code for topic in delete(client, names).responses} == {0}
     assert {topic.error_code for topic in described(client, names).topics} == {UnknownTopicOrPartition.code}
 
@@ -89,9 +101,7 @@ def play_wide(client: RawClient) -> None:
         timeout_ms=TIMEOUT_MS,
     )
     assert [result.error_code for result in client.call(more, 3).results] == [0]
-    (topic,) = described(client, ["wide"]).topics
-    assert {(part.error_code, part.leader_id) for part in topic.partitions} == {(0, 1)}
-    assert len(topic.partitions) == 4000
+    wait_until_led(client, ["wide"], 4000)
     assert [result.error_code for result in delete(client, ["wide"]).responses] == [0]
 
 
@@ -100,7 +110,11 @@ def play_automatic(client: RawClient) -> None:
     names = [f"automatic-{number}" for number in range(LIMIT + 1)]
     answer = described(client, names, creating=True)
     assert {topic.error_code for topic in answer.topics} == {UnknownTopicOrPartition.code}
-    assert {topic.error_code for topic in described(client, names[:50], creating=True).topics} == {0}
+    # An answer waits two seconds for them; on a slow host that is not enough.
+    wait_until(
+        lambda: {topic.error_code for topic in described(client, names[:50], creating=True).topics} == {0},
+        "fifty topics to be made",
+    )
 
 
 def play_checked(client: RawClient) -> None:

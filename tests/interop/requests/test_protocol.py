@@ -27,7 +27,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 # Longer than any client here waits for an answer.
 LONG_MS = 600_000
@@ -107,7 +107,8 @@ class TestApiVersions:
 
 class TestOrder:
     def test_a_long_poll_holds_back_later_answers_of_its_connection(self, client: RawClient, topic: str) -> None:
-        fetch_id = client.send_fetch(topic, 0, max_wait_ms=300, min_bytes=1)
+        # Longer than the client may take to send the next one.
+        fetch_id = client.send_fetch(topic, 0, max_wait_ms=LONG_MS, min_bytes=1)
         produce_id = client.send_produce([(topic, [(0, make_batch(3, timestamp_ms=now_ms()))])])
         fetched = client.receive_fetch()
         produced = client.receive_produce()
@@ -420,9 +421,16 @@ class TestOffsets:
 class TestTopics:
     def test_metadata_creates_what_it_is_asked_for(self, client: RawClient) -> None:
         names = [MetadataRequestTopic(name=name) for name in ("auto-made", "bad name!", "__consumer_offsets")]
-        answer = client.call(MetadataRequest(topics=names, allow_auto_topic_creation=True), 9)
-        found = {topic.name: (topic.error_code, len(topic.partitions)) for topic in answer.topics}
-        assert found == {"auto-made": (0, 2), "bad name!": (17, 0), "__consumer_offsets": (3, 0)}
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
+        wanted = {"auto-made": (0, 2), "bad name!": (17, 0), "__consumer_offsets": (3, 0)}
+
+        def is_made() -> bool:
+            # An answer waits two seconds for it; on a slow host that is not enough.
+            found = client.call(request, 9).topics
+            return {topic.name: (topic.error_code, len(topic.partitions)) for topic in found} == wanted
+
+        wait_until(is_made, "the topic to be made, and it alone")
+        answer = client.call(request, 9)
         assert (answer.controller_id, len(answer.brokers), len(answer.cluster_id)) == (1, 1, 22)
 
     def test_metadata_without_creation(self, client: RawClient, topic: str) -> None:

@@ -55,7 +55,7 @@ def test_a_topic_that_is_created_again_during_the_run(
             "failOnDataLoss": str(fails).lower(),
             "fetchOffset.retryIntervalMs": "50",
             # Shorter than a test may take: a task that waits for what never comes fails.
-            "kafkaConsumer.pollTimeoutMs": "5000",
+            "kafkaConsumer.pollTimeoutMs": "20000",
         }
     )
     reader, plan = KafkaliteStreamReader(options, READ_SCHEMA), ReadPlan.of(options, READ_SCHEMA)

@@ -19,6 +19,7 @@ from spark_kafkalite.spark.options import writer_options
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.writer import KafkaliteBatchWriter
 from tests.interop.support.collect import collected
+from tests.interop.support.said import said_by
 from tests.patience import PATIENCE_S
 
 SCHEMA = StructType().add("key", "string").add("value", "binary").add("partition", "integer").add("not ours", "double")
@@ -106,7 +107,8 @@ def test_what_failed_says_how_much_is_in_the_topic(
     failing = writer(bootstrap, topic)
     message = failing.write(iter([rows(("k", b"v", 0), ("k", b"v", 1))]))
     failing.abort([message, None])
-    assert caplog.messages == ["the write failed; at least 2 of its records are in the topic and stay there"]
+    told = said_by("spark_kafkalite.spark", caplog)
+    assert told == ["the write failed; at least 2 of its records are in the topic and stay there"]
     written(bootstrap, topic, 2)
 
 

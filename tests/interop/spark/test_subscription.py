@@ -14,6 +14,7 @@ from spark_kafkalite import Admin
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.options import reader_options
+from tests.interop.support.said import said_by
 
 INTERNAL = "__consumer_offsets"
 
@@ -54,7 +55,9 @@ def test_internal_topics_are_not_read(
     # The first commit of a group makes the topic.
     admin.alter_group_offsets(f"group-of-{topic}", {TopicPartition(topic, 0): 0})
     assert found(bootstrap, subscribe=f"{INTERNAL},{topic}") == {topic}
-    assert warnings.messages == [f"topic {INTERNAL} is internal to the cluster and is not read"]
+    assert said_by("spark_kafkalite.spark", warnings) == [
+        f"topic {INTERNAL} is internal to the cluster and is not read"
+    ]
     assert found(bootstrap, subscribePattern=f"^({INTERNAL}|{re.escape(topic)})$") == {topic}
 
 
@@ -64,6 +67,8 @@ def test_partitions_that_do_not_exist_are_left_out_and_told_of(
     asked = lookup(bootstrap, assign=json.dumps({topic: [0, 3, 4, 9]}))
     for _ in range(2):
         assert asked.assigned().partitions == (TopicPartition(topic, 0), TopicPartition(topic, 3))
-    assert warnings.messages == [f"assign names partitions that do not exist and are not read: {topic}-4, {topic}-9"]
+    assert said_by("spark_kafkalite.spark", warnings) == [
+        f"assign names partitions that do not exist and are not read: {topic}-4, {topic}-9"
+    ]
     admin.create_partitions({topic: 5})
     assert TopicPartition(topic, 4) in asked.assigned().partitions

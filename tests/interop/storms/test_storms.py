@@ -105,7 +105,8 @@ def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None
 
 
 def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
-    plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=10_000)
+    # All successors have to be there before a session ends, also on a busy host.
+    plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=20_000)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,

@@ -25,7 +25,8 @@ def ensemble(our_broker: BrokerProcess, zookeeper: ZooKeeperServer) -> str:
 
 @pytest.fixture(scope="session")
 def registered(our_broker: BrokerProcess, ensemble: str) -> Iterator[MirroredBroker]:
-    mirrored = MirroredBroker(our_broker.bootstrap, ensemble)
+    # The node of a broker that does not stand still with this process.
+    mirrored = MirroredBroker(our_broker.bootstrap, ensemble, 60_000)
     yield mirrored
     mirrored.close()
 
