@@ -238,9 +238,16 @@ class BrokerNotAvailable(KafkaError):
 
 
 class MessageTooLarge(KafkaError):
-    """A record batch is larger than the topic's ``max.message.bytes``."""
+    """A record batch is larger than the topic's ``max.message.bytes``.
+
+    ``row`` is that of a record which ``send_batch()`` was given and the producer itself refuses; -1 for others.
+    """
 
     code = 10
+
+    def __init__(self, *arguments: object, row: int = -1) -> None:
+        super().__init__(*arguments)
+        self.row = row
 
 
 class OffsetMetadataTooLarge(KafkaError):

@@ -27,20 +27,22 @@ _PAUSE_S: Final = 0.2
 
 
 def check_sink(options: WriterOptions, *, patient: bool) -> None:
-    """Raise SparkConditionError when no broker answers, or the topic of the option is not there and is not created."""
+    """Raise SparkConditionError when no broker answers, or a topic of the options is not there and is not created."""
     config = writing_config(options.client)
     timeout_ms = config.max_block_ms if patient else min(_SOON_MS, config.max_block_ms)
     cluster = cluster_for(config.client, options.client)
     deadline = Deadline.after_ms(timeout_ms)
-    while True:
+    named = {"topic": options.topic, "quarantineTopic": options.quarantine_topic}
+    left = [(option, topic) for option, topic in named.items() if topic is not None or option == "topic"]
+    while left:
+        option, topic = left[0]
         try:
-            _ask(cluster, options.topic, deadline.earlier_of(_ATTEMPT_MS))
-            return
+            _ask(cluster, topic, deadline.earlier_of(_ATTEMPT_MS))
+            del left[0]
+            continue
         except KafkaliteError as error:
             if isinstance(error, UnknownTopicOrPartition) and deadline.left_s() < _PAUSE_S:
-                raise option_error(
-                    TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or correct the name"
-                ) from None
+                raise option_error(TOPIC_NOT_FOUND, option, topic, f"{error}; create it, or correct the name") from None
             # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
             passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
             if not passes or deadline.left_s() < _PAUSE_S:
