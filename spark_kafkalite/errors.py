@@ -80,6 +80,18 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class AdvertisedUnreachable(BrokerUnreachable):
+    """The cluster has answered, but the address that it advertises for a broker cannot be reached.
+
+    ``is_first`` when the client has never reached any address that the cluster advertises: then it is far more often a
+    wrong ``advertised.listeners`` than a broker that is away.
+    """
+
+    def __init__(self, text: str = "", *, is_first: bool = False) -> None:
+        super().__init__(text)
+        self.is_first = is_first
+
+
 class NoMemoryForAnswer(BrokerUnreachable):
     """There was no memory for an answer of another broker; ``beginning`` is the first part of its body."""
 

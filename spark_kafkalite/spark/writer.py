@@ -151,9 +151,7 @@ class _Sink:
                 records += batch.num_rows
             sending.finish()
         except SparkConditionError:
-            if self._is_careful:
-                # Others of its records may be on their way.
-                drop_producer(self._client)
+            # Of a record, not of the producer: what is on its way besides gets where it should.
             raise
         except KafkaliteError as error:
             # Its sequence numbers are in doubt; Spark repeats the task with a new one.

@@ -293,7 +293,8 @@ def _refused_alone(batch: ProducerBatch, outcome: ProduceOutcome) -> dict[int, s
     named = {}
     if outcome.error_code in _OF_A_RECORD:
         named = {
-            index: f": {text}" if text else ""
+            # What is told of one record needs no number of it.
+            index: f": {text.removeprefix(f'record {index}: ')}" if text else ""
             for index, text in outcome.record_errors
             if 0 <= index < batch.record_count
         }
