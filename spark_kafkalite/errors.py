@@ -80,6 +80,18 @@ class BrokerUnreachable(KafkaliteError):
     refresh_metadata = True
 
 
+class AdvertisedUnreachable(BrokerUnreachable):
+    """The cluster has answered, but the address that it advertises for a broker cannot be reached.
+
+    ``is_first`` when the client has never reached any address that the cluster advertises: then it is far more often a
+    wrong ``advertised.listeners`` than a broker that is away.
+    """
+
+    def __init__(self, text: str = "", *, is_first: bool = False) -> None:
+        super().__init__(text)
+        self.is_first = is_first
+
+
 class NoMemoryForAnswer(BrokerUnreachable):
     """There was no memory for an answer of another broker; ``beginning`` is the first part of its body."""
 
@@ -238,9 +250,16 @@ class BrokerNotAvailable(KafkaError):
 
 
 class MessageTooLarge(KafkaError):
-    """A record batch is larger than the topic's ``max.message.bytes``."""
+    """A record batch is larger than the topic's ``max.message.bytes``.
+
+    ``row`` is that of a record which ``send_batch()`` was given and the producer itself refuses; -1 for others.
+    """
 
     code = 10
+
+    def __init__(self, *arguments: object, row: int = -1) -> None:
+        super().__init__(*arguments)
+        self.row = row
 
 
 class OffsetMetadataTooLarge(KafkaError):

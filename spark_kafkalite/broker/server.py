@@ -28,6 +28,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from spark_kafkalite import early_signals
 from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.hung_disks import StopWatch, hang_limit_s
@@ -103,6 +104,7 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        early_signals.let_through()
         watch = StopWatch(self._fs.calls, hang_limit_s(self.config["zookeeper.session.timeout.ms"]))
         self._undo.callback(watch.stop)
         async with self._undo:

@@ -6,14 +6,10 @@ standard input is its controlling terminal gets it for the first reason.
 
 from __future__ import annotations
 
-import os
+from spark_kafkalite import early_signals
 
 
 def stdin_is_controlling_terminal() -> bool:
     """Return whether standard input is the controlling terminal. To be asked at the start: a terminal that is gone is
     none."""
-    try:
-        os.tcgetpgrp(0)
-    except OSError:
-        return False
-    return True
+    return early_signals.was_at_terminal or early_signals.is_at_terminal()

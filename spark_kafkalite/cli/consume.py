@@ -28,6 +28,7 @@ from spark_kafkalite.cli.output import progress
 from spark_kafkalite.cli.record_text import record_to_json, timestamp_type_name
 from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import Record, TopicPartition
+from spark_kafkalite.printable import printable_lines
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.consume.consumer import Consumer
@@ -124,10 +125,12 @@ def command(
     Begins at the end of the topic, with what arrives from now on; --from-beginning shows what it holds. Every run reads
     on its own, unless --group makes it a member of a group: then it goes on where the group has got to, and only where
     that is not known --from-beginning matters.
+
+    At a terminal control characters of records are escaped (\\x1b); a pipe or a file gets the bytes as they are.
     """
     if from_beginning and offset_text is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
-    format_record = _json_line if as_json else make_formatter(formatter_properties)
+    format_record = _json_line if as_json else make_formatter(formatter_properties, escapes=sys.stdout.isatty())
     properties = (*consumer_properties, *command_properties)
     file = config_file(command_config, older_config, "--consumer.config")
     settings = client_settings(bootstrap_server, file, properties, isolation_level=isolation_level)
@@ -302,20 +305,25 @@ class Start:
                 consumer.seek(each, self.offset)
 
 
-def make_formatter(texts: tuple[str, ...]) -> Callable[[Record], bytes]:
-    """Return what turns a record into a line. Raises UsageError for a bad property."""
+def make_formatter(texts: tuple[str, ...], *, escapes: bool = False) -> Callable[[Record], bytes]:
+    """Return what turns a record into a line. Raises UsageError for a bad property.
+
+    ``escapes``: control characters of keys, values and headers, but for new lines and tabs, and bytes that are not
+    UTF-8, are escaped. A terminal needs that; a program that reads a pipe or a file wants the bytes.
+    """
     properties = {**_FORMATTER, **named_properties(texts, _FORMATTER, "--formatter-property")}
     shown = {name: is_true(value, name) for name, value in properties.items() if name.startswith("print.")}
     null = properties["null.literal"].encode()
     separator, line_end = properties["key.separator"].encode(), properties["line.separator"].encode()
     headers_separator = properties["headers.separator"].encode()
 
-    def value_only(record: Record) -> bytes:
-        value = record.value
-        return (null if value is None else value) + line_end
+    def shown_as(data: bytes | None) -> bytes:
+        if data is None:
+            return null
+        return printable_lines(data.decode("utf-8", "backslashreplace")).encode() if escapes else data
 
     def headers_of(record: Record) -> bytes:
-        pairs = [name.encode() + b":" + (null if value is None else value) for name, value in record.headers]
+        pairs = [(shown_as(name.encode()) + b":" + shown_as(value)) for name, value in record.headers]
         return headers_separator.join(pairs) if pairs else b"NO_HEADERS"
 
     # In the order of Kafka's DefaultMessageFormatter.
@@ -329,11 +337,11 @@ def make_formatter(texts: tuple[str, ...]) -> Callable[[Record], bytes]:
     if shown["print.headers"]:
         parts.append(headers_of)
     if shown["print.key"]:
-        parts.append(lambda record: null if record.key is None else record.key)
+        parts.append(lambda record: shown_as(record.key))
     if not parts and shown["print.value"]:
-        return value_only
+        return lambda record: shown_as(record.value) + line_end
     if shown["print.value"]:
-        parts.append(lambda record: null if record.value is None else record.value)
+        parts.append(lambda record: shown_as(record.value))
     return lambda record: separator.join([part(record) for part in parts]) + line_end
 
 

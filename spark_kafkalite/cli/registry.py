@@ -59,6 +59,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     if data is None:
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
     use_huge_pages()
+    from spark_kafkalite import early_signals
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
@@ -81,6 +82,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     signal.signal(signal.SIGHUP, partial(_hung_up, stopping, at_terminal=stdin_is_controlling_terminal()))
+    early_signals.let_through()
     servers: list[TreeServer] = []
     log_stacks_at_sigusr1(lambda: servers[0].loop if servers else None)
     store = open_embedded(Path(data), keep_sessions=True)

@@ -11,6 +11,7 @@ from typing import Final
 
 from spark_kafkalite.client.config import CONSUMER_SETTINGS
 from spark_kafkalite.errors import (
+    AdvertisedUnreachable,
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     HandshakeFailed,
@@ -48,6 +49,20 @@ _NAMES: Final = sorted(
     reverse=True,
 )
 _NAME: Final = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _NAMES))})(?!\.?\w)")
+
+
+# How long a cluster is asked again that answers, and of which no address that it advertises was ever reached.
+ADVERTISED_TIMEOUT_MS: Final = 25_000
+
+
+def patience_ms(error: KafkaliteError, patience_ms: float, is_given: bool) -> float:
+    """Return how long to go on after such an error: ``patience_ms``, which the user has given or not, or shorter.
+
+    Waiting does not mend an ``advertised.listeners`` that is wrong.
+    """
+    if is_given or not isinstance(error, AdvertisedUnreachable) or not error.is_first:
+        return patience_ms
+    return min(patience_ms, ADVERTISED_TIMEOUT_MS)
 
 
 def as_options(text: str) -> str:
@@ -89,7 +104,8 @@ def unreachable(
     text = as_options(str(error))
     if given_up is not None:
         text = f"{text}; given up after {given_up}"
-    # What is there is no broker, or has another kind of listener: the error says so, and what to change.
-    if not isinstance(error, (HandshakeFailed, NoBrokerThere)):
+    # What is there is no broker, has another kind of listener, or advertises a wrong address: the error says so, and
+    # what to change.
+    if not isinstance(error, (HandshakeFailed, NoBrokerThere, AdvertisedUnreachable)):
         text = f"{text}; start the broker, or correct the address"
     return option_error(CONNECTION_FAILED, "kafka.bootstrap.servers", client.get("bootstrap.servers", ""), text)

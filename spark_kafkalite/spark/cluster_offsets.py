@@ -28,7 +28,7 @@ from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.errors import KafkaliteError, LeaderNotAvailable, UnknownTopicOrPartition
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
-from spark_kafkalite.spark.cluster_errors import unreachable
+from spark_kafkalite.spark.cluster_errors import patience_ms, unreachable
 from spark_kafkalite.spark.conditions import (
     INVALID_OPTION,
     LOSS_START_RESET,
@@ -470,8 +470,11 @@ class ClusterOffsets:
                 pause_s = self._options.retry_interval_ms / 1000
                 if not is_retriable(error):
                     raise (explain or self._explained)(error) from None
-                if waited_s + pause_s >= total_s:
-                    given_up = f"{waited_s:.0f} s ({said})"
+                is_given = self._options.unreachable_timeout_ms is not None
+                most_s = patience_ms(error, total_s * 1000, is_given) / 1000
+                if waited_s + pause_s >= most_s:
+                    why = said if most_s >= total_s else "brokersUnreachableTimeout is not set"
+                    given_up = f"{waited_s:.0f} s ({why})"
                     raise (explain(error) if explain else self._explained(error, given_up)) from None
                 _LOG.warning(
                     "cannot look up %s (attempt %d, %.0f of at most %.0f s): %s",

@@ -190,6 +190,13 @@ WRITER_OPTIONS: Final = SettingGroup(
             "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
             "wrote again; see spark.md.",
         ),
+        Setting(
+            "quarantineTopic",
+            "string",
+            None,
+            "Topic for records that their topic refuses for themselves, with headers that say why; without it the "
+            "write fails. See spark.md.",
+        ),
         _TOKEN_FILE_OPTION,
     ),
 )
@@ -337,6 +344,7 @@ class WriterOptions:
     topic: str | None
     notes: tuple[str, ...] = ()
     stamp_headers: bool = False
+    quarantine_topic: str | None = None
 
     @property
     def target(self) -> str:
@@ -392,11 +400,13 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
 def writer_options(options: Mapping[str, str]) -> WriterOptions:
     """Return the checked options of a write. Raises SparkConditionError at the first wrong one."""
     given, client, notes = _sorted_out(options, WRITER_OPTIONS, READER_OPTIONS, _FORBIDDEN_WRITING)
-    topic = given.get("topic")
-    if topic is not None:
-        problem = topic_name_problem(topic)
+    topic, quarantine_topic = given.get("topic"), given.get("quarantineTopic")
+    for name, named in (("topic", topic), ("quarantineTopic", quarantine_topic)):
+        problem = None if named is None else topic_name_problem(named)
         if problem:
-            raise option_error(INVALID_OPTION, "topic", topic, f"{problem}; give a legal name")
+            raise option_error(INVALID_OPTION, name, named, f"{problem}; give a legal name")
+    if topic is not None and topic == quarantine_topic:
+        raise option_error(INVALID_OPTION, "quarantineTopic", topic, "is the option topic, too; give another one")
     unreachable_ms = _unreachable_timeout_ms(given)
     if unreachable_ms is not None:
         delivery_ms = max(unreachable_ms, PRODUCER_SETTINGS["delivery.timeout.ms"].default)
@@ -405,6 +415,7 @@ def writer_options(options: Mapping[str, str]) -> WriterOptions:
         client=client,
         topic=topic,
         stamp_headers=given.get("stampHeaders", False),
+        quarantine_topic=quarantine_topic,
         notes=(*notes, *_client_notes(PRODUCER_SETTINGS, client)),
     )
 

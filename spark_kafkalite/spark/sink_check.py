@@ -13,8 +13,8 @@ from typing import Final
 
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
-from spark_kafkalite.errors import KafkaliteError, NoBrokerThere, UnknownTopicOrPartition
-from spark_kafkalite.spark.cluster_errors import unreachable
+from spark_kafkalite.errors import AdvertisedUnreachable, KafkaliteError, NoBrokerThere, UnknownTopicOrPartition
+from spark_kafkalite.spark.cluster_errors import patience_ms, unreachable
 from spark_kafkalite.spark.conditions import TOPIC_NOT_FOUND, option_error
 from spark_kafkalite.spark.connections import cluster_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
@@ -27,24 +27,29 @@ _PAUSE_S: Final = 0.2
 
 
 def check_sink(options: WriterOptions, *, patient: bool) -> None:
-    """Raise SparkConditionError when no broker answers, or the topic of the option is not there and is not created."""
+    """Raise SparkConditionError when no broker answers, or a topic of the options is not there and is not created."""
     config = writing_config(options.client)
     timeout_ms = config.max_block_ms if patient else min(_SOON_MS, config.max_block_ms)
     cluster = cluster_for(config.client, options.client)
     deadline = Deadline.after_ms(timeout_ms)
-    while True:
+    named = {"topic": options.topic, "quarantineTopic": options.quarantine_topic}
+    left = [(option, topic) for option, topic in named.items() if topic is not None or option == "topic"]
+    while left:
+        option, topic = left[0]
         try:
-            _ask(cluster, options.topic, deadline.earlier_of(_ATTEMPT_MS))
-            return
+            _ask(cluster, topic, deadline.earlier_of(_ATTEMPT_MS))
+            del left[0]
+            continue
         except KafkaliteError as error:
             if isinstance(error, UnknownTopicOrPartition) and deadline.left_s() < _PAUSE_S:
-                raise option_error(
-                    TOPIC_NOT_FOUND, "topic", options.topic, f"{error}; create it, or correct the name"
-                ) from None
+                raise option_error(TOPIC_NOT_FOUND, option, topic, f"{error}; create it, or correct the name") from None
             # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
             passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
-            if not passes or deadline.left_s() < _PAUSE_S:
-                given_up = f"{timeout_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
+            is_given = "max.block.ms" in options.client
+            waited_ms = timeout_ms - deadline.left_s() * 1000
+            is_hopeless = waited_ms >= patience_ms(error, timeout_ms, is_given)
+            if not passes or is_hopeless or deadline.left_s() < _PAUSE_S:
+                given_up = f"{waited_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
                 raise unreachable(
                     error, options.client, options.target, given_up if passes and patient else None
                 ) from None
@@ -55,5 +60,23 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
 def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
     if topic is None:
         cluster.refresh([], deadline)
-    else:
-        cluster.topic(topic, deadline, allow_auto_create=True)
+        return
+    info = cluster.topic(topic, deadline, allow_auto_create=True)
+    _reach_a_leader(cluster, sorted({each.leader for each in info.partitions if each.leader >= 0}), deadline)
+
+
+def _reach_a_leader(cluster: ClusterClient, leaders: list[int], deadline: Deadline) -> None:
+    """Raise AdvertisedUnreachable when none of these brokers can be reached where the cluster says that they are.
+
+    The records would find that out, after the time that a delivery may take.
+    """
+    failures: list[KafkaliteError] = []
+    for number, leader in enumerate(leaders):
+        try:
+            share_ms = deadline.left_s() * 1000 / (len(leaders) - number)
+            cluster.connect(leader, deadline.earlier_of(share_ms)).close()
+            return
+        except AdvertisedUnreachable as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

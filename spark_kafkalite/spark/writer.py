@@ -7,7 +7,9 @@ no duplicates; a task that Spark repeats does (at-least-once), which :mod:`.stam
 
 Columns, by exact name: ``value`` (required), ``topic`` (required unless the option is given, which wins), ``key``,
 ``headers``, ``partition``, and ``timestamp`` (timestamp, or long milliseconds); others are ignored, as in the JVM
-connector. Nothing here can take back what was written: ``commit`` only reports, ``abort`` does nothing.
+connector. With ``kafkalite_origin``, or the option ``quarantineTopic``, records that are refused for themselves are
+found: :mod:`.refused_records`. Nothing here can take back what was written: ``commit`` only reports, ``abort`` does
+nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from spark_kafkalite.spark.conditions import (
 )
 from spark_kafkalite.spark.connections import drop_producer, producer_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
+from spark_kafkalite.spark.origin import ORIGIN, ORIGIN_TYPE
 from spark_kafkalite.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import timestamp_rules
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 
     from spark_kafkalite.client.produce.delivery import BatchDelivery
     from spark_kafkalite.client.produce.producer import Producer
+    from spark_kafkalite.spark.refused_records import CarefulSending
     from spark_kafkalite.spark.stamps import HeaderStamps
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
@@ -66,6 +70,7 @@ _ALLOWED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "partition": (("int",), "cast it to int"),
     "headers": (("array<struct<key:string,value:binary>>",), "build it as array<struct<key:string,value:binary>>"),
     "timestamp": (("timestamp", "bigint"), "cast it to timestamp, or to bigint milliseconds"),
+    ORIGIN: ((ORIGIN_TYPE,), f"build it as {ORIGIN_TYPE}"),
 }
 # Deliveries that a task holds before it looks at the oldest: keeps the memory of handles bounded, and errors early.
 _MAX_UNCHECKED: Final = 256
@@ -104,11 +109,13 @@ def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class WrittenMessage(WriterCommitMessage):
     """What one task wrote. ``expired``: records per topic whose timestamps were already past the topic's retention;
-    ``replaced``: topics that do not keep the timestamps of records."""
+    ``replaced``: topics that do not keep the timestamps of records; ``quarantined``: records per topic that refused
+    them, which are in the quarantine topic and not among ``records``."""
 
     records: int
     expired: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[str] = frozenset()
+    quarantined: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Sink:
@@ -119,6 +126,7 @@ class _Sink:
         self._topic = options.topic
         self._target = options.target
         self._columns = check_schema(schema, options.topic)
+        self._quarantine_topic = options.quarantine_topic
         self._write_id = str(uuid.uuid4()) if options.stamp_headers else None
         # A writer is made for each write, and for each batch of a stream.
         self._token = token_for_tasks(writing_config(self._client).client, self._client, options.target)
@@ -133,32 +141,43 @@ class _Sink:
         producer = producer_for(self._client, self._token)
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
         stamps = None if self._write_id is None else _stamps_of_task(self._write_id)
-        unchecked: list[BatchDelivery] = []
+        sending = self._sending(producer)
         records = 0
         try:
             for batch in iterator:
                 if not batch.num_rows:
                     continue
-                self._send(producer, batch, unchecked, expiry, stamps)
+                self._send(sending, batch, expiry, stamps)
                 records += batch.num_rows
-                while len(unchecked) > _MAX_UNCHECKED:
-                    unchecked.pop(0).result()
-            producer.flush()
-            for delivery in unchecked:
-                delivery.result()
+            sending.finish()
         except SparkConditionError:
+            # Of a record, not of the producer: what is on its way besides gets where it should.
             raise
         except KafkaliteError as error:
             # Its sequence numbers are in doubt; Spark repeats the task with a new one.
             drop_producer(self._client)
             raise self._explained(error) from error
-        return WrittenMessage(records) if expiry is None else WrittenMessage(records, expiry.counts, expiry.replaced)
+        records -= sum(sending.quarantined.values())
+        if expiry is None:
+            return WrittenMessage(records, quarantined=sending.quarantined)
+        return WrittenMessage(records, expiry.counts, expiry.replaced, sending.quarantined)
+
+    @property
+    def _is_careful(self) -> bool:
+        return self._quarantine_topic is not None or ORIGIN in self._columns
+
+    def _sending(self, producer: Producer) -> _Sending | CarefulSending:
+        if not self._is_careful:
+            return _Sending(producer)
+        # Loaded by tasks that look for refused records alone.
+        from spark_kafkalite.spark.refused_records import CarefulSending
+
+        return CarefulSending(producer, [name for name in self._columns if name != ORIGIN], self._quarantine_topic)
 
     def _send(
         self,
-        producer: Producer,
+        sending: _Sending | CarefulSending,
         batch: pa.RecordBatch,
-        unchecked: list[BatchDelivery],
         expiry: _Expiry | None,
         stamps: HeaderStamps | None,
     ) -> None:
@@ -172,7 +191,7 @@ class _Sink:
         for topic, rows in groups:
             if expiry is not None:
                 expiry.count(topic, rows.column("timestamp"))
-            unchecked.append(producer.send_batch(topic, rows))
+            sending.send(topic, rows)
 
     def _explained(self, error: KafkaliteError) -> SparkConditionError:
         where = self._target
@@ -196,11 +215,21 @@ class _Sink:
         speak_of(SINK, self._target)
         expired: dict[str, int] = {}
         replaced: set[str] = set()
+        quarantined: dict[str, int] = {}
         for message in messages:
             if isinstance(message, WrittenMessage):
                 replaced |= message.replaced
                 for topic, count in message.expired.items():
                     expired[topic] = expired.get(topic, 0) + count
+                for topic, count in message.quarantined.items():
+                    quarantined[topic] = quarantined.get(topic, 0) + count
+        for topic, count in sorted(quarantined.items()):
+            _LOG.warning(
+                "%d records that topic %s refused are in topic %s; their headers kafkalite-quarantine-message say why",
+                count,
+                topic,
+                self._quarantine_topic,
+            )
         for topic in sorted(replaced - _TOLD_REPLACED):
             _TOLD_REPLACED.add(topic)
             _LOG.warning(
@@ -219,6 +248,27 @@ class _Sink:
                 topic,
                 timestamp_rules(self._client, topic).retention_ms,
             )
+
+
+class _Sending:
+    """Sends a task's rows, of which none may fail."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._unchecked: list[BatchDelivery] = []
+        self.quarantined: dict[str, int] = {}
+
+    def send(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Send rows to a topic. Raises KafkaliteError for some that failed before."""
+        self._unchecked.append(self._producer.send_batch(topic, rows))
+        while len(self._unchecked) > _MAX_UNCHECKED:
+            self._unchecked.pop(0).result()
+
+    def finish(self) -> None:
+        """Wait until all is acknowledged. Raises KafkaliteError for what failed."""
+        self._producer.flush()
+        for delivery in self._unchecked:
+            delivery.result()
 
 
 class KafkaliteBatchWriter(_Sink, DataSourceArrowWriter):

@@ -363,6 +363,24 @@ def test_a_terminal_gets_progress(run: Commands, topic: str, tmp_path: Path) -> 
     assert b"200000 records sent." in shown
 
 
+def test_a_terminal_gets_no_control_characters_of_records(run: Commands, topic: str) -> None:
+    run("produce", "--topic", topic, given=b"\x1b[2J cleared\n")
+    arguments = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--bootstrap-server", run.bootstrap)
+    ours, theirs = pty.openpty()
+    with started("consume", *arguments, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        assert process.wait(PATIENCE_S) == 0
+    assert shown.splitlines() == [rb"\x1b[2J cleared"]
+    # In a pipe the bytes are what counts.
+    with started("consume", *arguments, stdin=subprocess.DEVNULL) as process:
+        assert process.communicate(timeout=PATIENCE_S)[0] == b"\x1b[2J cleared\n"
+
+
 def test_dump_log_of_a_stopped_broker_and_of_a_torn_one(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as own:
         run = Commands(own)

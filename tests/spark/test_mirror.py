@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs import mirror
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
@@ -144,6 +145,38 @@ def test_a_checkpoint_that_is_not_the_mirror_s_is_refused_before_anything_is_cre
     assert topic not in far.admin.list_topics()
 
 
+def test_a_record_that_the_target_refuses_is_named_or_goes_to_quarantine(
+    topics: Topics, far: Topics, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, quarantine = topics.new(), f"{far.bootstrap.rpartition(':')[2]}-quarantine"
+    topics.fill(topic, ["a", "x" * 20_000, "b"], key=b"k", headers=[("h", b"1")], timestamp_ms=NEW_YEAR_MS)
+    far.admin.create_topic(topic, 1, configs={"max.message.bytes": "10000"})
+    result = invoke(topics, far, checkpoint, "--topic", topic, "--report-every", "600")
+    assert (result.exit_code, len(result.output.splitlines())) == (5, 1), result.output
+    assert f"the record at offset 1 of {topic}-0 is refused for itself: {topic}-0: " in result.output
+    assert "--quarantine-topic" in result.output and "run it again" not in result.output
+    assert "Traceback" not in caplog.text
+    # What the job stopped at is sent again.
+    far.admin.delete_records({TopicPartition(topic, 0): -1})
+    summary = mirrored(topics, far, checkpoint, "--topic", topic, "--quarantine-topic", quarantine)
+    assert (summary["copied"], summary["quarantined"]) == (3, 1)
+    copied = rows(far, topic)
+    assert [row for row in rows(topics, topic) if len(row[2]) < 20_000] == copied != []
+    [[_, key, value, headers, _]] = rows(far, quarantine)
+    assert (key, value) == (b"k", b"x" * 20_000)
+    told = dict(headers)
+    assert told.pop("kafkalite-quarantine-message").startswith(f"{topic}-0: the broker refused a record".encode())
+    assert told == {
+        "h": b"1",
+        "kafkalite-quarantine-topic": topic.encode(),
+        "kafkalite-quarantine-partition": b"0",
+        "kafkalite-quarantine-offset": b"1",
+        "kafkalite-quarantine-timestamp": b"%d" % NEW_YEAR_MS,
+        "kafkalite-quarantine-target": topic.encode(),
+        "kafkalite-quarantine-error": b"MESSAGE_TOO_LARGE",
+    }
+
+
 if SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
 
     def test_a_checkpoint_belongs_to_one_pair_of_clusters_and_their_topics(
@@ -171,8 +204,8 @@ if SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
         topics.fill(topic, ["x" * 20_000])
         far.admin.create_topic(topic, 1, configs={"max.message.bytes": "10000"})
         result = invoke(topics, far, checkpoint, "--topic", topic, "--report-every", "600")
-        assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
-        assert f"{topic}-0: the broker refused a batch" in result.output
+        assert (result.exit_code, len(result.output.splitlines())) == (5, 1), result.output
+        assert f"{topic}-0: the broker refused a record" in result.output
         assert "Traceback" not in caplog.text
         far.admin.incremental_alter_configs([ConfigChange("max.message.bytes", "set", "100000")], topic=topic)
         assert mirrored(topics, far, checkpoint, "--topic", topic)["copied"] == 1

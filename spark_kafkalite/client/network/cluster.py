@@ -38,6 +38,7 @@ from spark_kafkalite.client.network.pooled_connection import PooledConnection
 from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
+    AdvertisedUnreachable,
     BrokerUnreachable,
     ClosedError,
     KafkaliteError,
@@ -296,18 +297,21 @@ class ClusterClient:
         """
         node = self._node(node_id)
         try:
-            return self._open(node.host, node.port, deadline)
+            connection = self._open(node.host, node.port, deadline)
+            self._contact.made_as_advertised = True
+            return connection
         except BrokerUnreachable as error:
             raise self._advertised_unreachable(node, error) from error
 
     def _open(self, host: str, port: int, deadline: Deadline) -> BrokerConnection:
         return self._open_connection(host, port, self.config, deadline, self._half_open)
 
-    def _advertised_unreachable(self, node: Node, error: BrokerUnreachable) -> BrokerUnreachable:
-        return BrokerUnreachable(
+    def _advertised_unreachable(self, node: Node, error: BrokerUnreachable) -> AdvertisedUnreachable:
+        return AdvertisedUnreachable(
             f"{node}, the address that the cluster advertises for it, cannot be reached: {error}. Check that the "
             "broker runs and that its advertised.listeners names an address this host can reach "
-            f"(bootstrap.servers: {','.join(self.config.bootstrap_servers)})"
+            f"(bootstrap.servers: {','.join(self.config.bootstrap_servers)})",
+            is_first=not self._contact.made_as_advertised,
         )
 
     def _node(self, node_id: int) -> Node:
@@ -320,7 +324,9 @@ class ClusterClient:
         """Send one request to a broker over its pooled connection. Raises BrokerUnreachable, UnsupportedVersion."""
         node = self._node(node_id)
         try:
-            return self._pooled(node.node_id, node.host, node.port).request(api_key, message, deadline)
+            answer = self._pooled(node.node_id, node.host, node.port).request(api_key, message, deadline)
+            self._contact.made_as_advertised = True
+            return answer
         except BrokerUnreachable as error:
             self._check_open()
             raise self._advertised_unreachable(node, error) from error
@@ -369,6 +375,8 @@ class ClusterClient:
                 opened_by = self._contact.try_until(share, len(candidates) - number)
                 answer = self._pooled(key, host, port).request(api_key, message, share, opened_by)
                 self._contact.made = True
+                # Others are addresses of bootstrap.servers.
+                self._contact.made_as_advertised |= isinstance(key, int)
                 self._silence_reported = False
                 return answer
             except BrokerUnreachable as error:

@@ -29,6 +29,8 @@ class FirstContact:
         self._clock = clock
         self._began_s: float | None = None
         self.made = False
+        # At an address that the cluster advertises, and not at one of bootstrap.servers alone.
+        self.made_as_advertised = False
 
     def try_until(self, deadline: Deadline, addresses_left: int) -> Deadline:
         """Return until when to try to open a connection to the next address, so that the others have their time."""

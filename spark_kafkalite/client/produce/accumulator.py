@@ -33,7 +33,7 @@ from spark_kafkalite.errors import DeliveryTimeout, KafkaliteError
 
 _MAX_SEQUENCE: Final = 2**31
 _MAX_EPOCH: Final = 2**15 - 1
-# A batch has less than 2**31 records, so that it can be halved fewer times than this.
+# More than a batch has records: parts of a batch share its span by their records.
 _ORDER_SPAN: Final = 2**32
 NO_LEADER: Final = -1
 
@@ -315,19 +315,32 @@ class Accumulator:
         self._after_removal(queue)
 
     def replace(self, queue: PartitionQueue, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Put the parts of a batch that was too large in its place; they share out its sequences and its memory."""
+        """Put the parts of a batch in its place; they share out its sequences and its memory.
+
+        Where they have fewer records than the batch had, the others are given up: sequences start over then, for what
+        was in flight behind the batch does not follow it any more.
+        """
         queue.in_flight.remove(batch)
         sequence = batch.base_sequence
-        for number, part in enumerate(parts):
-            part.order_span = batch.order_span // len(parts)
-            part.order = batch.order + number * part.order_span
+        total = sum(part.record_count for part in parts)
+        before = 0
+        for part in parts:
+            # By records, so that however often parts are made of parts each record keeps a place of its own.
+            part.order = batch.order + batch.order_span * before // total
+            part.order_span = batch.order_span * part.record_count // total
+            before += part.record_count
             part.created_s = batch.created_s
             if sequence >= 0:
                 part.set_producer(batch.producer_id, batch.producer_epoch, sequence)
                 sequence = (sequence + part.record_count) % _MAX_SEQUENCE
             self._insert(queue, part)
-        parts[0].reserved_bytes = batch.reserved_bytes
-        batch.reserved_bytes = 0
+        if parts:
+            parts[0].reserved_bytes = batch.reserved_bytes
+            batch.reserved_bytes = 0
+        self._release_memory(batch)
+        # With an earlier batch outstanding the broker says so about the next one.
+        if sequence >= 0 and total < batch.record_count and not queue.has_earlier(batch):
+            queue.restart_pending = True
         queue.muted = bool(queue.in_flight)
         self._after_removal(queue)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from spark_kafkalite.client.produce.undelivered import FailedRecords
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import KafkaError, KafkaliteError
 from spark_kafkalite.model import Headers, TopicPartition
 from spark_kafkalite.records.assemble import restamp_producer
+from spark_kafkalite.wire.error_codes import name_of
 
 
 class RecordMetadata(NamedTuple):
@@ -55,6 +56,8 @@ class ProducerBatch:
     """Records of one partition that travel and are acknowledged together.
 
     Has ``records`` (still open, or closed but not yet encoded) or ``encoded`` (a whole record batch), never both.
+    ``rows`` says for each record which row it was in what ``send_batch()`` was given; where that is known, a record
+    that the broker refuses for itself fails alone, and the others of the batch are sent again without it.
     """
 
     __slots__ = (
@@ -69,6 +72,7 @@ class ProducerBatch:
         "encoded",
         "error",
         "failed",
+        "is_refused",
         "last_error",
         "log_append_time_ms",
         "order",
@@ -79,6 +83,7 @@ class ProducerBatch:
         "producer_id",
         "records",
         "reserved_bytes",
+        "rows",
         "topic",
         "watcher",
     )
@@ -93,6 +98,7 @@ class ProducerBatch:
         records: RecordBuilder | None = None,
         encoded: bytearray | None = None,
         record_count: int = 0,
+        rows: Sequence[int] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -101,6 +107,7 @@ class ProducerBatch:
         self.records = records
         self.encoded = encoded
         self._count = record_count
+        self.rows = rows
         # Its place among the batches of its partition.
         self.order = 0
         self.order_span = 1
@@ -113,6 +120,8 @@ class ProducerBatch:
         self.error: Exception | None = None
         # Counts who looks at the error; None unless the batch failed.
         self.failed: FailedRecords | None = None
+        # Whether the error is of its records, and not of anything around them.
+        self.is_refused = False
         self.last_error: KafkaliteError | None = None
         self.base_offset = -1
         self.log_append_time_ms = -1
@@ -186,6 +195,7 @@ class ProducerBatch:
             moved = [(i - first, ts, call) for i, ts, call in self.callbacks or () if first <= i < until]
             part.callbacks = moved or None
             part.watcher = self.watcher
+            part.rows = None if self.rows is None else self.rows[first:until]
         self.callbacks = None
         self.watcher = None
         self.parts = parts
@@ -354,6 +364,15 @@ class BatchDelivery:
                     leaf.failed.look_at_all()
         return found
 
+    def refused(self) -> Iterator[RefusedRecord]:
+        """Wait for all outcomes and yield the records that the broker refused for themselves.
+
+        In the order of each partition, as soon as each is known. Only what was sent with ``isolate_refused`` has such
+        rows. Raises the error of a batch that failed for another reason.
+        """
+        for batch in self._batches:
+            yield from _refused_in(batch)
+
     def _leaves(self) -> list[ProducerBatch]:
         return [leaf for batch in self._batches for leaf in batch.leaves()]
 
@@ -372,6 +391,29 @@ class BatchRange(NamedTuple):
     partition: int
     base_offset: int
     record_count: int
+
+
+class RefusedRecord(NamedTuple):
+    """A record that the broker refused for itself: its row in what was sent, and Kafka's name of the error."""
+
+    row: int
+    error_name: str
+    error: Exception
+
+
+def _refused_in(batch: ProducerBatch) -> Iterator[RefusedRecord]:
+    batch.wait(None)
+    for _, part in batch.parts or ():
+        yield from _refused_in(part)
+    if batch.error is None:
+        return
+    if batch.failed is not None:
+        batch.failed.look_at_all()
+    if batch.rows is None or not batch.is_refused:
+        raise batch.error
+    name = name_of(batch.error.code) if isinstance(batch.error, KafkaError) else type(batch.error).__name__
+    for row in batch.rows:
+        yield RefusedRecord(row, name, batch.error)
 
 
 def wait_for_all(batch: ProducerBatch, deadline: float | None) -> None:

@@ -6,6 +6,9 @@ What an answer means
   broker has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences
   start over under the next epoch (KIP-360);
 - MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
+- INVALID_TIMESTAMP (32), INVALID_RECORD (87), and MESSAGE_TOO_LARGE for one record, where a batch knows the rows of its
+  records: the records that the broker names fail alone, and the others take the batch's place. Where the broker names
+  none, halves find them;
 - another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
 - anything else: the batch fails with it.
 
@@ -27,11 +30,13 @@ from spark_kafkalite.client.network.retry import Backoff, is_retriable, needs_re
 from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQueue, expiry_error
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.client.produce.produce_requests import ProduceOutcome
-from spark_kafkalite.client.produce.splitting import split_batch
+from spark_kafkalite.client.produce.splitting import split_around, split_batch
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     DuplicateSequenceNumber,
+    InvalidRecord,
+    InvalidTimestamp,
     KafkaliteError,
     LeaderNotAvailable,
     MessageTooLarge,
@@ -49,6 +54,7 @@ _ATTEMPTS_IN_SILENCE: Final = 5
 _LEADERLESS_IN_SILENCE_S: Final = 10.0
 _LOST_SEQUENCE: Final = frozenset({OutOfOrderSequenceNumber.code, UnknownProducerId.code})
 _TOO_LARGE: Final = frozenset({MessageTooLarge.code, RecordListTooLarge.code})
+_OF_A_RECORD: Final = frozenset({InvalidTimestamp.code, InvalidRecord.code})
 
 
 class Outcomes:
@@ -104,7 +110,9 @@ class Outcomes:
         )
         if outcome.error_code in _LOST_SEQUENCE and batch.base_sequence >= 0:
             self.retry(queue, batch, error, now_s)
-        elif outcome.error_code in _TOO_LARGE and batch.record_count > 1 and not batch.done:
+        elif not batch.done and (refused := _refused_alone(batch, outcome)):
+            self._take_out(queue, batch, refused, outcome.error_code)
+        elif not batch.done and batch.record_count > 1 and _may_be_halved(batch, outcome.error_code):
             self._split(queue, batch, error)
         elif is_retriable(error):
             if needs_refresh(error):
@@ -158,10 +166,26 @@ class Outcomes:
             _LOG.exception("a batch that is too large cannot be split")
             self.settle(queue, batch, -1, -1, error)
             return
-        _LOG.warning("%s; it is split in %d", error, len(parts))
+        # What is looked for in halves is told as the records that are found.
+        _LOG.log(logging.WARNING if batch.rows is None else logging.DEBUG, "%s; it is split in %d", error, len(parts))
         with self._accumulator.lock:
             self._accumulator.replace(queue, batch, [part for _, part in parts])
             batch.settle_as_parts(parts)
+
+    def _take_out(
+        self, queue: PartitionQueue, batch: ProducerBatch, refused: Mapping[int, str], error_code: int
+    ) -> None:
+        """Fail these records of a batch, each with its reason, and have what is left of the batch sent in its place."""
+        codec = self._config.codec_of(batch.topic)
+        parts = split_around(batch, refused, CODECS[codec], self._config.levels.get(codec))
+        with self._accumulator.lock:
+            self._accumulator.replace(queue, batch, [part for first, part in parts if first not in refused])
+            batch.settle_as_parts(parts)
+            for first, part in parts:
+                if first in refused:
+                    text = f"{part.topic}-{part.partition}: the broker refused a record{refused[first]}"
+                    part.is_refused = True
+                    self._fail(part, refusal(ApiKey.PRODUCE, error_code, text))
 
     def retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaliteError, now_s: float) -> None:
         """Put a batch back to its place, to be sent after a pause; it fails with ``error`` when no try is left."""
@@ -218,7 +242,7 @@ class Outcomes:
 
     def _tell(self, settled: Sequence[ProducerBatch]) -> None:
         for batch in settled:
-            if batch.error is not None:
+            if batch.error is not None and not batch.is_refused:
                 count, where = batch.record_count, batch.topic_partition
                 _LOG.error("producer: %d record%s for %s failed: %s", count, "s"[count == 1 :], where, batch.error)
             if batch.callbacks or batch.watcher:
@@ -260,6 +284,27 @@ class Outcomes:
         with self._accumulator.lock:
             queues = self._accumulator.active_queues()
         self.fail(queues, error)
+
+
+def _refused_alone(batch: ProducerBatch, outcome: ProduceOutcome) -> dict[int, str]:
+    """Return the records that fail alone: the index of each, and the broker's reason behind a colon, if it gave one."""
+    if batch.rows is None or outcome.error_code not in _OF_A_RECORD | _TOO_LARGE:
+        return {}
+    named = {}
+    if outcome.error_code in _OF_A_RECORD:
+        named = {
+            # What is told of one record needs no number of it.
+            index: f": {text.removeprefix(f'record {index}: ')}" if text else ""
+            for index, text in outcome.record_errors
+            if 0 <= index < batch.record_count
+        }
+    if not named and batch.record_count == 1:
+        return {0: f": {outcome.error_message}" if outcome.error_message else ""}
+    return named
+
+
+def _may_be_halved(batch: ProducerBatch, error_code: int) -> bool:
+    return error_code in _TOO_LARGE or (batch.rows is not None and error_code in _OF_A_RECORD)
 
 
 def _report_callback(error: Exception) -> None:

@@ -12,12 +12,17 @@ from spark_kafkalite.wire.packed import NodeEndpoint, ProducedPartition, pack_pr
 
 
 class ProduceOutcome(NamedTuple):
-    """What became of one partition's batch. ``log_append_time_ms`` is -1 unless the broker gave the timestamp."""
+    """What became of one partition's batch. ``log_append_time_ms`` is -1 unless the broker gave the timestamp.
+
+    ``record_errors`` are (record index, text) of records that the broker refused for themselves; it may name the first
+    of them alone, or none.
+    """
 
     error_code: int
     base_offset: int
     log_append_time_ms: int
     error_message: str | None
+    record_errors: Sequence[tuple[int, str | None]] = ()
 
 
 def encode_produce(
@@ -54,7 +59,7 @@ def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
     for topic, partitions in response.topics:
         for item in partitions:
             outcomes[topic, item.partition] = ProduceOutcome(
-                item.error_code, item.base_offset, item.log_append_time_ms, _said(item)
+                item.error_code, item.base_offset, item.log_append_time_ms, _said(item), item.record_errors
             )
             if item.current_leader is not None:
                 leaders[TopicPartition(topic, item.partition)] = item.current_leader

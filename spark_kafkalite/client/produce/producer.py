@@ -238,6 +238,7 @@ class Producer:
         records: Sendable | pa.Table | pa.RecordBatch,
         *,
         on_delivery: OnBatchDelivery | None = None,
+        isolate_refused: bool = False,
     ) -> BatchDelivery:
         """Send many records with one call and return one handle for all of them.
 
@@ -246,6 +247,8 @@ class Producer:
         ``topic`` wins over the column; with None the column decides. All are encoded before this returns; while memory
         is full it waits, up to ``max.block.ms`` at a time. ``on_delivery`` is called once, with the handle, when all
         have their outcome. With ``producer.type=sync`` that is before this returns.
+        With ``isolate_refused`` a record that the broker refuses for itself (too large, its timestamp, a missing key)
+        fails alone, the others are written in their order without it, and ``refused()`` of the handle names its row.
         """
         from spark_kafkalite.client.produce.send_columns import encode_records
 
@@ -253,6 +256,8 @@ class Producer:
         untold_bytes = 0
         try:
             for queue, batch in encode_records(self, topic, records):
+                if not isolate_refused:
+                    batch.rows = None
                 delivery.add(batch)
                 untold_bytes += batch.reserved_bytes
                 with self._lock:

@@ -241,7 +241,10 @@ def _encode_group(
         level=producer.config.levels.get(codec),
         with_crc=not producer.config.idempotent,
     ):
-        yield queue, _batch(producer, queue, built.batch, built.record_count)
+        yield (
+            queue,
+            _batch(producer, queue, built.batch, memoryview(rows).cast("B").cast("i")[built.first : built.until]),
+        )
 
 
 def _encode_sticky(
@@ -250,6 +253,7 @@ def _encode_sticky(
     """Encode rows without key: every batch goes to the next sticky partition."""
     partitioner, queues = producer.topic_state(topic)
     codec = producer.config.codec_of(topic)
+    numbers: Sequence[int] = range(columns.count) if rows is None else memoryview(rows).cast("B").cast("i")
     for built in build_batches(
         columns,
         max_bytes=producer.config.max_request_size,
@@ -260,14 +264,17 @@ def _encode_sticky(
         with_crc=not producer.config.idempotent,
     ):
         queue = queues[producer.next_sticky(partitioner)]
-        yield queue, _batch(producer, queue, built.batch, built.record_count)
+        yield queue, _batch(producer, queue, built.batch, numbers[built.first : built.until])
 
 
-def _batch(producer: Topics, queue: PartitionQueue, encoded: bytearray, record_count: int) -> ProducerBatch:
+def _batch(producer: Topics, queue: PartitionQueue, encoded: bytearray, rows: Sequence[int]) -> ProducerBatch:
     size_bytes = len(encoded)
-    if record_count == 1 and size_bytes > producer.config.max_request_size:
+    if len(rows) == 1 and size_bytes > producer.config.max_request_size:
         raise MessageTooLarge(
             f"a record for topic {queue.topic} takes {size_bytes} bytes as a batch, which is above "
-            f"max.request.size={producer.config.max_request_size}: raise it, and the topic's max.message.bytes with it"
+            f"max.request.size={producer.config.max_request_size}: raise it, and the topic's max.message.bytes with it",
+            row=rows[0],
         )
-    return ProducerBatch(queue.topic, queue.partition, 0.0, size_bytes, encoded=encoded, record_count=record_count)
+    return ProducerBatch(
+        queue.topic, queue.partition, 0.0, size_bytes, encoded=encoded, record_count=len(rows), rows=rows
+    )

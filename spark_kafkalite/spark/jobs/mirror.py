@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,15 +32,18 @@ from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     changes_of_targets,
     check_clusters,
     check_no_way_back,
+    check_quarantine,
     group_of,
     prefix_of,
     shown,
 )
+from spark_kafkalite.spark.jobs.copying.quarantine_topic import QuarantineTopic
 from spark_kafkalite.spark.jobs.copying.streaming import (
     SOURCE_IDS,
     await_end,
     check_topic_id,
     has_begun,
+    origin_column,
     remember_topic_id,
 )
 from spark_kafkalite.spark.jobs.destination import lease, publish
@@ -85,6 +88,10 @@ _TOPIC_SOURCE: Final = "topic"
 @click.option(
     "--replication-factor", type=click.IntRange(min=1), help="Of targets that are created; else the broker's."
 )
+@click.option(
+    "--quarantine-topic",
+    help="Topic of the target's cluster for records that a target refuses for themselves; without it the job stops.",
+)
 @click.option("--with-configs", is_flag=True, help="Give targets that are created the settings of their sources.")
 @click.option(
     "--report-every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between lags."
@@ -104,6 +111,7 @@ def main(
     starting_offsets: str,
     max_offsets_per_trigger: int | None,
     replication_factor: int | None,
+    quarantine_topic: str | None,
     with_configs: bool,
     report_every: float,
     lease_ms: int,
@@ -116,7 +124,9 @@ def main(
 
     Partitions, keys, headers and timestamps stay, offsets do not. Targets that are missing are created with as many
     partitions as their sources, and grow with them. At least once: after a failure some records come again. One mirror
-    at a time works with a checkpoint.
+    at a time works with a checkpoint. A record that a target refuses for itself (too large, its timestamp, no key)
+    stops the job with exit code 5, or goes to --quarantine-topic with headers that say where it was read, and the
+    error.
     """
     selection = _selection(topic_list, topic_pattern, topic_prefix)
     source = client_settings(from_command_config, (), option="--from-command-config")
@@ -128,7 +138,8 @@ def main(
         # Only a session knows where the files lie that were shipped.
         start_session("kafkalite mirror")
     with open_admin(from_bootstrap_server, source) as reading, open_admin(to_bootstrap_server, target) as writing:
-        mirror = Mirror(selection, reading, writing, NewTargets(replication_factor or -1, with_configs))
+        new = NewTargets(replication_factor or -1, with_configs)
+        mirror = Mirror(selection, reading, writing, new, quarantine_topic)
         spark = start_session("kafkalite mirror")
         files = reachable_files(spark, "--checkpoint", checkpoint)
         read = {
@@ -138,6 +149,8 @@ def main(
             **query_options,
         }
         write = sink_options(to_bootstrap_server, target)
+        if quarantine_topic is not None:
+            write["quarantineTopic"] = quarantine_topic
         mirror.check()
         # Spark notices a second query of a checkpoint when both have written the same batch.
         with lease.held(
@@ -152,7 +165,9 @@ def main(
     else:
         copied = ", ".join(f"{topic} {each['copied']}" for topic, each in summary["topics"].items())
         lags = [TopicLag(topic, each["lag"], each["lag_ms"]) for topic, each in summary["topics"].items()]
-        click.echo(f"mirrored {summary['copied']} offsets ({copied}); {shown(lags)}" if copied else "nothing to mirror")
+        aside = f", {summary['quarantined']} of them to topic {quarantine_topic}" if summary["quarantined"] else ""
+        told = f"mirrored {summary['copied']} offsets ({copied}){aside}; {shown(lags)}"
+        click.echo(told if copied else "nothing to mirror")
 
 
 def _selection(topic_list: str | None, pattern: str | None, prefix: str) -> MirroredTopics:
@@ -179,8 +194,16 @@ class BatchFailed(KafkaliteError):
 class Mirror:
     """A mirror of some topics from the cluster that ``reading`` asks to that of ``writing``."""
 
-    def __init__(self, selection: MirroredTopics, reading: Admin, writing: Admin, new: NewTargets) -> None:
+    def __init__(
+        self,
+        selection: MirroredTopics,
+        reading: Admin,
+        writing: Admin,
+        new: NewTargets,
+        quarantine_topic: str | None = None,
+    ) -> None:
         self._selection = selection
+        self._quarantine = None if quarantine_topic is None else QuarantineTopic(writing, quarantine_topic)
         self._reading = reading
         self._writing = writing
         self._new = new
@@ -198,6 +221,7 @@ class Mirror:
         if lacking:
             raise UnknownTopicOrPartition(f"no such topic: {', '.join(lacking)}")
         check_clusters(self._selection, topics, self._from_cluster, self._to_cluster)
+        self._check_quarantine(topics)
         self._check_way_back(topics)
 
     def begin(self, checkpoint: Files) -> None:
@@ -211,10 +235,17 @@ class Mirror:
                 "be copied any more: name all of them, beside others, or give another --checkpoint"
             )
         self.prepare(checkpoint)
+        if self._quarantine is not None:
+            self._quarantine.begin(self._new.replication_factor)
 
     def _topics(self) -> dict[str, TopicInfo]:
         """Return the topics to copy that are there."""
         return self._reading.describe_topics(self._selection.of(self._reading.list_topics()))
+
+    def _check_quarantine(self, topics: Iterable[str]) -> None:
+        if self._quarantine is not None:
+            is_read_too = self._from_cluster is not None and self._from_cluster == self._to_cluster
+            check_quarantine(self._selection, topics, self._quarantine.name, is_read_too=is_read_too)
 
     def _check_way_back(self, topics: Collection[str]) -> None:
         if self._from_cluster is None:
@@ -252,6 +283,7 @@ class Mirror:
         """
         source = self._topics()
         check_clusters(self._selection, source, self._from_cluster, self._to_cluster)
+        self._check_quarantine(source)
         for topic, info in source.items():
             self._check_id(checkpoint, topic, info, SOURCE_IDS, _CREATED_AGAIN)
         there = set(self._writing.list_topics(include_internal=True))
@@ -315,7 +347,7 @@ class Mirror:
             options["groupId"] = group_of(self._to_cluster, self._selection.prefix)
         frame = spark.readStream.format("kafkalite").options(**options).load()
         target = F.concat(F.lit(self._selection.prefix), F.col("topic")).alias("topic")
-        rows = frame.select(target, "partition", "key", "value", "headers", "timestamp")
+        rows = frame.select(target, "partition", "key", "value", "headers", "timestamp", origin_column())
         before = _standing(checkpoint)
         writer = rows.writeStream.foreachBatch(self._writing_to(checkpoint, write, check))
         writer = writer.option("checkpointLocation", checkpoint.root)
@@ -340,6 +372,7 @@ class Mirror:
         return {
             "topics": topics,
             "copied": sum(each["copied"] or 0 for each in topics.values()),
+            "quarantined": 0 if self._quarantine is None else self._quarantine.came(),
             "seconds": round(time.monotonic() - started_s, 1),
         }
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids, has_begun
+from spark_kafkalite.spark.jobs.copying.quarantine_topic import QuarantineTopic
+from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids, has_begun, origin_column
 from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,
@@ -18,7 +19,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
     sink_options,
     source_options,
 )
-from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given
+from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given, names_in
 from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
 from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
 
@@ -27,6 +28,10 @@ from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker.")
 @click.option("--topic", required=True, help="Topic to read, or several with commas.")
 @click.option("--to-topic", help="Topic to write to.")
+@click.option(
+    "--quarantine-topic",
+    help="With --to-topic: topic for records that it refuses for themselves; without it the job stops.",
+)
 @click.option("--destination", help="Directory to write Parquet files to.")
 @click.option("--checkpoint", required=True, help="Directory that remembers what has been read.")
 @click.option("--trigger", default="available-now", show_default=True, help="available-now, once, or '10 seconds'.")
@@ -37,6 +42,7 @@ def main(
     bootstrap_server: str,
     topic: str,
     to_topic: str | None,
+    quarantine_topic: str | None,
     destination: str | None,
     checkpoint: str,
     trigger: str,
@@ -47,10 +53,21 @@ def main(
 ) -> None:
     """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on where the checkpoint stands.
 
-    With a trigger such as '10 seconds' it never ends; Ctrl-C ends it, and loses nothing.
+    With a trigger such as '10 seconds' it never ends; Ctrl-C ends it, and loses nothing. A record that TO_TOPIC refuses
+    for itself (too large, its timestamp, no key) stops the job with exit code 5, or goes to --quarantine-topic with
+    headers that say where it was read, and the error.
     """
     if (to_topic is None) == (destination is None):
         raise click.UsageError("give exactly one of --to-topic and --destination")
+    topics = names_in(topic)
+    if quarantine_topic is not None:
+        if to_topic is None:
+            raise click.UsageError("--quarantine-topic needs --to-topic: files refuse no record")
+        if quarantine_topic in (to_topic, *topics):
+            raise click.BadParameter(
+                f"{quarantine_topic!r} is read or written by this job; give another topic",
+                param_hint="--quarantine-topic",
+            )
     options = client_settings(command_config, option_pairs, writes=to_topic is not None)
     source = source_options(bootstrap_server, options)
     source |= {"subscribe": topic, "includeHeaders": "true"}
@@ -64,18 +81,25 @@ def main(
         source["startingOffsets"] = starting_offsets
     frame = spark.readStream.format("kafkalite").options(**source).load()
     with open_admin(bootstrap_server, options) as admin:
-        check_topic_ids(admin, files, (name.strip() for name in topic.split(",")))
-    if to_topic is not None:
-        frame = frame.select("key", "value", "headers", "timestamp")
-        sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
-        writer = frame.writeStream.format("kafkalite").options(**sink)
-    else:
-        writer = frame.writeStream.format("parquet").option("path", destination)
-    writer = writer.option("checkpointLocation", checkpoint)
-    if trigger == "available-now":
-        query = start_available_now(writer)
-    elif trigger == "once":
-        query = writer.trigger(once=True).start()
-    else:
-        query = writer.trigger(processingTime=trigger).start()
-    await_end(query)
+        check_topic_ids(admin, files, topics)
+        quarantine = None if quarantine_topic is None else QuarantineTopic(admin, quarantine_topic)
+        if quarantine is not None:
+            quarantine.begin()
+        if to_topic is not None:
+            frame = frame.select("key", "value", "headers", "timestamp", origin_column())
+            sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
+            if quarantine_topic is not None:
+                sink["quarantineTopic"] = quarantine_topic
+            writer = frame.writeStream.format("kafkalite").options(**sink)
+        else:
+            writer = frame.writeStream.format("parquet").option("path", destination)
+        writer = writer.option("checkpointLocation", checkpoint)
+        if trigger == "available-now":
+            query = start_available_now(writer)
+        elif trigger == "once":
+            query = writer.trigger(once=True).start()
+        else:
+            query = writer.trigger(processingTime=trigger).start()
+        await_end(query)
+        if quarantine is not None and (count := quarantine.came()):
+            click.echo(f"{count} records that topic {to_topic} refused are in topic {quarantine.name}", err=True)

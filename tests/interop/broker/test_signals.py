@@ -17,8 +17,6 @@ import pytest
 from spark_kafkalite import Admin
 from tests.patience import PATIENCE_S, wait_until
 
-COMMAND = [sys.executable, "-m", "spark_kafkalite.cli"]
-
 
 class Started:
     """A command that has printed its ready line."""
@@ -34,7 +32,11 @@ class Started:
 
 @contextmanager
 def started(
-    tmp_path: Path, *arguments: str, stdin: int = subprocess.DEVNULL, terminal: bool = False
+    tmp_path: Path,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    terminal: bool = False,
+    program: tuple[str, ...] = ("-m", "spark_kafkalite.cli"),
 ) -> Iterator[Started]:
     log = tmp_path / "log"
     # At a terminal: in a session of its own, whose terminal its standard input becomes.
@@ -42,7 +44,11 @@ def started(
     with (
         log.open("wb") as err,
         subprocess.Popen(
-            [*prefix, *COMMAND, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=err, cwd=tmp_path
+            [*prefix, sys.executable, *program, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            cwd=tmp_path,
         ) as process,
     ):
         try:
@@ -52,6 +58,29 @@ def started(
             yield Started(process, log, ready.split()[-1])
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("broker", "--override", "listeners=PLAINTEXT://127.0.0.1:0"), ("registry", "--data", "r", "--port", "0")],
+    ids=["broker", "registry"],
+)
+def test_signals_that_come_while_modules_are_loaded_are_handled_later(tmp_path: Path, command: tuple[str, ...]) -> None:
+    # The first thing that a command loads, then the signals, then all else.
+    early = (
+        "import os, signal, sys\n"
+        f"sys.argv = ['kafkalite', *{command!r}]\n"
+        "import spark_kafkalite.cli\n"
+        "os.kill(os.getpid(), signal.SIGHUP); os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "from spark_kafkalite.cli.main import main\n"
+        "main()"
+    )
+    with started(tmp_path, program=("-c", early)) as process:
+        wait_until(lambda: process.lines(" SIGUSR1: the stacks of "), "the stacks")
+        wait_until(lambda: process.lines(" SIGHUP: "), "the hang-up")
+        # And those that come later.
+        process.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: len(process.lines(" SIGHUP: ")) == 2, "the second hang-up")
 
 
 def write(path: Path, **settings: object) -> None:

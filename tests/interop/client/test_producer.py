@@ -279,6 +279,57 @@ def test_what_the_broker_refuses_fails_alone(bootstrap: str, topic: str, admin: 
         assert producer.send(strict, b"y").result(PATIENCE_S).offset == 0
 
 
+def test_records_that_are_refused_for_themselves_leave_the_others_in_their_order(
+    bootstrap: str, topic: str, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    picky = f"{topic}-picky"
+    admin.create_topic(picky, 2, 1, {"message.timestamp.before.max.ms": "86400000", "max.message.bytes": "20000"})
+    now_ms = int(time.time() * 1000)
+    # At the beginning, two in a row, and the last one.
+    refused = {
+        0: InvalidTimestamp,
+        40: InvalidTimestamp,
+        42: InvalidTimestamp,
+        70: MessageTooLarge,
+        99: InvalidTimestamp,
+    }
+
+    def record(batch: int, row: int) -> dict[str, object]:
+        kind = refused.get(row)
+        return {
+            "key": b"%d" % (row % 2),
+            "value": b"%d %d" % (batch, row) + b" " * (30_000 if kind is MessageTooLarge else 100),
+            "timestamp": 1 if kind is InvalidTimestamp else now_ms,
+            "partition": row % 2,
+        }
+
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        deliveries = [
+            producer.send_batch(picky, [record(batch, row) for row in range(100)], isolate_refused=True)
+            for batch in range(5)
+        ]
+        for delivery in deliveries:
+            assert {each.row: type(each.error) for each in delivery.refused()} == refused
+        assert producer.send_batch(picky, [b"after"]).result(PATIENCE_S)
+    kept = [row for row in range(100) if row not in refused]
+    read = read_all(bootstrap, picky, 5 * len(kept) + 1)
+    for partition in range(2):
+        values = [(each.value or b"").split() for each in read if each.partition == partition]
+        wanted = [[b"%d" % batch, b"%d" % row] for batch in range(5) for row in kept if row % 2 == partition]
+        assert [each for each in values if each != [b"after"]] == wanted
+    assert caplog.messages == []
+
+
+def test_without_isolation_the_batch_of_a_refused_record_fails(bootstrap: str, topic: str, admin: Admin) -> None:
+    picky = f"{topic}-picky"
+    admin.create_topic(picky, 1, 1, {"message.timestamp.before.max.ms": "1000"})
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        delivery = producer.send_batch(picky, [{"value": b"x"}, {"value": b"y", "timestamp": 1}])
+        with pytest.raises(InvalidTimestamp):
+            delivery.result(PATIENCE_S)
+        assert producer.send(picky, b"z").result(PATIENCE_S).offset == 0
+
+
 def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, max_block_ms=2_000) as producer:
         with pytest.raises(SerializationError, match="value"):

@@ -13,7 +13,7 @@ from spark_kafkalite.cli.produce import _READER, LineParser
 from spark_kafkalite.cli.record_text import BadRecordText, ParsedRecord
 from spark_kafkalite.cli.topics.changes import parse_assignment
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.model import Record
+from spark_kafkalite.model import Headers, Record
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.kernel import OpenBatch
 
@@ -120,9 +120,9 @@ def test_places_to_start() -> None:
         Start("sometime")
 
 
-def one_record() -> Record:
+def one_record(key: bytes = b"k", value: bytes | None = None, headers: Headers | None = None) -> Record:
     batch = OpenBatch(1 << 20)
-    batch.append(1234, b"k", None, [("a", b"1"), ("b", None)])
+    batch.append(1234, key, value, headers or [("a", b"1"), ("b", None)])
     data = batch.build(0, None)
     builder = kernel.ColumnBuilder(True)
     builder.add_batch(data, 0, kernel.read_header(data), None)
@@ -138,8 +138,20 @@ def test_formats_are_kafkas() -> None:
     chosen = ("print.key=true", "key.separator= | ", "line.separator=;", "null.literal=NIL")
     assert make_formatter(chosen)(one_record()) == b"k | NIL;"
     assert make_formatter(("print.value=false", "print.key=true"))(one_record()) == b"k\n"
+    assert make_formatter(tuple(every), escapes=True)(one_record()) == make_formatter(tuple(every))(one_record())
     with pytest.raises(click.UsageError, match="must be true or false"):
         make_formatter(("print.key=yes",))
+
+
+def test_a_terminal_gets_no_control_characters_of_records() -> None:
+    raw = b"\x1b[2J\r" + "\u202ea".encode() + b"\xff\n\t."
+    every = ("print.key=true", "print.headers=true", "headers.separator=\x1b")
+    record = one_record(key=raw, value=raw, headers=[("\x07", raw)])
+    escaped = rb"\x1b[2J\r\u202ea\xff" + b"\n\t."
+    # What the user asks for stays.
+    shown = b"\t".join([rb"\x07:" + escaped, escaped, escaped]) + b"\n"
+    assert make_formatter(every, escapes=True)(record) == shown
+    assert make_formatter(every)(record) == b"\t".join([b"\x07:" + raw, raw, raw]) + b"\n"
 
 
 def test_an_action_may_be_a_flag_anywhere() -> None:

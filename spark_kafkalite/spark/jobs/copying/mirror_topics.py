@@ -79,6 +79,18 @@ def check_clusters(
             )
 
 
+def check_quarantine(selection: MirroredTopics, topics: Iterable[str], quarantine: str, *, is_read_too: bool) -> None:
+    """Raise PlanError for a quarantine topic that is a target, or that this mirror reads.
+
+    ``is_read_too``: both ends are one cluster.
+    """
+    for topic in topics:
+        if selection.target(topic) == quarantine:
+            raise PlanError(f"--quarantine-topic {quarantine}: it is the target of topic {topic}; give another one")
+    if is_read_too and selection.takes(quarantine):
+        raise PlanError(f"--quarantine-topic {quarantine}: it is among the topics that are copied; give another one")
+
+
 def check_no_way_back(
     selection: MirroredTopics, topics: Iterable[str], group: str, back_prefix: str, read_there: Iterable[str]
 ) -> None:

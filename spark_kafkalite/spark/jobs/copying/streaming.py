@@ -23,8 +23,10 @@ from spark_kafkalite.spark.jobs.destination.names import directory_name
 from spark_kafkalite.spark.jobs.load.planning import DataLossError
 from spark_kafkalite.spark.jobs.program.session import topic_id_text
 from spark_kafkalite.spark.jobs.program.stopping import Stopped
+from spark_kafkalite.spark.origin import ORIGIN
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_kafkalite.client.admin.admin import Admin
@@ -83,6 +85,13 @@ def check_topic_ids(admin: Admin, checkpoint: Files, topics: Iterable[str]) -> N
 def has_begun(checkpoint: Files) -> bool:
     """Whether a query has planned a batch with this checkpoint, and where to start is decided."""
     return any(name.isdecimal() for name in checkpoint.names("offsets"))
+
+
+def origin_column() -> Column:
+    """Return the column that has the sink name a record which its topic refuses by where it was read."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    return F.struct("topic", "partition", "offset").alias(ORIGIN)
 
 
 def await_end(query: StreamingQuery, report: Callable[[], None] | None = None, report_every_s: float = 0) -> None:

@@ -1,0 +1,8 @@
+"""The column in which a job says where it read each record, for the sink to name those that are refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ORIGIN: Final = "kafkalite_origin"
+ORIGIN_TYPE: Final = "struct<topic:string,partition:int,offset:bigint>"
