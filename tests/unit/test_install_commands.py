@@ -32,7 +32,12 @@ PROSE = re.compile(r"\binstall spark[-_]kafkalite\b", re.IGNORECASE)
 def installs_by_name(text: str) -> list[str]:
     """Return what in a text installs the package by its name."""
     joined = SPLICE.sub("", text).replace("\\\n", " ")
-    commands = [found[0].strip() for found in COMMAND.finditer(joined) if BY_NAME.search(found[0])]
+    commands = [
+        found[0].strip()
+        for found in COMMAND.finditer(joined)
+        # Without an index, nothing but a directory of wheels is asked for the name.
+        if BY_NAME.search(found[0]) and "--no-index" not in found[0]
+    ]
     return commands + EXTRA.findall(joined) + PROSE.findall(joined)
 
 
@@ -59,6 +64,7 @@ def test_an_install_by_name_is_found(text: str) -> None:
         f"pip install {version.WHEEL}",
         f"pip install {version.WHEEL} 'pyspark>=4.0'",
         "pip install '.[spark]'",
+        "pip install --no-index --find-links wheels spark-kaf" + "kalite",
         "After `pip install` Spark finds spark-kafkalite",
         "spark-kafkalite is installed without its native kernel",
     ],
