@@ -19,7 +19,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark40 setup-spark42 setup-sparks setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick wheel docs demo clean
+.PHONY: help setup setup-spark40 setup-spark42 setup-sparks setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick setup-wheels wheel check-wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,9 +137,20 @@ bench: setup setup-spark42 setup-jars ## Measure everything against Apache Kafka
 bench-quick: setup setup-spark42 setup-jars ## The same with small amounts: minutes, rough figures
 	@$(PY) -m bench --quick
 
-wheel: setup ## Build a binary wheel into dist/
-	@rm -rf build # modules that are gone would come back from there
-	@$(PY) -m build --wheel --no-isolation --outdir dist
+# One for each Python that this machine has, or that PYTHONS names.
+PYTHONS_OF_WHEELS = $(PYTHON_FOUND) $(shell scripts/check_prerequisites.sh --others)
+
+setup-wheels: .venv-wheels/.stamp-wheels
+
+.venv-wheels/.stamp-wheels: requirements-wheels.txt scripts/check_prerequisites.sh
+	$(make_environment)
+
+wheel: setup-wheels ## Build the files of a release into dist/: manylinux wheels for x86_64 and aarch64, and an sdist
+	@rm -rf dist
+	@.venv-wheels/bin/python scripts/build_wheels.py $(PYTHONS_OF_WHEELS)
+
+check-wheel: ## Install each wheel of dist/ that runs here without a compiler: produce, consume, read with Spark
+	@$(PYTHON_FOUND) scripts/check_wheels.py $(PYTHONS_OF_WHEELS)
 
 docs: setup ## Write the generated pages of docs/ again
 	@$(PY) scripts/generate_docs.py

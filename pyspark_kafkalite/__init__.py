@@ -20,7 +20,7 @@ except Exception as error:
         str(error)
         if str(error).startswith("[KAFKALITE_")
         else "[KAFKALITE_NOT_IMPORTABLE] spark-kafkalite is installed but cannot be imported by Spark's Python (see "
-        "above); reinstall it with: pip install 'spark-kafkalite[spark]'"
+        "above); install its wheel again in the environment of that Python"
     )
     try:
         from pyspark.sql.datasource import DataSource

@@ -1,5 +1,5 @@
 """Write the generated pages: docs/protocol.md from the dispatch table, docs/configuration.md from the settings,
-docs/files.md from the modules' first lines.
+docs/files.md from the modules' first lines. In the other pages it renews the names of the wheel.
 
     python scripts/generate_docs.py            # rewrites the files
     python scripts/generate_docs.py --check    # exit status 1 when they differ from what would be written
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from spark_kafkalite.version import WHEEL
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -236,9 +238,18 @@ def _first_lines(path: Path) -> str:
     return " ".join(docstring.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
+_WHEEL_OF_ANY_VERSION = re.compile(r"(?:\./)?spark_kafkalite-[^\s/`']*\.whl")
+
+
+def with_this_wheel(text: str) -> str:
+    """Return a page whose install commands name the wheel of this version."""
+    return _WHEEL_OF_ANY_VERSION.sub(WHEEL, text)
+
+
 def pages() -> dict[Path, str]:
-    """Return every generated page by its path."""
-    return {
+    """Return every generated page by its path, and the other ones as this version has them."""
+    written_by_hand = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+    return {path: with_this_wheel(path.read_text(encoding="utf-8")) for path in written_by_hand} | {
         DOCS / "protocol.md": protocol_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "files.md": files_page(),
@@ -259,9 +270,10 @@ def main() -> int:
             print(f"{path.name} is stale: run scripts/generate_docs.py", file=sys.stderr)
         return 1 if stale else 0
     DOCS.mkdir(exist_ok=True)
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote docs/{path.name}")
+    current = pages()
+    for path in stale_pages():
+        path.write_text(current[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 

@@ -1,7 +1,28 @@
-"""The version of the package: pyproject.toml has the same, which a test of the wheel checks."""
+"""The version of the package, and how it and the libraries that it can do without are installed.
+
+This file is what a release changes: pyproject.toml reads the version from it, messages take their commands from it, and
+``make docs`` writes them into the pages again. No command installs the package by its name. The name is on no package
+index, so that an index would answer with nothing, or with the package of a stranger.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"
+
+# The wheel in the current directory, as a shell finds it: its name goes on with the interpreter and the machine.
+WHEEL: Final = f"./spark_kafkalite-{VERSION}-*.whl"
+
+# The extras that a message may name, each with its library as pyproject.toml has it.
+LIBRARIES: Final = {"avro": "fastavro>=1.10", "security": "cryptography>=42", "spark": "pyspark>=4.0"}
+
+
+def install_command(extra: str | None = None) -> str:
+    """Return the command that installs the library of an extra, or else the package with all that it needs."""
+    return f"pip install {WHEEL}" if extra is None else f"pip install '{LIBRARIES[extra]}'"
+
+
+def reinstall_command() -> str:
+    """Return the command that replaces an installed package and leaves the other ones as they are."""
+    return f"pip install --force-reinstall --no-deps {WHEEL}"

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spark_kafkalite.version import install_command
+
 _TIMEOUT_S = 180
 _SPARK_OPTIONS = {
     "spark.ui.enabled": "false",
@@ -26,7 +28,7 @@ class JobRun:
     def __init__(self, job: str, *arguments: str, log: Path) -> None:
         spec = importlib.util.find_spec("pyspark")
         if spec is None or spec.origin is None:
-            raise SystemExit("the demo runs Spark: pip install '.[spark]'")
+            raise SystemExit(f"the demo runs Spark: {install_command('spark')}")
         home = Path(spec.origin).parent
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         environment = python | os.environ | {"SPARK_HOME": str(home)}

@@ -10,6 +10,7 @@ import click
 
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.version import install_command
 
 JOBS = {
     "hadoop_load": "Load what arrived in topics since the last run into a directory, each record once.",
@@ -67,7 +68,7 @@ def run(name: str, arguments: tuple[str, ...]) -> int:
     JOB is one of those that 'kafkalite jobs list' shows; 'kafkalite jobs run JOB --help' shows its options.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise click.ClickException("the Spark jobs need PySpark: pip install 'spark-kafkalite[spark]'")
+        raise click.ClickException(f"the Spark jobs need PySpark: {install_command('spark')}")
     job: click.Command = importlib.import_module(f"spark_kafkalite.spark.jobs.{name}").main
     result = job.main(args=list(arguments), prog_name=f"kafkalite jobs run {name}", standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -12,6 +12,8 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from spark_kafkalite.version import reinstall_command
+
 # Measured by bench/kernel.py: appending one record at the low end, walking batches at the high end.
 _SLOW_DOWN: Final = "30 to 500 times slower"
 
@@ -36,8 +38,7 @@ def fallback_warning() -> str | None:
         return None
     return (
         f"spark-kafkalite runs without its native kernel: records are read and written by Python, {_SLOW_DOWN}. "
-        "Install a wheel that has the kernel, or a C compiler, and then: "
-        "pip install --force-reinstall --no-deps --no-cache-dir spark-kafkalite"
+        f"Install a wheel that has the kernel ({reinstall_command()}), or a C compiler and then the source again."
     )
 
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from spark_kafkalite.platform_calls import EVENT, open_event
+
 _READ_AT_ONCE: Final = 64 * 1024
 # So much of what requests write is sent though more requests wait.
 _MOST_UNSENT: Final = 16 * 1024
@@ -83,7 +85,7 @@ class Waiting:
         self._count = 0
         self._lock = threading.Lock()
         # Not 0 while there is one.
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._fd, self._writing_fd = open_event()
 
     def fileno(self) -> int:
         return self._fd
@@ -97,7 +99,7 @@ class Waiting:
         with self._lock:
             self._count += len(data)
             if self._count == len(data):
-                os.eventfd_write(self._fd, 1)
+                os.write(self._writing_fd, EVENT)
         return len(data)
 
     def recv(self, _: int) -> bytes:
@@ -107,13 +109,14 @@ class Waiting:
                 raise BlockingIOError(errno.EAGAIN, "no request waits")
             self._count -= 1
             if not self._count:
-                os.eventfd_read(self._fd)
+                os.read(self._fd, len(EVENT))
         return b"\0"
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        descriptors = {self._fd, self._writing_fd} - {-1}
+        self._fd = self._writing_fd = -1
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def readable(ends: Sequence[ServerSocket | Waiting], timeout_s: float | None) -> list[ServerSocket | Waiting]:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.jks import MAGIC as JKS_MAGIC
 from spark_kafkalite.security.jks import read_jks
+from spark_kafkalite.version import install_command
 
 _LOG = logging.getLogger("spark_kafkalite.client")
 
@@ -279,8 +280,7 @@ def _load_pkcs12(data: bytes, password: str | None, source: str, setting: str) -
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise ConfigError(
-            f"{source}: a PKCS12 file needs the library cryptography: pip install 'spark-kafkalite[security]'; PEM "
-            "does without"
+            f"{source}: a PKCS12 file needs the library cryptography: {install_command('security')}; PEM does without"
         ) from None
     try:
         return pkcs12.load_pkcs12(data, None if password is None else password.encode())

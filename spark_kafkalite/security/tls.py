@@ -8,12 +8,12 @@ What a failed handshake means to a user is said in ``tls_errors``.
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError, HandshakeFailed, SslHandshakeFailed
+from spark_kafkalite.platform_calls import secret_file
 from spark_kafkalite.security.key_stores import (
     ClientKey,
     chain_pem,
@@ -157,12 +157,11 @@ def _load_certificates(context: ssl.SSLContext, certificates: Sequence[bytes], s
 def _load_key(context: ssl.SSLContext, key: ClientKey) -> None:
     # What is wrong with a certificate shows here, and what is left is wrong with the key.
     _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), key.chain, key.source)
-    # Python takes keys from files only. This one has no name, and its content never reaches a disk.
-    with open(os.memfd_create("key"), "w+b", buffering=0) as file:
-        file.write(key.key + chain_pem(key.chain))
+    # Python takes keys from files only. On Linux this one has no name, and its content never reaches a disk.
+    with secret_file(key.key + chain_pem(key.chain)) as path:
         # Without a callable OpenSSL would ask for the password at the terminal.
         try:
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: key.password or "")
+            context.load_cert_chain(path, password=lambda: key.password or "")
         except ssl.SSLError as error:
             if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
                 problem = "the first certificate does not belong to the private key"

@@ -16,6 +16,8 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
+from spark_kafkalite.version import install_command
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,8 +30,8 @@ _missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
 if _missing:
     raise ImportError(
         f"[KAFKALITE_MODULES_MISSING] {sys.executable} (Python {platform.python_version()}) on host "
-        f"{socket.gethostname()} has no {', no '.join(_missing)}: install spark-kafkalite there with pip, or ship an "
-        "environment that has them; docs/spark.md says how"
+        f"{socket.gethostname()} has no {', no '.join(_missing)}: run {install_command()} there, or ship "
+        "an environment that has them; docs/spark.md says how"
     )
 
 __all__ = ["NEEDED_MODULES", "fetch_token", "install_listener", "read_published", "register"]

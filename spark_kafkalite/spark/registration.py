@@ -44,7 +44,7 @@ def _link_files_of_streams() -> None:
     except OSError as error:
         _LOG.warning(
             "cannot create the link %s (%s): streaming reads may fail to import packages that came with --py-files; "
-            "install spark-kafkalite on the driver's host instead",
+            "install the wheel of spark-kafkalite on the driver's host instead",
             link,
             error,
         )

@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
+from spark_kafkalite.version import install_command
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 15.0
@@ -39,7 +40,7 @@ _JARS: Final = (
 def available() -> str | None:
     """Say why ZooKeeper cannot run here, or return None."""
     if not _jar_directory().is_dir() or not any(_jar_directory().glob("zookeeper-[0-9]*.jar")):
-        return "PySpark, whose jars contain ZooKeeper, is not installed; pip install 'spark-kafkalite[spark]' brings it"
+        return f"PySpark, whose jars contain ZooKeeper, is not installed: {install_command('spark')}"
     return java_problem()
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from spark_kafkalite.version import WHEEL
+
 _PROJECT = Path(__file__).parent.parent.parent
 _PAGE = _PROJECT / "docs" / "spark.md"
 # Installed apart: see requirements-recipes.txt and requirements-pandas.txt.
@@ -76,7 +78,7 @@ def run(
 def install(environment: Path, *names: str) -> None:
     """Put distributions into a virtual environment, with all that they depend on."""
     [packages] = environment.glob("lib/python3*/site-packages")
-    wanted, done = [Requirement(name) for name in names], set()
+    wanted, done = [Requirement("spark-kafkalite" if name == WHEEL else name) for name in names], set()
     while wanted:
         requirement = wanted.pop()
         key = (requirement.name.lower().replace("_", "-"), frozenset(requirement.extras))

@@ -15,9 +15,10 @@ handshake, is ``OSError``; an orderly end of stream is 0 received bytes.
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import Protocol
+
+from spark_kafkalite.platform_calls import MSG_MORE, send_file
 
 Buffer = bytes | bytearray | memoryview
 
@@ -109,13 +110,13 @@ class PlainChannel:
     def send(self, data: Buffer, more: bool) -> int | None:
         try:
             # MSG_MORE lets a response header leave in one packet with the records that follow it.
-            return self._socket.send(data, socket.MSG_MORE if more else 0)
+            return self._socket.send(data, MSG_MORE if more else 0)
         except (BlockingIOError, InterruptedError):
             return None
 
     def send_file(self, fileno: int, position: int, count: int) -> int | None:
         try:
-            return os.sendfile(self._fileno, fileno, position, count)
+            return send_file(self._fileno, fileno, position, count)
         except (BlockingIOError, InterruptedError):
             return None
 

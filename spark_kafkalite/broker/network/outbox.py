@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from spark_kafkalite.broker.network.channel import Channel
-from spark_kafkalite.log.files.os_fs import NOWAIT
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.platform_calls import NOWAIT
 from spark_kafkalite.wire.frame import LENGTH
 
 # Bytes that one connection may send before others get their turn.

@@ -22,8 +22,8 @@ from typing import TypeVar
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
-from spark_kafkalite.log.files.os_fs import NOWAIT
 from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.platform_calls import NOWAIT, read_ahead
 from spark_kafkalite.slices import Work
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def read_into_cache(piece: LogSlice) -> None:
     descriptor = piece.file.fileno()
     # All at once, so that the disk gets large requests; the loop below waits for them.
     ahead_bytes = min(piece.length, _MOST_AHEAD_BYTES)
-    os.posix_fadvise(descriptor, position, piece.length + ahead_bytes, os.POSIX_FADV_WILLNEED)
+    read_ahead(descriptor, position, piece.length + ahead_bytes)
     while position < end:
         buffers = (buffer[: min(end - position, _PIECE_BYTES)],)
         count = CALLS.make("preadv", piece.file.path, os.preadv, descriptor, buffers, position)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.cli.doctor import probe
+from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise click.ClickException("--spark needs PySpark here: pip install 'spark-kafkalite[spark]'") from None
+        raise click.ClickException(f"--spark needs PySpark here: {install_command('spark')}") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("kafkalite doctor")
     if master is not None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
+from spark_kafkalite.version import install_command
+
 # A month is enough to renew a certificate in; those of a day or a week are renewed by programs.
 _EXPIRES_SOON_S: Final = 30 * 86_400
 # Clocks that NTP keeps differ by milliseconds.
@@ -32,7 +34,7 @@ def problems(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], 
 def _of_one(where: str, found: Mapping[str, Any]) -> Iterator[str]:
     missing = [name for name in _NEEDED if found["packages"][name] is None]
     if missing:
-        yield f"{where}: {found['executable']} has no {', no '.join(missing)}: install spark-kafkalite there with pip"
+        yield f"{where}: {found['executable']} has no {', no '.join(missing)}: run {install_command()} there"
     elif found["client_problem"]:
         yield f"{where}: the client cannot be used: {found['client_problem']}"
     elif not found["native_kernel"]:

@@ -23,6 +23,7 @@ from spark_kafkalite.client.group.offset_resets import PlannedReset, Reset, only
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, SourceOffset
@@ -85,7 +86,7 @@ def opened(location: str) -> Iterator[QueryCheckpoint]:
     if importlib.util.find_spec("pyspark") is None:
         raise click.ClickException(
             f"--checkpoint {location}: file systems of Hadoop are reached through Spark, which is not installed: "
-            "pip install 'spark-kafkalite[spark]', or copy the directory to this host"
+            f"{install_command('spark')}, or copy the directory to this host"
         )
     from spark_kafkalite.spark.jobs.program.session import failures_in_one_line, reachable_files, start_session
 

@@ -15,8 +15,8 @@ from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.file_kind import Kind, kind_of_mode, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
 from spark_kafkalite.log.files.needs_thread import NotInMemory, patience
+from spark_kafkalite.platform_calls import NOWAIT, allocate, lock_whole_file, sync_all, sync_data
 
-NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NOWAIT_UNKNOWN: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -71,7 +71,7 @@ class OsFile:
         CALLS.make("ftruncate", self.path, os.ftruncate, self._descriptor, size_bytes)
 
     def allocate(self, size_bytes: int) -> None:
-        os.posix_fallocate(self._descriptor, 0, size_bytes)
+        allocate(self._descriptor, 0, size_bytes)
 
     def reserve(self, size_bytes: int) -> None:
         fallocate = getattr(_libc(), "fallocate64", None)
@@ -100,7 +100,7 @@ class OsFile:
         return f"{os.fstat(self._descriptor).st_ino}.{int.from_bytes(generation, sys.byteorder)}"
 
     def sync(self) -> None:
-        CALLS.make("fdatasync", self.path, os.fdatasync, self._descriptor)
+        CALLS.make("fdatasync", self.path, sync_data, self._descriptor)
 
     def start_writeback(self, position: int, length: int) -> None:
         sync_file_range = getattr(_libc(), "sync_file_range", None)
@@ -148,7 +148,7 @@ class OsLock:
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)
 
@@ -236,9 +236,7 @@ class OsFs:
     def lock(self, path: str) -> OsLock | None:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # What Java takes, and so Apache Kafka in its directories; it excludes other processes only.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_whole_file(descriptor)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):

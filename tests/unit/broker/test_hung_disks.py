@@ -245,7 +245,7 @@ def test_calls_are_under_way_until_they_return_or_fail(tmp_path: Any, monkeypatc
     calls = {"fdatasync": file.sync, "pwrite": lambda: file.pwrite(b"a", 0), "pread": lambda: file.pread(1, 0)}
     for name, make in calls.items():
         with monkeypatch.context() as patched:
-            patched.setattr(f"os.{name}", look)
+            patched.setattr("spark_kafkalite.log.files.os_fs.sync_data" if name == "fdatasync" else f"os.{name}", look)
             with pytest.raises(OSError, match="no"):
                 make()
     assert seen == [(name, path) for name in calls]

@@ -15,7 +15,7 @@ from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
 
 NOW_S = 1_800_000_000.0
 VERSIONS = {
-    "spark-kafkalite": "0.1.0",
+    "spark-kafkalite": "0.2.0",
     "pyarrow": "20",
     "crc32c": "1",
     "cramjam": "1",
@@ -48,7 +48,7 @@ def test_nothing_is_wrong() -> None:
     [
         (
             {"packages": {"pyarrow": None, "crc32c": None}, "client_problem": "x"},
-            "/opt/python has no pyarrow, no crc32c: install spark-kafkalite there with pip",
+            "/opt/python has no pyarrow, no crc32c: run pip install ./spark_kafkalite-0.2.0-*.whl there",
         ),
         ({"client_problem": "ConfigError: no"}, "the client cannot be used: ConfigError: no"),
         ({"native_kernel": False}, "/opt/python has no native kernel, so records "),

@@ -371,7 +371,7 @@ def test_damaged_parts_are_told_apart(write: Callable[..., str]) -> None:
 def test_the_library_for_pkcs12_is_missing(write: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     location, pem = write(made().trust_pkcs12()), pem_of(made().authority)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
-    assert "pip install 'spark-kafkalite[security]'" in problem(
+    assert "pip install 'cryptography>=42'" in problem(
         ssl_truststore_location=location, ssl_truststore_password=PASSWORD
     )
     # PEM does without.

@@ -48,7 +48,7 @@ def test_missing_modules_are_named_in_one_line_that_says_where():
         "except RuntimeError as error: print(str(error).splitlines()[-1])"
     )
     assert said.startswith(f"[KAFKALITE_MODULES_MISSING] {sys.executable} (Python 3.")
-    assert f" on host {socket.gethostname()} has no crc32c, no pyarrow: install spark-kafkalite there " in said
+    assert f" on host {socket.gethostname()} has no crc32c, no pyarrow: run pip install ." in said
 
 
 def test_a_task_names_what_its_python_lacks():

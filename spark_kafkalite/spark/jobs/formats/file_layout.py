@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
+from spark_kafkalite.version import install_command
+
 PartitionBy = Literal["day", "hour", "none"]
 FileFormat = Literal["parquet", "orc", "json", "text", "avro"]
 ValueForm = Literal["bytes", "json", "registry"]
@@ -84,7 +86,7 @@ class FileLayout:
         if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():
             return f"--event-time {self.event_time}: not record, header:NAME or json:FIELD (json:a.b for a field of a)"
         if self.file_format == "avro" and find_spec("fastavro") is None:
-            return "--format avro needs fastavro: run pip install 'spark-kafkalite[avro]'"
+            return f"--format avro needs fastavro: {install_command('avro')}"
         return None
 
     def document(self) -> dict[str, str]:

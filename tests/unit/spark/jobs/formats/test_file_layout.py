@@ -66,9 +66,7 @@ def test_options_that_can_be_are_taken(layout: FileLayout) -> None:
 
 def test_avro_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_layout, "find_spec", lambda name: None)
-    assert FileLayout(file_format="avro").problem() == (
-        "--format avro needs fastavro: run pip install 'spark-kafkalite[avro]'"
-    )
+    assert FileLayout(file_format="avro").problem() == ("--format avro needs fastavro: pip install 'fastavro>=1.10'")
     assert FileLayout().problem() is None
 
 
