@@ -23,12 +23,11 @@ import pyarrow as pa
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.avro_columns import AvroSchema, avro_schema, python_values, spark_struct
-from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.conditions import SCHEMA_REGISTRY_FAILED, SparkConditionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-REGISTRY_FAILED: Final = "KAFKALITE_SCHEMA_REGISTRY_FAILED"
 NOT_FRAMED: Final = "the value is not framed as a schema registry's serializers do it"
 _FRAME: Final = struct.Struct(">bi")
 _NO_SUCH_SCHEMA: Final = 40403
@@ -119,7 +118,9 @@ class _Asking:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, UnknownSchema):
             text = f"{self._registry}, {self._what}: {error or type(error).__name__}"
-            raise SparkConditionError(REGISTRY_FAILED, text, "a schema registry does not give a schema") from error
+            raise SparkConditionError(
+                SCHEMA_REGISTRY_FAILED, text, "a schema registry does not give a schema"
+            ) from error
 
 
 class UnknownSchema(ValueError):

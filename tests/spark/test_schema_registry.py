@@ -24,10 +24,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.functions import from_registry, to_registry
+from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.spark.schema_registry import NOT_FRAMED, AvroDecoder, Registry
 from tests.patience import PATIENCE_S
 
+from .job_runs import NEW_YEAR_MS, failure, load, manifests
 from .stub_registry import StubRegistry
 from .topics import Topics
 
@@ -236,3 +239,53 @@ def test_wrong_arguments_are_refused_before_anything_runs(registry: StubRegistry
         SparkConditionError, match=r"KAFKALITE_SCHEMA_REGISTRY_FAILED.*subject absent: Subject 'absent'"
     ):
         from_registry("value", registry.url, subject="absent")
+
+
+@pytest.mark.versions
+def test_a_load_decodes_avro_by_each_record_s_schema(
+    spark: SparkSession, topics: Topics, registry: StubRegistry, tmp_path: Path
+) -> None:
+    at = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0}
+    topic, second = topics.new(), {**SECOND, "fields": [*SECOND["fields"], at]}
+    day = datetime(2014, 5, 9, 10, tzinfo=UTC)
+    for value in (
+        serialized(registry, FIRST, {"id": 7}),
+        serialized(registry, second, {"id": 8, "note": "n", "at": day}),
+        None,
+        b"bad",
+    ):
+        topics.producer.send(topic, value, timestamp_ms=NEW_YEAR_MS)
+    topics.producer.flush(PATIENCE_S)
+    schema, access = tmp_path / "order.avsc", tmp_path / "registry.properties"
+    schema.write_text(json.dumps(second, indent=2))
+    access.write_text("basic.auth.user.info=me:pw\n")
+    given = ("--value", "registry", "--schema-registry", registry.url, "--value-schema", str(schema))
+    given += ("--schema-registry-config", str(access), "--event-time", "json:at")
+    refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path / "to"), *given)
+    assert f"the first is offset 3 of {topic}-0: {NOT_FRAMED}; nothing was published" in refused
+    summary = load(topics, topic, tmp_path / "to", *given, "--max-quarantined", "1")
+    assert (summary["records"], summary["quarantined_records"], summary["event_time_fallbacks"]) == (3, 1, 1)
+    rows = read_published(spark, str(tmp_path / "to")).orderBy("offset").collect()
+    assert [row.value and (row.value.schema_id, row.value.payload.id, row.value.payload.note) for row in rows] == [
+        (1, 7, None),
+        (2, 8, "n"),
+        None,
+    ]
+    (manifest,) = manifests(tmp_path / "to")
+    days = {file["final"].split("/")[1]: file["records"] for file in manifest["files"]}
+    assert days == {"day=1970-01-01": 1, "day=2014-05-09": 1, "day=2013-01-01": 1}
+    assert registry.authorizations[-1] == "Basic bWU6cHc="
+    topics.producer.send(topic, struct.pack(">bi", 0, 99), timestamp_ms=NEW_YEAR_MS)
+    topics.producer.flush(PATIENCE_S)
+    registry.fails_with = 401
+    where = ("--topic", topic, "--destination", str(tmp_path / "to"), "--max-quarantined", "100%")
+    refused = failure(hadoop_load, topics, *where, *given, code=3)
+    assert f"[KAFKALITE_SCHEMA_REGISTRY_FAILED] {registry.url}, schema id 99: as the test says" in refused
+    assert len(manifests(tmp_path / "to")) == 1
+
+
+def test_a_load_s_registry_needs_a_schema(topics: Topics, registry: StubRegistry, tmp_path: Path) -> None:
+    given = ("--topic", "absent", "--destination", str(tmp_path), "--schema-registry", registry.url)
+    assert "--schema-registry needs --value registry, and --value-schema" in failure(
+        hadoop_load, topics, *given, "--value", "registry", code=2
+    )
