@@ -6,11 +6,14 @@ after a failure is written again.
 
 :func:`split_registry_frame` takes the header off values that were written with a schema registry's serializers. It is
 an expression of Spark's own functions: no Python runs on the rows.
+
+:func:`from_registry` and :func:`to_registry` decode and encode Avro values with the schemas of a registry, in Spark's
+Python workers; these need the extra ``registry``, on executors too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from spark_kafkalite.errors import ConfigError
@@ -19,11 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["split_registry_frame", "write_update"]
+__all__ = ["from_registry", "split_registry_frame", "to_registry", "write_update"]
 
 _MAGIC: Final = b"\0"
 # Magic and schema id.
 _HEADER_BYTES: Final = 5
+_MODES: Final = ("FAILFAST", "PERMISSIVE")
 _FORMATS: Final = ("avro", "json", "protobuf")
 # How far the message indexes of a Protobuf value are looked for; a nested message has a few bytes.
 _MOST_INDEX_BYTES: Final = 64
@@ -87,6 +91,90 @@ def split_registry_frame(value: Column | str, format: Literal["avro", "json", "p
         _from(column, _HEADER_BYTES + indexes["size"]).alias("payload"),
     )
     return sql.when(is_framed & indexes["is_whole"], split)
+
+
+def from_registry(
+    value: Column | str,
+    url: str,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    mode: Literal["FAILFAST", "PERMISSIVE"] = "FAILFAST",
+    named_by: Sequence[str] = (),
+    client: Mapping[str, object] | None = None,
+) -> Column:
+    """Return a struct of the fields of Avro values that a schema registry's serializers have framed.
+
+    The columns are those of the reader's schema: ``schema``, its JSON, or the newest schema of ``subject``, which is
+    fetched once, here. Each value is decoded with the schema of its own id, which workers fetch from the registry at
+    ``url`` (several with commas), and resolved into the reader's by Avro's rules::
+
+        orders = events.select(from_registry("value", "http://registry:8081", subject="orders-value").alias("order"))
+        orders.select("order.id", "order.amount")
+
+    A value of null gives null. A value that cannot be decoded, because of its frame, its id or its bytes, ends the
+    query with the reason; ``named_by`` names columns whose values the error shows, such as topic, partition and offset.
+    With ``mode="PERMISSIVE"`` it gives null. A registry that does not answer ends the query in both modes.
+
+    ``client`` has further settings of Confluent's client, such as ``basic.auth.user.info`` and ``ssl.ca.location``.
+    Executors need the extra ``registry``, too. Raises ConfigError for arguments that are wrong, and SparkConditionError
+    when the registry does not give the subject's schema.
+    """
+    from pyspark.sql import functions as sql
+
+    from spark_kafkalite.spark.pyspark_versions import arrow_column
+    from spark_kafkalite.spark.schema_registry import AvroDecoder, Registry
+
+    if mode not in _MODES:
+        raise ConfigError(f"mode={mode}: not one of {', '.join(_MODES)}")
+    registry = Registry.at(url, client)
+    if schema is not None and subject is None:
+        decoder = AvroDecoder(registry, schema)
+    elif subject is not None and schema is None:
+        decoder = AvroDecoder(registry, *registry.latest(subject)[1:])
+    else:
+        raise ConfigError("from_registry takes either subject, whose newest schema names the columns, or schema")
+    found = arrow_column(decoder, decoder.result_type, sql.col(value) if isinstance(value, str) else value)
+    if mode == "PERMISSIVE":
+        return found["record"]
+    places = [
+        sql.concat(sql.lit(f"{name}="), sql.coalesce(sql.col(name).cast("string"), sql.lit("null")), sql.lit(": "))
+        for name in named_by
+    ]
+    error = sql.raise_error(sql.concat(*places, found["reason"]))
+    return sql.when(found["reason"].isNotNull(), error.cast(decoder.record_type)).otherwise(found["record"])
+
+
+def to_registry(
+    record: Column | str,
+    url: str,
+    *,
+    subject: str,
+    schema: str | None = None,
+    client: Mapping[str, object] | None = None,
+) -> Column:
+    """Return Avro values, framed as a schema registry's serializers do it, of a column of structs.
+
+    They are encoded with the newest schema of ``subject``, or with ``schema``, which is registered there if it is not
+    yet; both happen once, here. Fields are matched by name. A null gives null::
+
+        rows = orders.select(to_registry(struct("id", "amount"), registry, subject="orders-value").alias("value"))
+
+    A record that the schema does not take ends the query. ``url`` and ``client`` are those of :func:`from_registry`.
+    Raises ConfigError for arguments that are wrong, and SparkConditionError when the registry fails or refuses.
+    """
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import BinaryType
+
+    from spark_kafkalite.spark.pyspark_versions import arrow_column
+    from spark_kafkalite.spark.schema_registry import AvroEncoder, Registry
+
+    registry = Registry.at(url, client)
+    if schema is None:
+        encoder = AvroEncoder(*registry.latest(subject))
+    else:
+        encoder = AvroEncoder(registry.register(subject, schema), schema)
+    return arrow_column(encoder, BinaryType(), sql.col(record) if isinstance(record, str) else record)
 
 
 def _from(column: Column, skipped: Column | int) -> Column:

@@ -14,7 +14,7 @@ What is there is looked for by name, not by version number: vendors of Spark tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -25,7 +25,7 @@ from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     _ENGINE_LIMITS: bool
 else:
@@ -96,6 +96,7 @@ __all__ = [
     "ReadMaxBytes",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "arrow_column",
     "arrow_schema",
     "engine_reader",
     "register_source",
@@ -250,3 +251,33 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     # PySpark 4.0 and 4.1 have no argument for the zone: it is UTC.
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in types.to_arrow_schema.__annotations__ else {}
     return types.to_arrow_schema(schema, **zone)
+
+
+def arrow_column(function: Callable[[pa.Array], pa.Array], result: DataType, column: Column) -> Column:
+    """Return a column that ``function`` makes of arrays of another, in Python workers.
+
+    PySpark 4.0 has no such function without pandas: it calls one with a value at a time, which is slower.
+    """
+    from pyspark.sql import functions
+
+    made: Column
+    if hasattr(functions, "arrow_udf"):
+        made = functions.arrow_udf(lambda values: function(values), result)(column)
+    else:
+        made = functions.udf(_OneValue(function), result, useArrow=False)(column)
+    return made
+
+
+class _OneValue:
+    """A function of arrays, called with one value."""
+
+    def __init__(self, function: Callable[[pa.Array], pa.Array]) -> None:
+        self._function = function
+
+    def __call__(self, value: Any) -> Any:
+        import pyarrow as pa
+
+        from spark_kafkalite.spark.avro_columns import python_values
+
+        given = [value.asDict(recursive=True) if hasattr(value, "asDict") else value]
+        return python_values(self._function(pa.array(given)))[0]

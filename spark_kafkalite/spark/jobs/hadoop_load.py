@@ -13,6 +13,8 @@ from typing import Any, get_args
 
 import click
 
+from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.settings import read_properties
 from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
@@ -38,6 +40,7 @@ from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifest
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
+from spark_kafkalite.spark.schema_registry import Registry
 
 
 @click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,12 +75,23 @@ from spark_kafkalite.spark.jobs.program.session import reachable_files, say, sta
     default="bytes",
     show_default=True,
     help="What becomes of a value: its bytes; columns of the JSON in it; or schema_id and payload of a schema "
-    "registry's frame, the payload as JSON with --value-schema.",
+    "registry's frame, the payload as JSON with --value-schema, or as Avro with --schema-registry, too.",
 )
 @click.option(
     "--value-schema",
     metavar="DDL|FILE",
-    help="Schema of the JSON, such as 'id BIGINT, name STRING', or a file with that or with a Spark schema's JSON.",
+    help="Schema of the JSON, such as 'id BIGINT, name STRING', or a file with that or with a Spark schema's JSON; "
+    "with --schema-registry the Avro schema whose fields become columns.",
+)
+@click.option(
+    "--schema-registry",
+    metavar="URL",
+    help="Schema registry whose schemas decode values of Avro (--value registry). Needs the extra registry.",
+)
+@click.option(
+    "--schema-registry-config",
+    metavar="FILE",
+    help="Properties file with settings of Confluent's client of the registry, such as basic.auth.user.info.",
 )
 @click.option(
     "--max-quarantined",
@@ -261,6 +275,7 @@ def _options(given: dict[str, Any]) -> LoadOptions:
     values = {own: given[str(parameters[name].name)] for name, own in _BY_TOPIC.items()}
     values["time_zone"] = time_zone(values["time_zone"])
     values["value_schema"] = schema_text(values["value_schema"])
+    values["schema_registry"] = _schema_registry(given["schema_registry"], given["schema_registry_config"])
     usual = TopicOptions().changed(values)
     known = {name: (own, _reader(parameters[name])) for name, own in _BY_TOPIC.items()}
     by_pattern = () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known)
@@ -280,6 +295,17 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         given["keep_manifests_ms"],
         given["driver_bytes"],
     )
+
+
+def _schema_registry(url: str | None, config: str | None) -> Registry | None:
+    if url is None:
+        if config is not None:
+            raise click.UsageError("--schema-registry-config needs --schema-registry")
+        return None
+    try:
+        return Registry.at(url, {} if config is None else read_properties(config))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--schema-registry") from None
 
 
 def _check_value_schema(layout: FileLayout) -> None:

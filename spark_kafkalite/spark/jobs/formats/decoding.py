@@ -1,8 +1,9 @@
 """What of a record goes into a file: its value as it is asked for, its event time, or the reason why it cannot go.
 
-Expressions of Spark's own functions: no Python runs on the rows. A record that cannot be decoded is no error of a task:
-it gets a reason (:data:`REASON`), and goes into quarantine (``load/quarantine.py``) instead of the files. An event time
-that is missing or cannot be read is null (:data:`TIME`); the record's own timestamp stands in, and the run counts that.
+Expressions of Spark's own functions: no Python runs on the rows, but for Avro values of a schema registry. A record
+that cannot be decoded is no error of a task: it gets a reason (:data:`REASON`), and goes into quarantine
+(``load/quarantine.py``) instead of the files. An event time that is missing or cannot be read is null (:data:`TIME`);
+the record's own timestamp stands in, and the run counts that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.functions import split_registry_frame
+from spark_kafkalite.spark.avro_columns import avro_schema as parsed_avro_schema
+from spark_kafkalite.spark.avro_columns import spark_struct
 from spark_kafkalite.spark.jobs.formats.avro_schema import avro_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.read_schema import spark_schema
@@ -24,6 +27,7 @@ TIME: Final = "kafkalite_time"
 _DECODED: Final = "kafkalite_decoded"
 _FRAMED: Final = "kafkalite_framed"
 _CORRUPT: Final = "kafkalite_corrupt"
+_AVRO: Final = "kafkalite_avro"
 # The last ms of the year 9999: beyond, days have no name of ten characters.
 _LAST_MS: Final = 253_402_300_799_999
 _ISO_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
@@ -36,7 +40,7 @@ _LINES: Final = "the value holds a line break"
 
 
 def value_type(schema: str) -> StructType:
-    """Return the type that ``--value-schema`` names: DDL, or the JSON of a Spark schema. Needs a Spark session.
+    """Return the type that ``--value-schema`` names: DDL, or the JSON of a Spark or Avro schema. Needs a Spark session.
 
     Raises ValueError for what is neither, in one line.
     """
@@ -45,10 +49,13 @@ def value_type(schema: str) -> StructType:
 
     text = schema.strip()
     try:
-        found = StructType.fromJson(json.loads(text)) if text.startswith("{") else StructType.fromDDL(text)
+        document = json.loads(text) if text.startswith("{") else None
+        if document is not None and document.get("type") == "record":
+            return spark_struct(parsed_avro_schema(text))
+        found = StructType.fromDDL(text) if document is None else StructType.fromJson(document)
     except (PySparkException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{_shown(text)!r} is neither DDL such as 'id BIGINT, name STRING' nor the JSON of a Spark schema: "
+            f"{_shown(text)!r} is neither DDL such as 'id BIGINT, name STRING' nor the JSON of a Spark or Avro schema: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error
     if not isinstance(found, StructType) or not found.fields:
@@ -93,18 +100,23 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
     if layout.value == "registry":
         frame = frame.withColumn(_FRAMED, split_registry_frame("value"))
         payload = F.col(_FRAMED)["payload"]
+    if layout.schema_registry is not None:
+        frame = frame.withColumn(_AVRO, _from_avro(value, layout))
     if layout.event_time.startswith("header:"):
         frame = frame.withColumn(TIME, _time(_header(layout.event_time.removeprefix("header:"))))
     elif layout.event_time.startswith("json:"):
         path = f"$.{layout.event_time.removeprefix('json:')}"
-        frame = frame.withColumn(TIME, _time(F.get_json_object(payload.cast("string"), path)))
+        text = payload.cast("string") if layout.schema_registry is None else F.to_json(F.col(_AVRO)["record"])
+        frame = frame.withColumn(TIME, _time(F.get_json_object(text, path)))
     if not layout.is_decoded:
         return frame
     if layout.file_format == "text":
         return frame.withColumn(REASON, _no_line_reason(value))
     reason = F.lit(None).cast("string")
     made: Column
-    if layout.value_schema is not None:
+    if layout.schema_registry is not None:
+        made, reason = F.col(_AVRO)["record"], F.col(_AVRO)["reason"]
+    elif layout.value_schema is not None:
         frame = frame.withColumn(_DECODED, _from_json(payload, value_type(layout.value_schema)))
         text, found = payload.cast("string"), F.col(_DECODED)
         # Spark's parser takes the first of several objects and leaves the rest; the length of a list of them sees it.
@@ -117,12 +129,12 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
         framed = F.col(_FRAMED)
         reason = F.when(framed.isNull(), _NOT_FRAMED).otherwise(reason)
         inner = payload if layout.value_schema is None else made
-        made = F.when(framed.isNotNull(), F.struct(framed["schema_id"], inner.alias("payload")))
+        made = F.when(framed.isNotNull() & reason.isNull(), F.struct(framed["schema_id"], inner.alias("payload")))
     return (
         # A value of null says that a key is gone: there is nothing to decode.
         frame.withColumn(REASON, F.when(value.isNotNull(), reason))
         .withColumn(_DECODED, F.when(value.isNotNull(), made))
-        .drop(_FRAMED)
+        .drop(_FRAMED, _AVRO)
     )
 
 
@@ -131,6 +143,16 @@ def decoded_value(frame: DataFrame) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     return F.col(_DECODED if _DECODED in frame.columns else "value")
+
+
+def _from_avro(value: Column, layout: FileLayout) -> Column:
+    """Return a struct of the record and the reason why there is none."""
+    from spark_kafkalite.spark.pyspark_versions import arrow_column
+    from spark_kafkalite.spark.schema_registry import AvroDecoder
+
+    assert layout.schema_registry is not None and layout.value_schema is not None
+    decoder = AvroDecoder(layout.schema_registry, layout.value_schema)
+    return arrow_column(decoder, decoder.result_type, value)
 
 
 def _from_json(payload: Column, schema: StructType) -> Column:

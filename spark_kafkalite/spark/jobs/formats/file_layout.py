@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.schema_registry import Registry
 
 from spark_kafkalite.version import install_command
 
@@ -33,8 +36,9 @@ class FileLayout:
 
     Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
     ``value`` says what becomes of a record's value: the bytes, columns of the JSON in it, or the parts of a registry's
-    frame; ``value_schema`` is Spark's DDL of that JSON, or the JSON of a Spark schema. ``event_time`` is where the time
-    of a directory comes from: ``record``, ``header:NAME`` or ``json:FIELD``.
+    frame; ``value_schema`` is Spark's DDL of that JSON, or the JSON of a Spark schema. With a ``schema_registry`` the
+    values are Avro's, and ``value_schema`` is the JSON of an Avro schema. ``event_time`` is where the time of a
+    directory comes from: ``record``, ``header:NAME`` or ``json:FIELD``.
     """
 
     partition_by: PartitionBy = "day"
@@ -45,6 +49,7 @@ class FileLayout:
     value: ValueForm = "bytes"
     value_schema: str | None = None
     event_time: str = RECORD_TIME
+    schema_registry: Registry | None = None
 
     @property
     def by_record_time(self) -> bool:
@@ -81,6 +86,8 @@ class FileLayout:
             return "--value json needs --value-schema, Spark's DDL of the values such as 'id BIGINT, name STRING'"
         if self.value == "bytes" and self.value_schema is not None:
             return "--value-schema needs --value json or --value registry: values are taken as bytes otherwise"
+        if self.schema_registry is not None and (self.value != "registry" or self.value_schema is None):
+            return "--schema-registry needs --value registry, and --value-schema with the Avro schema of the columns"
         if self.value_schema is not None and not self.value_schema.isprintable():
             return "--value-schema holds characters that cannot be printed, which no manifest takes"
         if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():

@@ -41,6 +41,7 @@ _LAYOUT: Final = (
     "value",
     "value_schema",
     "event_time",
+    "schema_registry",
 )
 DRIVER_BYTES: Final = 16 << 20
 _POLICIES: Final = ("on_out_of_range", "on_recreated_topic", "new_partitions")

@@ -36,7 +36,7 @@ Exit codes:
   0  done
   1  anything else
   2  usage: an option is wrong
-  3  source: a broker cannot be reached or says no, or a topic is not there
+  3  source: a broker or schema registry cannot be reached or says no, or a topic is not there
   4  data would be lost: out of range, recreated topic, truncated log, a hole
   5  destination: its file system is down, full, read-only, unknown, or says no; a topic does not take records
   6  another run holds the destination, or has taken it over
@@ -66,6 +66,7 @@ _SOURCE_CONDITIONS: Final = frozenset(
         conditions.AUTHORIZATION_FAILED,
         conditions.TOPIC_NOT_FOUND,
         conditions.READ_FAILED,
+        conditions.SCHEMA_REGISTRY_FAILED,
     }
 )
 _LOSS_PREFIX: Final = "KAFKA_DATA_LOSS"
