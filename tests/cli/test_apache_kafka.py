@@ -7,6 +7,7 @@ import json
 import pytest
 
 from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
+from tests.patience import wait_until
 from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka]
@@ -42,10 +43,16 @@ def test_the_commands_work_with_apache_kafka(apache_kafka: ApacheKafka) -> None:
     assert "key: k27 payload: v27" in checked
     assert "DAMAGED" not in checked
     kafkalite("configs", "alter", "--topic", topic, "--add-config", "cleanup.policy=[compact,delete],flush.ms=7", *at)
+
+    def settings() -> str:
+        return kafkalite("configs", "--describe", "--entity-type", "topics", "--entity-name", topic, *at)
+
+    # Apache Kafka answers before its broker knows of the change.
+    wait_until(lambda: "flush.ms=7" in settings(), "the new settings")
     kafkalite("configs", "alter", "--topic", topic, "--delete-config", "flush.ms,retention.ms", *at)
-    shown = kafkalite("configs", "--describe", "--entity-type", "topics", "--entity-name", topic, *at)
+    shown = wait_until(lambda: "flush.ms" not in (now := settings()) and now, "the settings without those deleted")
     assert "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=" in shown
-    assert "flush.ms" not in shown and "retention.ms" not in shown
+    assert "retention.ms" not in shown
     kafkalite("topics", "delete", "--topic", topic, *at)
 
 

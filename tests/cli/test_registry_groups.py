@@ -50,6 +50,8 @@ class Streaming:
         settings = {
             "group.id": group,
             "zookeeper.connect": broker.registry_connect,
+            # Longer than a host stands still.
+            "zookeeper.session.timeout.ms": "20000",
             "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": "100",
             "offsets.storage": storage,

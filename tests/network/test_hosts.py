@@ -40,7 +40,7 @@ LOST_CLIENT = """
 import sys
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.errors import KafkaliteError
-patience = {"max_block_ms": 2000, "delivery_timeout_ms": 3000, "request_timeout_ms": 1000, "linger_ms": 0}
+patience = {"max_block_ms": 10000, "delivery_timeout_ms": 3000, "request_timeout_ms": 1000, "linger_ms": 0}
 for make, settings, use in (
     (Producer, patience, lambda producer: producer.send("t", b"x").result(20)),
     (Consumer, {"request_timeout_ms": 2000, "default_api_timeout_ms": 3000},

@@ -4,7 +4,7 @@ import pyspark
 import pytest
 from pyspark.sql import functions as F
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -231,7 +231,11 @@ def test_aborted_transactions_are_hidden_when_asked(apache_kafka, spark):
             confluent.flush(PATIENCE_S)
             ends(30)
         assert topics.values(topic) == ["a", "b", "c"]
-        assert topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"]
+        # The end of the last transaction is acknowledged before its marker is in the log.
+        wait_until(
+            lambda: topics.values(topic, **{"kafka.isolation.level": "read_committed"}) == ["a", "c"],
+            "the last transaction to be seen",
+        )
         # Markers have offsets of their own, and the last one ends the range.
         committed = topics.read(topic, **{"kafka.isolation.level": "read_committed"})
         assert [row.offset for row in committed.orderBy("offset").collect()] == [0, 4]

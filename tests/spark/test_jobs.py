@@ -155,7 +155,9 @@ def test_settings_of_the_reading_client_are_taken_without_a_warning(topics: Topi
     topics.fill(topic, ["a"])
     given = ["--bootstrap-server", topics.bootstrap, "--topic", topic, "--destination", str(tmp_path)]
     result = CliRunner().invoke(hadoop_load.main, [*given, "--option", "fetch.max.bytes=1000000"])
-    assert (result.exit_code, len(result.output.splitlines())) == (0, 1), result.output
+    # A slow host also shows progress.
+    said = [line for line in result.output.splitlines() if not line.startswith("loading: ")]
+    assert (result.exit_code, len(said)) == (0, 1), result.output
     target = topics.new()
     arguments = ("--topic", topic, "--from-offsets", '{"0": 0}', "--to-topic", target)
     run(replay, topics, *arguments, "--option", "fetch.max.bytes=1000000", "--option", "linger.ms=1")

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.kafka]
 
 USER = User("canary", canary.PASSWORD)
 ROWS = 20
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 # As docs/security.md has it.
 REDACTION = "(?i)url|password|secret|token|jaas|ssl[.].*(key|certificate)$"
 # Every Python process of Spark logs all that it can. But for Py4J, which logs the arguments of every call to the JVM.

@@ -352,13 +352,13 @@ def test_a_stream_outlives_its_tokens_and_ends_with_the_last(
     tokens = secure_kafka.tokens
     given = token_options(secure_kafka, "stream")
     topic, lifetime_s = topics.new(), tokens.lifetime_s
-    tokens.lifetime_s = 3.0
+    tokens.lifetime_s = 6.0
     try:
         query, values = topics.collect(
             topics.stream(topic, **given), checkpoint, {"processingTime": "200 milliseconds"}
         )
         sent: list[str] = []
-        while asked_for(tokens, "stream") < 6:
+        while asked_for(tokens, "stream") < 5:
             sent.append(f"{len(sent):05}")
             topics.fill(topic, sent[-1:])
             wait_until(lambda: len(values) >= len(sent), lambda: f"record {len(sent)} of the stream")

@@ -31,6 +31,8 @@ from tests.patience import PATIENCE_S, wait_until
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
 
 PARTITIONS = 6
+# Longer than a host stands still: no consumer of these is to be thrown out.
+SESSION_MS = 20_000
 
 
 class Kafka1:
@@ -82,6 +84,7 @@ class Kafka1:
             "kafka.tools.ConsoleConsumer",
             *("--zookeeper", self.zookeeper, "--topic", topic),
             *("--consumer-property", f"group.id={group}", "--consumer-property", "auto.commit.interval.ms=200"),
+            *("--consumer-property", f"zookeeper.session.timeout.ms={SESSION_MS}"),
             *options,
             jvm_options=SHORT_LIVED_OPTIONS,
         )
@@ -96,6 +99,7 @@ class Kafka1:
         return {
             "group.id": group,
             "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": SESSION_MS,
             "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": 100,
             "consumer.timeout.ms": int(PATIENCE_S * 1000),
@@ -171,7 +175,7 @@ def test_ours_go_on_where_kafka_s_stopped(kafka_1: Kafka1, storage: str) -> None
         assert theirs.wait(PATIENCE_S) == 0, theirs.tail()
         read = numbers_in(theirs)
     assert len(read) == 250
-    settings = kafka_1.settings(topic, offsets_storage=storage, dual_commit_enabled=False, consumer_timeout_ms=3000)
+    settings = kafka_1.settings(topic, offsets_storage=storage, dual_commit_enabled=False, consumer_timeout_ms=8000)
     with ConsumerConnector(settings) as ours:
         (stream,) = ours.create_message_streams({topic: 1})[topic]
         rest = [int(record.value or b"") for record in islice(stream, 350)]
