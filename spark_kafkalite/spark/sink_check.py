@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Final
 
+from spark_kafkalite.client.config import parse_address
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.errors import AdvertisedUnreachable, KafkaliteError, NoBrokerThere, UnknownTopicOrPartition
@@ -46,10 +47,10 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
             # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
             passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
             is_given = "max.block.ms" in options.client
-            waited_ms = timeout_ms - deadline.left_s() * 1000
-            is_hopeless = waited_ms >= patience_ms(error, timeout_ms, is_given)
+            most_ms = patience_ms(error, timeout_ms, is_given)
+            is_hopeless = timeout_ms - deadline.left_s() * 1000 >= most_ms
             if not passes or is_hopeless or deadline.left_s() < _PAUSE_S:
-                given_up = f"{waited_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
+                given_up = f"{most_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
                 raise unreachable(
                     error, options.client, options.target, given_up if passes and patient else None
                 ) from None
@@ -59,22 +60,28 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
 
 def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
     if topic is None:
-        cluster.refresh([], deadline)
-        return
-    info = cluster.topic(topic, deadline, allow_auto_create=True)
-    _reach_a_leader(cluster, sorted({each.leader for each in info.partitions if each.leader >= 0}), deadline)
+        brokers = set(cluster.refresh([], deadline).nodes)
+    else:
+        info = cluster.topic(topic, deadline, allow_auto_create=True)
+        brokers = {each.leader for each in info.partitions if each.leader >= 0}
+    _reach_one(cluster, sorted(brokers), deadline)
 
 
-def _reach_a_leader(cluster: ClusterClient, leaders: list[int], deadline: Deadline) -> None:
+def _reach_one(cluster: ClusterClient, brokers: list[int], deadline: Deadline) -> None:
     """Raise AdvertisedUnreachable when none of these brokers can be reached where the cluster says that they are.
 
-    The records would find that out, after the time that a delivery may take.
+    The records would find that out, after the time that a delivery may take. Where ``bootstrap.servers`` has the same
+    address, nothing is asked.
     """
+    given = set(map(parse_address, cluster.config.bootstrap_servers))
+    nodes = cluster.snapshot.nodes
+    if any((nodes[each].host, nodes[each].port) in given for each in brokers if each in nodes):
+        return
     failures: list[KafkaliteError] = []
-    for number, leader in enumerate(leaders):
+    for number, broker in enumerate(brokers):
         try:
-            share_ms = deadline.left_s() * 1000 / (len(leaders) - number)
-            cluster.connect(leader, deadline.earlier_of(share_ms)).close()
+            share_ms = deadline.left_s() * 1000 / (len(brokers) - number)
+            cluster.connect(broker, deadline.earlier_of(share_ms)).close()
             return
         except AdvertisedUnreachable as error:
             failures.append(error)

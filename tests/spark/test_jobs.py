@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
@@ -203,6 +204,22 @@ def test_stream_does_not_read_on_in_a_topic_that_was_created_again(topics: Topic
     assert "it was deleted and created again" in refused.splitlines()[-1]
     assert "give another --checkpoint" in refused.splitlines()[-1]
     assert topics.values(target) == ["a", "b"]
+
+
+def test_stream_names_a_record_that_its_target_refuses_or_puts_it_aside(topics: Topics, tmp_path: Path) -> None:
+    source = topics.new()
+    target, aside = topics.new(1, "target", max_message_bytes="10000"), topics.new(1, "aside")
+    topics.fill(source, ["a", "x" * 20_000, "b"])
+    arguments = ("--topic", source, "--to-topic", target, "--checkpoint", str(tmp_path))
+    output = failure(stream, topics, *arguments, code=5)
+    assert f"the record at offset 1 of {source}-0 is refused for itself" in output.splitlines()[-1]
+    assert "run it again" not in output
+    topics.admin.delete_records({TopicPartition(target, 0): -1})
+    given = ["--bootstrap-server", topics.bootstrap, *arguments, "--quarantine-topic", aside]
+    result = CliRunner().invoke(stream.main, given)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == f"records that topic {target} refused, now in topic {aside}: 1"
+    assert (topics.values(target), topics.values(aside)) == (["a", "b"], ["x" * 20_000])
 
 
 def test_stream_reports_the_connectors_own_line(topics: Topics, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ Invariants
 - An idempotent producer's batch gets its sequence when it first leaves and keeps it on every retry, so that the broker
   recognises a repetition. Sequences start over, under the next epoch, only when the broker has said that a sequence
   does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that
-  batch is then surely not in the log under its old sequence. Epochs are counted per partition; the broker keeps them so
+  batch is then surely not in the log under its old sequence. They also do when records of a batch are given up, whose
+  sequences nothing will fill. Epochs are counted per partition; the broker keeps them so
   too. Source: KIP-360.
 - A broker that has only just made a partition may refuse its first batches and take the next. Without sequences those
   change places then; with them nothing is gained, for a broker that holds nothing of a producer takes any sequence as

@@ -102,4 +102,4 @@ def main(
             query = writer.trigger(processingTime=trigger).start()
         await_end(query)
         if quarantine is not None and (count := quarantine.came()):
-            click.echo(f"{count} records that topic {to_topic} refused are in topic {quarantine.name}", err=True)
+            click.echo(f"records that topic {to_topic} refused, now in topic {quarantine.name}: {count}", err=True)

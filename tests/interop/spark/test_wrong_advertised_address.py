@@ -34,6 +34,10 @@ def write(bootstrap: str) -> None:
     sink_check.check_sink(writer_options({"kafka.bootstrap.servers": bootstrap, "topic": "t"}), patient=False)
 
 
+def write_by_column(bootstrap: str) -> None:
+    sink_check.check_sink(writer_options({"kafka.bootstrap.servers": bootstrap}), patient=False)
+
+
 def write_batch_of_stream(bootstrap: str) -> None:
     sink_check.check_sink(writer_options({"kafka.bootstrap.servers": bootstrap, "topic": "t"}), patient=True)
 
@@ -48,7 +52,7 @@ def test_reads_and_writes_name_the_address_and_the_setting(
         "listeners": f"PLAINTEXT://{bootstrap}",
         "advertised.listeners": f"PLAINTEXT://{wrong_address}",
     }
-    ways: list[Callable[[str], None]] = [write, write_batch_of_stream, read]
+    ways: list[Callable[[str], None]] = [write, write_by_column, write_batch_of_stream, read]
     with BrokerProcess(tmp_path, overrides=overrides):
         for way in ways:
             with pytest.raises(SparkConditionError) as caught:

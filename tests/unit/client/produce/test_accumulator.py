@@ -279,6 +279,51 @@ def test_parts_of_parts_keep_the_order() -> None:
     assert drain_one_by_one(accumulator) == [*quarters, second]
 
 
+def test_sequences_start_over_when_records_of_a_batch_are_given_up() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
+    large, later = batch(queue, records=5), batch(queue)
+    close_all(accumulator, queue, large, later)
+    drain(accumulator), drain(accumulator)
+    epoch = queue.producer_epoch
+    part = batch(queue, records=3, reserved=0)
+    accumulator.replace(queue, large, [part])
+    # Not while something is in flight with a sequence of before.
+    assert queue.producer_epoch == epoch
+    accumulator.lose_sequence(queue, later, 0.0)
+    assert drain_one_by_one(accumulator) == [part, later]
+    assert [(each.producer_epoch, each.base_sequence) for each in (part, later)] == [(epoch + 1, 0), (epoch + 1, 3)]
+
+
+def test_a_batch_of_which_nothing_is_left_frees_its_memory() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
+    close_all(accumulator, queue, batch(queue))
+    (whole,) = drain(accumulator)
+    before = accumulator.reserved_bytes
+    reserved = whole.reserved_bytes
+    accumulator.replace(queue, whole, [])
+    assert accumulator.reserved_bytes == before - reserved
+    assert not accumulator.has_unfinished()
+
+
+def test_parts_keep_their_order_however_often_parts_are_made_of_them() -> None:
+    accumulator = made()
+    queue = proven_queue(accumulator)
+    later = batch(queue)
+    close_all(accumulator, queue, batch(queue, records=100), later)
+    (rest,) = drain(accumulator)
+    sent = []
+    for left in range(99, 0, -1):
+        first, second = batch(queue, records=1, reserved=0), batch(queue, records=left, reserved=0)
+        accumulator.replace(queue, rest, [first, second])
+        sent.append(first)
+        assert list(queue.waiting) == [first, second, later]
+        queue.waiting.popleft()
+        (rest,) = drain(accumulator)
+    assert rest.order < later.order and rest.order_span > 0
+
+
 def test_memory_is_bounded_but_for_one_batch() -> None:
     accumulator = made(buffer_memory=150)
     queue = proven_queue(accumulator)
