@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +61,8 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
 def compiler(machine: str, headers: Path) -> dict[str, str]:
     """Return the environment in which setuptools compiles for a machine, with one more directory of headers."""
     target = f"{machine}-linux-gnu.{'.'.join(map(str, GLIBC))}"
-    command = f"{sys.executable} -m ziglang cc -target {target}"
+    (package,) = find_spec("ziglang").submodule_search_locations
+    command = f"{package}/zig cc -target {target}"
     return {
         "CC": command,
         "LDSHARED": f"{command} -shared -s",

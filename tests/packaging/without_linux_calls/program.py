@@ -86,12 +86,16 @@ def client_key() -> str:
 
 
 def spark() -> str:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     with BrokerProcess(Path("spark"), registry_port=0) as broker:
         produce(broker.bootstrap, "t")
         server = {"kafka.bootstrap.servers": broker.bootstrap}
+
+        def read(topic: str) -> DataFrame:
+            return session.read.format("kafkalite").options(**server).option("subscribe", topic).load()
+
         committing = {"groupId": "g", "commitOffsets": "both", "zookeeper.connect": broker.registry_connect}
         stream = session.readStream.format("kafkalite").options(**server, **committing)
         query = (
@@ -100,13 +104,11 @@ def spark() -> str:
             .option("topic", "copy").option("checkpointLocation", "checkpoint").trigger(availableNow=True).start()
         )  # fmt: skip
         query.awaitTermination()
-        batch = session.read.format("kafkalite").options(**server)
-        rows = batch.option("subscribe", "copy").load().orderBy("offset").collect()
+        rows = read("copy").orderBy("offset").collect()
         assert [bytes(row.value) for row in rows] == VALUES
-        batch.option("subscribe", "t").load().select("value").write.format("kafkalite").options(**server).option(
-            "topic", "batch"
-        ).save()
-        assert batch.option("subscribe", "batch").load().count() == len(VALUES)
+        writer = read("t").select("value").write
+        writer.format("kafkalite").options(**server).option("topic", "batch").mode("append").save()
+        assert read("batch").count() == len(VALUES)
         session.stop()
     return f"{len(rows)} rows"
 
