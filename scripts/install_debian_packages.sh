@@ -4,6 +4,7 @@
 #   iproute2  network namespaces: broker, client and Spark driver as if on different hosts
 #   strace    counting and failing system calls
 #   openssl   a TLS server that changes its keys
+#   buildah, debootstrap   images of conf/, in the soak (installed by hand: apt-get install buildah debootstrap crun)
 #   e2fsprogs, mount   disks of the tests' own that are filled or lose their power
 
 set -eu

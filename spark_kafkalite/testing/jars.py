@@ -99,6 +99,13 @@ SPARK_KAFKA_CONNECTOR: Final = JarSet(
     transitive=False,
 )
 
+# Of the same Spark: from_avro and to_avro.
+SPARK_AVRO: Final = JarSet(
+    f"spark-avro-{SPARK_CONNECTOR_VERSION}",
+    (f"org.apache.spark:spark-avro_2.13:{SPARK_CONNECTOR_VERSION}",),
+    transitive=False,
+)
+
 # The shaded mini cluster refers to JUnit and Mockito without bringing them.
 HDFS_MINI_CLUSTER: Final = JarSet(
     f"hdfs-mini-cluster-{HADOOP_VERSION}",
@@ -128,6 +135,7 @@ ALL_SETS: Final = (
     APACHE_KAFKA_PROGRAMS,
     APACHE_KAFKA_1,
     SPARK_KAFKA_CONNECTOR,
+    SPARK_AVRO,
     HDFS_MINI_CLUSTER,
     YARN_ADDITIONS,
 )

@@ -48,10 +48,11 @@ def session_settings(*java_options: str) -> dict[str, str]:
 
 
 def connector_class_path() -> str | None:
-    """Return the class path of Spark's own connector, or None where its jars are missing or of another PySpark."""
-    if pyspark.__version__ != jars.SPARK_CONNECTOR_VERSION or jars.available(jars.SPARK_KAFKA_CONNECTOR) is not None:
+    """Return the class path of Spark's own connectors, or None where their jars are missing or of another PySpark."""
+    needed = (jars.SPARK_KAFKA_CONNECTOR, jars.SPARK_AVRO)
+    if pyspark.__version__ != jars.SPARK_CONNECTOR_VERSION or any(jars.available(each) for each in needed):
         return None
-    return jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
+    return jars.class_path(*map(jars.fetch, needed))
 
 
 def archive_options(class_path: str | None = None) -> tuple[str, ...]:

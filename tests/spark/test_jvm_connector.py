@@ -9,7 +9,9 @@ import json
 import pytest
 
 from spark_kafkalite.cli.main import run
+from spark_kafkalite.functions import from_registry, split_registry_frame, to_registry
 
+from .stub_registry import StubRegistry
 from .topics import let_look_quiet, logged_offsets
 
 pytestmark = [pytest.mark.spark, pytest.mark.versions]
@@ -122,3 +124,38 @@ def test_a_read_has_as_many_tasks_as_with_the_jvm_source(topics_anywhere, split)
     )
     assert ours.rdd.getNumPartitions() == theirs.rdd.getNumPartitions()
     assert sorted(ours.collect()) == sorted(theirs.collect())
+
+
+def test_avro_values_are_read_and_written_as_with_spark_s_own_functions(spark):
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro, to_avro
+
+    schema = json.dumps(
+        {
+            "type": "record",
+            "name": "Order",
+            "fields": [
+                {"name": "id", "type": "long"},
+                {"name": "note", "type": ["null", "string"], "default": None},
+                {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+                {"name": "tags", "type": {"type": "map", "values": "int"}},
+            ],
+        }
+    )
+    rows = spark.range(3).select(
+        F.expr("struct(id, if(id = 1, null, 'n') as note, timestamp_micros(id) as at, map('k', 3) as tags)").alias(
+            "order"
+        )
+    )
+    with StubRegistry() as registry:
+        number = registry.register("orders-value", schema)
+        ours = rows.select(to_registry("order", registry.url, subject="orders-value").alias("value"))
+        theirs = rows.select(
+            F.concat(F.lit(b"\0" + number.to_bytes(4, "big")), to_avro("order", schema)).alias("value")
+        )
+        assert ours.collect() == theirs.collect()
+        by_ours = theirs.select(from_registry("value", registry.url, subject="orders-value").alias("order"))
+        framed = theirs.select(split_registry_frame("value").alias("framed"))
+        by_theirs = framed.select(from_avro("framed.payload", schema).alias("order"))
+        assert by_ours.collect() == by_theirs.collect() == rows.collect()
+        assert by_ours.schema.simpleString() == by_theirs.schema.simpleString()
