@@ -256,6 +256,12 @@ def test_other_pages_name_files_that_exist(page: Path) -> None:
     assert missing == ["first.py"] * named.count("first.py")
 
 
+def test_the_lag_that_the_page_about_mirrors_shows_is_that_of_records_of_today() -> None:
+    ages_s = re.findall(r"\((\d+) s\)", (PROJECT / "docs" / "mirror.md").read_text())
+    assert ages_s
+    assert [age for age in ages_s if int(age) > 86_400] == []
+
+
 # The README ----------------------------------------------------------------------------------------------------------
 
 
