@@ -17,8 +17,9 @@ come back (SetWatches, auth).
 A session ends when its timeout passes without a word. What is not held against it: time in which this process stood
 still, and waiting for the registry.
 
-With ``digest`` (``user:password``) every connection must authenticate as that user before anything but a ping is
-answered, and within AUTHENTICATE_S: its session ends then, so that sessions of others keep no broker out.
+With ``digest`` (``user:password``) every connection must authenticate as that user. Until then its session is opened,
+pings are answered, and all other requests get NoAuth. After AUTHENTICATE_S its session ends, so that sessions of others
+keep no broker out.
 """
 
 from __future__ import annotations
