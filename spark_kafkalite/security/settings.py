@@ -59,7 +59,7 @@ SSL_SETTINGS: Final = (
         "list",
         (),
         "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice. A "
-        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be told apart: one stands "
+        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be chosen singly: one stands "
         "for all.",
     ),
     Setting(
@@ -83,7 +83,7 @@ SSL_SETTINGS: Final = (
         "ssl.truststore.type",
         "string",
         None,
-        "Form of that file; not needed, since the content tells.",
+        "Form of that file; not needed, since the content shows it.",
         choices=_STORE_TYPES,
     ),
     Setting(
@@ -106,7 +106,7 @@ SSL_SETTINGS: Final = (
         "ssl.keystore.type",
         "string",
         None,
-        "Form of that file; not needed, since the content tells.",
+        "Form of that file; not needed, since the content shows it.",
         choices=_STORE_TYPES,
     ),
     Setting(

@@ -125,7 +125,7 @@ READER_OPTIONS: Final = SettingGroup(
             "string",
             "fail",
             "What to do when a read begins and a topic that it names is not there: fail, wait until it is, or ignore "
-            "it (a stream reads it once it is there).",
+            "it (a stream reads it once it exists).",
             choices=("fail", "wait", "ignore"),
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
@@ -181,13 +181,13 @@ WRITER_OPTIONS: Final = SettingGroup(
             "string",
             None,
             "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
-            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
+            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: their values.",
         ),
         Setting(
             "stampHeaders",
             "boolean",
             False,
-            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "Add the headers kafkalite-query, -batch, -partition and -row, which mark records that a repeated batch "
             "wrote again; see spark.md.",
         ),
         _TOKEN_FILE_OPTION,

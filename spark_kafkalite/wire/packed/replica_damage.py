@@ -1,4 +1,4 @@
-"""What follower and leader tell each other of damaged logs, in a tagged field of their Fetch requests and answers.
+"""What follower and leader report to each other of damaged logs, in a tagged field of their Fetch requests and answers.
 
 Brokers alone put it in and read it: whoever else gets such a message skips the field, as every tagged field that he
 does not know. It is DAMAGE_TAG of the request and of the answer, and has one entry for each partition that is or was
