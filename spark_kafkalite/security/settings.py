@@ -59,8 +59,8 @@ SSL_SETTINGS: Final = (
         "list",
         (),
         "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice. A "
-        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be chosen singly: one stands "
-        "for all.",
+        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be chosen singly: one "
+        "stands for all.",
     ),
     Setting(
         "ssl.endpoint.identification.algorithm",
