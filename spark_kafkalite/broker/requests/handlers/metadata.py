@@ -1,4 +1,4 @@
-"""Metadata (key 3), versions 0 to 12: brokers, topics, and each partition's leader. Any broker answers for the whole cluster.
+"""Metadata (key 3), versions 0 to 12: brokers, topics and leaders. Any broker answers for the whole cluster.
 
 v0   no topics named means all topics
 v1   a null list means all topics, an empty one none
