@@ -1,7 +1,7 @@
 """Declares the broker's settings (:data:`BROKER_SETTINGS`); ``config.py`` reads them.
 
 Names and defaults are Kafka's wherever Kafka has the setting. The defaults of topic settings are broker settings too,
-under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them beside
+under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them with
 the topic settings, and ``group_settings.py`` what concerns groups.
 """
 

@@ -2,7 +2,7 @@
 
 v0   no topics named means all topics
 v1   a null list means all topics, an empty one none
-v4   the client says whether missing topics may be created; before, they always may
+v4   the client chooses whether missing topics may be created; before, they always may
 v5   offline replicas
 v7   leader epochs
 v8   authorized operations (all of them: there is no authorizer)
