@@ -82,13 +82,14 @@ $(VENV42)/.stamp-pandas: $(VENV42)/.stamp-%: requirements-%.txt | $(VENV42)/.sta
 build: setup ## Build what is in C in place: the native kernel, and huge pages
 	@$(PY) setup.py --quiet build_ext --inplace
 
-lint: setup ## ruff, mypy --strict, the layers, dead code and repeated code
+lint: setup ## ruff, mypy --strict, the layers, dead code, repeated code and the English of texts
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@! $(VENV)/bin/vulture | grep "^spark_kafkalite/" | grep -vE "^spark_kafkalite/(errors|wire/api_keys).py"
 	@$(VENV)/bin/pylint --score=no spark_kafkalite
+	@$(PY) scripts/check_prose.py
 
 format: setup ## Let ruff rewrite what it can
 	@$(VENV)/bin/ruff check --fix .

@@ -83,38 +83,37 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
 - A request of more than `socket.request.max.bytes` closes its connection, and so does one that arrives too slowly
   (`request.read.timeout.ms`).
 - A request other than a Produce has at most 32 MiB, and at most 262,144 array elements (topics, partitions, groups,
-  settings and tagged fields together; 4,096 tagged fields in one struct). A byte field of it (what a group's member
-  says of itself, its assignment, an authentication) has at most 8 MiB. What is larger closes its connection. It may
-  name as much as that, and no other client waits for it: it is read, served and answered in slices of 3 ms, the next
-  requests of its connection wait meanwhile, and of requests that take long four are worked on at a time. What is named
-  twice is answered once. While it is worked on such a request takes at most 256 MiB of memory beside its own bytes
-  and its answer.
+  settings and tagged fields together; 4,096 tagged fields in one struct). A byte field of it (a group member's
+  metadata, its assignment, an authentication) has at most 8 MiB. What is larger closes its connection.
+- No other client waits for a large request: it is read, served and answered in slices of 3 ms. The next requests of
+  its connection wait meanwhile. The broker works on four slow requests at a time. What is named twice is answered
+  once. Such a request takes at most 256 MiB of memory in addition to its own bytes and its answer.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
 - A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many
-  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0; clients start
-  over with another epoch or id, and their records arrive once and in order. Three things stay open: a batch whose
-  answer was lost is written twice if its producer was forgotten before it sends it again, because clients send it under
-  the new epoch; so is a producer's very first batch; and an old instance of a forgotten producer is not fenced.
+  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0. Clients start
+  over with another epoch or id, and their records arrive once and in order. Three cases remain. A batch whose answer
+  was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
+  new epoch. The same holds for a producer's very first batch. An old instance of a forgotten producer is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
 - Levels of a broker's loggers (resource type 8) are altered with IncrementalAlterConfigs only, and hold until the
   broker ends, both as in Apache Kafka. The loggers have the names of this broker's modules.
-- An answer to DescribeTopicPartitions holds at most `max.request.partition.size.limit` partitions, and as many topics;
-  its cursor says where to go on.
+- An answer to DescribeTopicPartitions holds at most `max.request.partition.size.limit` partitions, and as many
+  topics; its cursor names the next one.
 - The text of an error begins with Apache Kafka's words where Kafka has any; what follows them is this broker's.
 - A group fits into one record of `__consumer_offsets` (1 MiB): its leader's SyncGroup is answered with
-  INVALID_COMMIT_OFFSET_SIZE otherwise. What its members say of themselves is bounded (`group.max.bytes`,
-  GROUP_MAX_SIZE_REACHED), and so is what those of all groups take (`group.coordinator.max.bytes`,
-  COORDINATOR_NOT_AVAILABLE); a member has at most 100 protocols.
+  INVALID_COMMIT_OFFSET_SIZE otherwise. Its members' metadata is bounded (`group.max.bytes`, GROUP_MAX_SIZE_REACHED),
+  and so is that of all groups (`group.coordinator.max.bytes`, COORDINATOR_NOT_AVAILABLE); a member has at most 100
+  protocols.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, as it arrives or as the topic's
   `compression.type` keeps it, and with INVALID_RECORD when it unpacks to more than `max.decompressed.batch.bytes`.
 - A compressed batch is taken where Java's consumer (4.3.0) can read it, and refused otherwise (CORRUPT_MESSAGE or
   INVALID_RECORD), as Apache Kafka does. One frame that Apache Kafka takes is refused, because Java's consumer cannot
   read it: lz4 with an empty block between others. What both take librdkafka (2.16.1) does not always read, though no
-  client in use writes such batches. It gives `_BAD_COMPRESSION` or `_BAD_MSG` for gzip with reserved flags; for several
-  xerial headers, or bytes behind the last block, in snappy; for a wrong content size or content checksum, or anything
-  behind the frame, in lz4; for an unfinished frame behind the others in zstd. Of gzip with several members it reads the
-  first only, and an empty first member ends its process.
+  client in use writes such batches. It gives `_BAD_COMPRESSION` or `_BAD_MSG` for gzip with reserved flags. It gives
+  them for snappy with several xerial headers, or with bytes behind the last block. It gives them for lz4 with a wrong
+  content size or content checksum, or with bytes behind the frame. It gives them for zstd with an unfinished frame
+  behind the others. Of gzip with several members it reads the first only, and an empty first member ends its process.
 """
 
 _CONFIGURATION_HEAD = """# Settings
@@ -123,7 +122,7 @@ Names are Kafka's wherever Kafka has the setting. Unknown broker settings are an
 for each, the nearest known one; an unknown client setting is a warning; an unknown Spark option is an error at
 `.load()`.
 
-A broker setting whose type says *dynamic* may also be changed while brokers run, for one broker or for all of them
+A broker setting with *dynamic* in its type may also be changed while brokers run, for one broker or for all of them
 (`kafkalite configs alter --entity-type brokers`), and so may every topic setting. Of several values the topic's own
 counts first, then the one set for the broker, the one set for all brokers, the one in the broker's file, the default.
 """
@@ -177,7 +176,7 @@ def configuration_page() -> str:
         parts += [_row(setting) for setting in group if title == "Security" or setting not in SECURITY_SETTINGS]
         if group.without_effect:
             parts.append(
-                "\nSettings of Apache Kafka that may be given and have no effect here; the log says so at start:\n\n"
+                "\nSettings of Apache Kafka that may be given and have no effect here; the log names them at start:\n\n"
             )
             parts += [f"- `{name}`: {why}\n" for name, why in group.without_effect.items()]
         if group.instead:

@@ -1,10 +1,10 @@
 """The security settings of a client, under Kafka's names, and what they amount to: a :class:`SecurityConfig`.
 
-``security.protocol`` says whether a connection is encrypted (``ssl.*``) and whether it authenticates by SASL
+``security.protocol`` decides whether a connection is encrypted (``ssl.*``) and whether it authenticates by SASL
 (``sasl.*``). Settings of the JVM that mean nothing in Python are known, and warned about when given. A setting of kind
 "password" is a secret: its value appears in no error text, and :class:`SecurityConfig` has no text of its fields.
 
-Ours, beside Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's names; they save a JAAS line),
+In addition to Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's names; they save a JAAS line),
 ``sasl.token.file`` and ``sasl.token.provider``.
 """
 
@@ -59,8 +59,8 @@ SSL_SETTINGS: Final = (
         "list",
         (),
         "Cipher suites that may be used, in the names of the IANA or of OpenSSL; empty: OpenSSL's own choice. A "
-        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be told apart: one stands "
-        "for all.",
+        "version of TLS none of whose suites is named is not used. Those of TLS 1.3 cannot be chosen singly: one "
+        "stands for all.",
     ),
     Setting(
         "ssl.endpoint.identification.algorithm",
@@ -83,7 +83,7 @@ SSL_SETTINGS: Final = (
         "ssl.truststore.type",
         "string",
         None,
-        "Form of that file; not needed, since the content tells.",
+        "Form of that file; not needed, since the content shows it.",
         choices=_STORE_TYPES,
     ),
     Setting(
@@ -106,7 +106,7 @@ SSL_SETTINGS: Final = (
         "ssl.keystore.type",
         "string",
         None,
-        "Form of that file; not needed, since the content tells.",
+        "Form of that file; not needed, since the content shows it.",
         choices=_STORE_TYPES,
     ),
     Setting(

@@ -1,7 +1,7 @@
 """Avro schemas as the columns of a DataFrame.
 
-Owns the mapping of types, which is that of Spark's own ``from_avro``: what Spark has no type for is read as the type
-below it, so a time of day is an int or a long, and a UUID a string. Refused are a union of several types, which Spark
+Owns the mapping of types, which is that of Spark's own ``from_avro``. What Spark has no type for is read as the type
+below it: a time of day is an int or a long, a UUID a string. Refused are a union of several types, which Spark
 would make a struct of members without names, and a record within itself, which it refuses as well.
 """
 

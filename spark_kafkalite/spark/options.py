@@ -6,14 +6,20 @@ without the prefix as well. What the values of offsets and of committing mean is
 :mod:`.commit_options`; what the client makes of ``kafka.security.protocol``, ``kafka.ssl.*`` and ``kafka.sasl.*`` is in
 ``spark_kafkalite.security``.
 
-An option is one of: *declared* here for this direction; declared for the *other* direction (a shared dictionary of
-options is common: a warning, no effect); *known* to Spark's connector or planned by us but not built (an error, never
-ignored); *without effect* here (a warning); Spark's own; or unknown (an error that names the nearest known one). The
-client ignores settings that it does not know; one for security is an error here, so that a misspelt one does not leave
-a query unprotected. Pure: nothing here talks to a broker.
+An option is one of:
 
-Each of Spark's processes reads the options, so nothing is warned of here: the checked options have it as ``notes``, and
-who begins the query says them, once.
+- *declared* here for this direction;
+- declared for the *other* direction (a shared dictionary of options is common: a warning, no effect);
+- *known* to Spark's connector or planned, but not built (an error, never ignored);
+- *without effect* here (a warning);
+- Spark's own;
+- unknown (an error that names the nearest known one).
+
+The client ignores settings that it does not know. An unknown setting for security is an error here, so that a misspelt
+one does not leave a query unprotected. Pure: this module does not talk to a broker.
+
+Each of Spark's processes reads the options, so this module logs no warning. The checked options have the warnings as
+``notes``, and the code that begins the query logs them once.
 """
 
 from __future__ import annotations
@@ -125,7 +131,7 @@ READER_OPTIONS: Final = SettingGroup(
             "string",
             "fail",
             "What to do when a read begins and a topic that it names is not there: fail, wait until it is, or ignore "
-            "it (a stream reads it once it is there).",
+            "it (a stream reads it once it exists).",
             choices=("fail", "wait", "ignore"),
         ),
         Setting("maxOffsetsPerTrigger", "long", None, "Streams: at most about this many offsets a batch.", minimum=1),
@@ -181,20 +187,20 @@ WRITER_OPTIONS: Final = SettingGroup(
             "string",
             None,
             "How long a write goes on trying while no broker answers, such as 10m; then it fails. The same as "
-            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: what these say.",
+            "kafka.max.block.ms, and kafka.delivery.timeout.ms where that is longer. Default: their values.",
         ),
         Setting(
             "stampHeaders",
             "boolean",
             False,
-            "Add the headers kafkalite-query, -batch, -partition and -row, which tell records that a repeated batch "
+            "Add the headers kafkalite-query, -batch, -partition and -row, which mark records that a repeated batch "
             "wrote again; see spark.md.",
         ),
         Setting(
             "quarantineTopic",
             "string",
             None,
-            "Topic for records that their topic refuses for themselves, with headers that say why; without it the "
+            "Topic for records that their topic refuses for themselves, with headers that name the reason; without it the "
             "write fails. See spark.md.",
         ),
         _TOKEN_FILE_OPTION,
@@ -229,7 +235,7 @@ _STREAMS_ONLY: Final = (
     "availableNow",
 )
 _FORBIDDEN_READING: Final = {
-    "auto.offset.reset": "the option startingOffsets says where to start; leave this one out",
+    "auto.offset.reset": "the option startingOffsets sets where to start; leave this one out",
     "key.deserializer": "keys are always binary; cast the column key instead",
     "value.deserializer": "values are always binary; cast the column value instead",
     "enable.auto.commit": "the source never commits by itself; leave it out",
@@ -245,7 +251,7 @@ _SECRETS: Final = [setting.name for setting in CONSUMER_SETTINGS if setting.kind
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """The checked options of a read. ``starting`` and ``ending`` are None where no option says anything.
+    """The checked options of a read. ``starting`` and ``ending`` are None if no option sets them.
 
     ``given`` has the names of the options that were set, and ``notes`` what is wrong with them and ends nothing.
     """
@@ -348,7 +354,7 @@ class WriterOptions:
 
     @property
     def target(self) -> str:
-        """What says where to write, for error texts."""
+        """The option or column that names the topics, for error texts."""
         return "the topics of the column topic" if self.topic is None else f"topic={self.topic}"
 
 
@@ -469,7 +475,7 @@ def _sorted_out(
             INVALID_OPTION,
             _TOKEN_FILE_OPTION.name,
             token_file,
-            f"kafka.{_TOKEN_FILE}={client[_TOKEN_FILE]} says otherwise; give one of them",
+            f"kafka.{_TOKEN_FILE}={client[_TOKEN_FILE]} differs from it; give one of them",
         )
     if not client.get("bootstrap.servers", "").strip():
         raise option_error(
@@ -482,7 +488,7 @@ def _sorted_out(
 
 
 def _client_notes(settings: SettingGroup, client: Mapping[str, str]) -> list[str]:
-    """Return what to warn of in settings that no client of ours knows: none gets them, see :mod:`.connections`."""
+    """Return what to warn of in settings that none of our clients knows: none gets them, see :mod:`.connections`."""
     notes = []
     for name in settings.unknown(client):
         # Whatever it was meant to be, it may be a secret: its value is not shown.

@@ -1,13 +1,14 @@
 """Records that a topic refuses for themselves: which one it was, and the topic that takes them instead.
 
-A topic refuses a record for itself when it is too large, when its timestamp is outside of what the topic allows, or
-when it breaks a rule of the topic, as one without a key does in a compacted topic. Sent again it is refused again. A
+A topic refuses a record for itself when the record is too large, or when its timestamp is outside of what the topic
+allows. A compacted topic refuses one without a key. Sent again it is refused again. A
 task either stops at the first one and names it, or writes it to the quarantine topic and goes on; the records around it
 are written once and in their order.
 
-The column ``kafkalite_origin`` says where a record was read; without it, only the topic that refused it is named.
-In the quarantine topic a record has its key, its value and its headers, behind these the headers below, as UTF-8 text,
-and the time at which it was put there as its timestamp: its own may be what was refused.
+The column ``kafkalite_origin`` has topic, partition and offset of where a record was read. Without it, only the topic
+that refused the record is named. In the quarantine topic a record has its key, its value, its headers, and behind these
+the headers below, as UTF-8 text. Its timestamp is the time at which it was put there, because its own may be what was
+refused.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from crc32c import crc32c
 
-from spark_kafkalite import TopicPartition
+from spark_kafkalite import Consumer, TopicPartition
 from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.records import layout
 from spark_kafkalite.spark.jobs import replay
 from spark_kafkalite.spark.jobs.copying.replay_run import group_of
+from spark_kafkalite.testing.batches import make_batch
+from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
@@ -86,6 +91,43 @@ def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks
     assert f"group kafkalite-replay-{run_id}, which remembers where it began, is gone" in failure(
         replay, topics, *arguments
     )
+
+
+def test_a_copy_keeps_the_timestamps_that_spark_can_hold(topics: Topics) -> None:
+    """The four sentences of docs/replay.md, to which docs/mirror.md refers."""
+    any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)}
+    source, target = topics.new(**any_time), topics.new(**any_time)
+    before_1970, stamped = topics.new(), topics.new(message_timestamp_type="LogAppendTime")
+    last_ms = 9_223_372_036_854_775
+    for timestamp_ms in (0, last_ms, last_ms + 1000, -1):
+        append(topics, source, timestamp_ms)
+    append(topics, before_1970, -2)
+    began_ms = int(time.time() * 1000)
+
+    def replayed(topic: str) -> list[int]:
+        arguments = ("--topic", source, "--from-offsets", '{"0": 0}', "--to-topic", topic)
+        assert run(replay, topics, *arguments)["records"] == 4
+        with Consumer(bootstrap_servers=topics.bootstrap) as consumer:
+            consumer.assign([(topic, 0)])
+            consumer.seek_to_beginning()
+            return [record.timestamp for record in consumer.poll(PATIENCE_S * 1000)]
+
+    *kept, without = replayed(target)
+    assert kept == [0, last_ms, last_ms] and began_ms <= without
+    assert all(began_ms <= each < last_ms for each in replayed(stamped))
+    arguments = ("--topic", before_1970, "--from-offsets", '{"0": 0}', "--to-topic", target)
+    assert "timestamp -2 is not between -1 (none)" in failure(replay, topics, *arguments)
+
+
+def append(topics: Topics, topic: str, timestamp_ms: int) -> None:
+    """Append one record as another producer may: ours refuses such times."""
+    batch = make_batch([b"v"])
+    # Base and maximal timestamp stand side by side.
+    struct.pack_into(">qq", batch, layout.MAX_TIMESTAMP_POSITION - 8, timestamp_ms, timestamp_ms)
+    struct.pack_into(">I", batch, layout.CRC_POSITION, crc32c(bytes(batch[layout.CRC_START :])))
+    topics.admin.list_offsets({TopicPartition(topic, 0): 0})  # waits for the partition's leader
+    with RawClient(topics.bootstrap) as client:
+        assert client.produce(topic, batch).error_code == 0
 
 
 def test_a_run_is_not_repeated_into_a_topic_that_is_not_what_it_was(topics: Topics) -> None:

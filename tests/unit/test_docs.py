@@ -16,6 +16,7 @@ import pytest
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from spark_kafkalite.testing.jars import APACHE_KAFKA_VERSION
 from tests.paths import PROJECT
 
 PACKAGE = PROJECT / "spark_kafkalite"
@@ -231,7 +232,7 @@ def test_examples_use_options_that_exist() -> None:
     used = [name for example in blocks(README, "python") for name in re.findall(r'\.option\("([^"]+)"', example)]
     assert used
     assert [name for name in used if name not in declared | sparks_own and not name.startswith("kafka.")] == []
-    overrides = re.findall(r"--override ([\w.]+)=", README.read_text())
+    overrides = re.findall(r"--override ([\w.]+)=", (PROJECT / "docs" / "cluster.md").read_text())
     assert overrides
     BROKER_SETTINGS.parse(dict.fromkeys(overrides, "PLAINTEXT://127.0.0.1:0"))
 
@@ -249,9 +250,54 @@ def test_make_targets_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("page", (CONTRIBUTING, README), ids=lambda page: page.name)
 def test_other_pages_name_files_that_exist(page: Path) -> None:
-    # Capitals stand for a name of the reader's own.
+    # Capitals stand for a name of the reader's own, and first.py is the reader's.
     named = [span.split()[0] for span in code_spans(page) if re.match(r"[a-z_/.-]+\.(py|pyx|pxi|md|toml)$", span)]
-    assert [name for name in named if not (PROJECT / name).exists() and not located(name).exists()] == []
+    missing = [name for name in named if not (PROJECT / name).exists() and not located(name).exists()]
+    assert missing == ["first.py"] * named.count("first.py")
+
+
+def test_the_lag_that_the_page_about_mirrors_shows_is_that_of_records_of_today() -> None:
+    ages_s = re.findall(r"\((\d+) s\)", (PROJECT / "docs" / "mirror.md").read_text())
+    assert ages_s
+    assert [age for age in ages_s if int(age) > 86_400] == []
+
+
+# The README ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short_and_each_of_its_blocks_is_run_by_a_test() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 150
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    run_by = {
+        "A first row": "tests/spark/test_readme.py",
+        "Stream": "tests/spark/test_readme.py",
+        "Load into files, once": "tests/spark/test_readme.py",
+        "Replay a past range": "tests/spark/test_readme.py",
+        "Test with a real broker": "tests/interop/cluster/test_docs.py",
+        # Its two commands: those of the pages that it leads to.
+        "Three hosts": "tests/interop/cluster/test_disasters.py",
+        # But for the registry that pip asks.
+        "Install": "tests/packaging/test_wheel.py",
+    }
+    assert [name for name, part in sections.items() if "```" in part and name not in run_by] == []
+    assert [
+        name for name, test in run_by.items() if "```" not in sections[name] or not (PROJECT / test).is_file()
+    ] == []
+
+
+def test_the_readme_names_the_versions_that_the_tests_run_on() -> None:
+    rows = dict(re.findall(r"(?m)^\| ([^|]+) \| (.+) \|$", README.read_text()))
+    pins = dict[str, set[str]]()
+    for path in PROJECT.glob("requirements*.txt"):
+        for name, version in re.findall(r"(?m)^([\w-]+)==(\S+)$", path.read_text()):
+            pins.setdefault(name, set()).add(version)
+    assert set(re.findall(r"4\.\d+\.\d+", rows["PySpark"])) == pins["pyspark"]
+    clients = rows["Clients of this broker"]
+    for client in ("confluent-kafka", "kafka-python", "aiokafka"):
+        assert re.findall(rf"{client} ([\d.]+\d)", clients) == sorted(pins[client])
+    for row in (clients, rows["Brokers"]):
+        assert re.findall(r"(?:Java|Apache Kafka) ([\d.]+\d)", row) == [APACHE_KAFKA_VERSION]
 
 
 # Where it was made ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Declares the broker's settings (:data:`BROKER_SETTINGS`); ``config.py`` reads them.
 
 Names and defaults are Kafka's wherever Kafka has the setting. The defaults of topic settings are broker settings too,
-under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them beside
+under Kafka's broker-side names (``log.segment.bytes`` for ``segment.bytes``); ``log.topic_config`` declares them with
 the topic settings, and ``group_settings.py`` what concerns groups.
 """
 
@@ -55,7 +55,7 @@ BROKER_SETTINGS = SettingGroup(
             "advertised.listeners",
             "list",
             (),
-            "Addresses that clients are told to connect to, one for each listener whose clients cannot use the address "
+            "Addresses that clients get to connect to, one for each listener whose clients cannot use the address "
             "listened on. Port 0 means the port listened on.",
         ),
         Setting(
@@ -76,7 +76,7 @@ BROKER_SETTINGS = SettingGroup(
             "list",
             (),
             "Ids of log directories that are lost for good: their directory.id, which a start without them names. The "
-            "others forget them, and partitions that were there start empty. Needed for one start only.",
+            "others forget them, and partitions that only they had start empty. Needed for one start only.",
         ),
         Setting(
             "registry.dir",
@@ -388,7 +388,7 @@ BROKER_SETTINGS = SettingGroup(
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
-        "metric.reporters": "brokers have no metrics yet; 'kafkalite cluster status' says how they are",
+        "metric.reporters": "brokers have no metrics yet; 'kafkalite cluster status' shows their state",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
         "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",

@@ -42,7 +42,7 @@ REGISTRY_SETTINGS: Final = (
         "zookeeper.set.acl",
         "boolean",
         False,
-        "Whether what this broker creates in the registry may be changed only by who proves zookeeper.digest.",
+        "Whether what this broker creates in the registry may be changed only with zookeeper.digest.",
     ),
 )
 
@@ -58,10 +58,10 @@ INNER_WIRE_SETTINGS: Final = (
         "inter.broker.secret.file",
         "string",
         None,
-        "File with the cluster secret, by which brokers prove themselves to each other: one secret of at least 32 "
+        "File with the cluster secret, with which brokers authenticate each other: one secret of at least 32 "
         "characters, or two on lines of their own while it is being changed (the first is the one that is used). It is "
-        "read again when it changes. Without it the secret is kept in the registry, readable by who proves "
-        "zookeeper.digest.",
+        "read again when it changes. Without it the secret is kept in the registry, where zookeeper.digest "
+        "protects it.",
     ),
 )
 

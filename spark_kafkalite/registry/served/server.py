@@ -3,7 +3,7 @@
 Kazoo, ZooKeeper's shell, registry consumers and tools use it like a ZooKeeper of one server.
 
 A server has a thread and an event loop of its own. Its loop only cuts frames and sends answers, in slices, so that no
-number of them keeps anybody waiting; bodies are read, and requests run, in the registry's writer thread
+number of them keeps a client waiting; bodies are read, and requests run, in the registry's writer thread
 (``registry.embedded``), in the order in which a connection sent them. An
 answer or event therefore leaves after the commit of what it shows, and in the order of the transactions; the zxid in an
 answer is that of the tree when the request was run.
@@ -11,14 +11,15 @@ answer is that of the tree when the request was run.
 Sessions are the registry's; their numbers only grow, also across crashes. In a registry that keeps them
 (``kafkalite registry``) they outlive the process, with their ephemeral nodes, and get their whole time from the moment
 on at which the next process serves. In a broker they end with it: a client that comes back with a session of an earlier
-process is told that it has expired. Watches and identities belong to a connection; clients leave them again when they
-come back (SetWatches, auth).
+process gets the answer that it has expired. Watches and identities belong to a connection; clients leave them again
+when they come back (SetWatches, auth).
 
 A session ends when its timeout passes without a word. What is not held against it: time in which this process stood
 still, and waiting for the registry.
 
-With ``digest`` (``user:password``) every connection must authenticate as that user before anything but a ping is
-answered, and within AUTHENTICATE_S: its session ends then, so that sessions of others keep no broker out.
+With ``digest`` (``user:password``) every connection must authenticate as that user. Until then its session is opened,
+pings are answered, and all other requests get NoAuth. After AUTHENTICATE_S its session ends, so that sessions of others
+keep no broker out.
 """
 
 from __future__ import annotations
@@ -380,7 +381,7 @@ class TreeServer:
             self._outbox.put_end(connection)
 
     def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
-        """Have a connection told of an event, unless that is too much; then it is closed, and will look for itself."""
+        """Send an event to a connection. If that is too much, close it: its client reads the nodes again."""
         self._outbox.put_event(connection, event)
 
     # Sessions ---------------------------------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ class TreeServer:
             self.registry.submit(lambda: self._open_session(connection, kept), opened)
 
     def _open_session(self, connection: TreeConnection, kept: KeptSession) -> int:
-        """Open a session, in the writer thread, unless its client has given up: nobody else will ever use it, and a
+        """Open a session, in the writer thread, unless its client has given up: no client will ever use it, and a
         slow disk would have the more to do, the more clients give up."""
         if connection.closed:
             raise store.ConnectionLoss("the connection was closed before its session was opened")
@@ -537,7 +538,7 @@ def _reading(kind: int, frame: bytes) -> requests.Run:
 
 def _without_frames(error: RegistryError | FrameError) -> RegistryError | FrameError:
     """Take from an error the calls that raised it: they hold the error itself and the request, until the garbage
-    collector comes, and nobody counts these bytes."""
+    collector comes, and no bound counts these bytes."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

@@ -1,13 +1,13 @@
-"""What follower and leader tell each other of damaged logs, in a tagged field of their Fetch requests and answers.
+"""What follower and leader report to each other of damaged logs, in a tagged field of their Fetch requests and answers.
 
-Brokers alone put it in and read it: whoever else gets such a message skips the field, as every tagged field that he
-does not know. It is DAMAGE_TAG of the request and of the answer, and has one entry for each partition that is or was
+Only brokers write and read it. Other receivers of such a message skip the field, as every tagged field that they do
+not know. It is DAMAGE_TAG of the request and of the answer, and has one entry for each partition that is or was
 damaged at the follower; the leader answers each. An entry is big endian::
 
     topic id (16 bytes), partition (4), leader epoch (4), stage (4), flags (1), log start offset (8),
     count (2), then as many times start offset (8) and end offset (8)
 
-In a request the ranges are the follower's, and the stage counts how often they have changed in this process; in an
+In a request the ranges are the follower's, and the stage counts how often they have changed in this process. In an
 answer they are the leader's, with the start of its log, the stage that it answers, and UNCOUNTED if it counts on
 nothing that the follower has.
 """
@@ -29,7 +29,7 @@ _MOST_RANGES: Final = 1000
 
 
 class ReplicaDamage(NamedTuple):
-    """What one side says of one partition; see the module's text."""
+    """What one side reports of one partition; see the module's text."""
 
     topic_id: bytes
     partition: int
@@ -51,7 +51,7 @@ def pack_damage(entries: Iterable[ReplicaDamage]) -> bytes:
 
 
 def parse_damage(data: bytes) -> list[ReplicaDamage]:
-    """Return what the field says. FrameError for what it cannot be."""
+    """Return the field's entries. FrameError for what it cannot be."""
     entries: list[ReplicaDamage] = []
     position = 0
     try:

@@ -1,4 +1,4 @@
-"""The programs of docs/consumers.md and of README.md that consume: they run as they are printed."""
+"""The programs of docs/consumers.md, and the test of docs/cluster.md with one broker: they run as they are printed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from spark_kafkalite.testing.child_process import ChildProcess
 from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.patience import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[3]
-DOCS = ROOT / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def blocks(page: Path) -> list[str]:
@@ -23,10 +22,7 @@ def blocks(page: Path) -> list[str]:
 
 
 BLOCKS = blocks(DOCS / "consumers.md")
-SHORT = [
-    *(block for block in blocks(ROOT / "README.md") if "consumer.subscribe([" in block),
-    *(block for block in BLOCKS if "def main" not in block),
-]
+SHORT = [block for block in BLOCKS if "def main" not in block]
 
 
 @pytest.mark.parametrize("program", SHORT, ids=range(len(SHORT)))
@@ -52,9 +48,9 @@ def test_short_programs_run(program: str, tmp_path: Path) -> None:
                 process.kill()
 
 
-def test_the_fixture_of_the_readme_works(tmp_path: Path) -> None:
-    (program,) = [block for block in blocks(ROOT / "README.md") if "kafkalite_broker" in block]
-    (tmp_path / "test_readme.py").write_text(program)
+def test_the_fixture_with_one_broker_works(tmp_path: Path) -> None:
+    (program,) = [block for block in blocks(DOCS / "cluster.md") if "kafkalite_broker" in block]
+    (tmp_path / "test_page.py").write_text(program)
     # Apart from the project's own settings of pytest.
     command = [
         sys.executable,
@@ -64,7 +60,7 @@ def test_the_fixture_of_the_readme_works(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
         f"--rootdir={tmp_path}",
-        "test_readme.py",
+        "test_page.py",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -11,10 +11,11 @@ from spark_kafkalite.client.network.metadata import PartitionInfo, TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import LeaderNotAvailable
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark import cluster_offsets
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark import cluster_offsets, sink_check
+from spark_kafkalite.spark.cluster_offsets import CHECK_TIMEOUT_MS, ClusterOffsets
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
+from tests.paths import PROJECT
 
 
 def test_a_pattern_that_matches_nothing_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,3 +131,9 @@ def test_the_pause_between_attempts_is_the_options_and_a_second_without_it(clock
 
         assert lookup.patiently("something", ask) == "an answer"
         assert clock.now_s - began_s == pytest.approx(2 * pause_s)
+
+
+def test_the_page_names_the_time_that_load_and_a_batch_write_try_for() -> None:
+    page = " ".join((PROJECT / "docs" / "spark.md").read_text().split())
+    assert "`.load()`, and a batch write before its first task, try for at most ten seconds." in page
+    assert CHECK_TIMEOUT_MS == sink_check._SOON_MS == 10_000

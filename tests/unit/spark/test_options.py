@@ -103,7 +103,7 @@ def test_a_token_file_is_the_clients_setting():
     read(tokenFile="/run/token", **{"kafka.sasl.token.file": "/run/token"})
     text = refusal(read, tokenFile="/run/token", **{"kafka.sasl.token.file": "/run/other"})
     assert text.startswith("[KAFKALITE_INVALID_OPTION] tokenFile=")
-    assert text.endswith(": kafka.sasl.token.file=/run/other says otherwise; give one of them")
+    assert text.endswith(": kafka.sasl.token.file=/run/other differs from it; give one of them")
 
 
 def test_jvm_only_options_pass_and_are_noted():

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), versions 0 to 4: keeps a member in its group, and tells it when it has to join again.
+"""Heartbeat (key 12), versions 0 to 4: keeps a member in its group; the answer asks it to join again when it must.
 
 v1  throttle time
 v2  same as v1

@@ -1,8 +1,8 @@
-"""Metadata (key 3), versions 0 to 12: brokers, topics, and who leads what. Any broker answers for the whole cluster.
+"""Metadata (key 3), versions 0 to 12: brokers, topics and leaders. Any broker answers for the whole cluster.
 
 v0   no topics named means all topics
 v1   a null list means all topics, an empty one none
-v4   the client says whether missing topics may be created; before, they always may
+v4   the client chooses whether missing topics may be created; before, they always may
 v5   offline replicas
 v7   leader epochs
 v8   authorized operations (all of them: there is no authorizer)

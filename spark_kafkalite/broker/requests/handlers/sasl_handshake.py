@@ -1,4 +1,4 @@
-"""SaslHandshake (key 17), versions 0 and 1: clients do not authenticate (ILLEGAL_SASL_STATE); brokers prove themselves.
+"""SaslHandshake (key 17), versions 0 and 1: clients do not authenticate (ILLEGAL_SASL_STATE); brokers do.
 
 v0  what follows comes without Kafka's frames around it: refused to brokers, too
 v1  SaslAuthenticate follows

@@ -1,0 +1,84 @@
+"""What README.md shows works as it stands there: a newcomer's first row, a stream, a load and a replay."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from spark_kafkalite.spark.jobs import hadoop_load, replay
+from spark_kafkalite.testing.child_process import free_ports
+from tests.paths import PROJECT
+
+from .recipes import plain_environment
+from .topics import QUERY_PATIENCE_S, Topics
+
+pytestmark = pytest.mark.any_spark
+README = (PROJECT / "README.md").read_text()
+
+
+def block(section: str, language: str) -> str:
+    """Return the only block of a language in a section."""
+    text = README.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    [found] = re.findall(rf"(?ms)^```{language}\n(.*?)^```$", text)
+    return str(found)
+
+
+def commands(section: str) -> list[str]:
+    lines = block(section, "console").splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def test_a_newcomer_sees_a_first_row_and_streams_it_into_files(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    start, write = commands("A first row")
+    assert start == "kafkalite broker &" and "--bootstrap-server" not in write
+    program = block("A first row", "python") + block("Stream", "python")
+    # A program that ends.
+    program = program.replace("query.awaitTermination()", "query.processAllAvailable()\nquery.stop()")
+    (tmp_path / "first.py").write_text(program.replace("127.0.0.1:9092", address))
+    script = f"""
+        set -m
+        kafkalite broker --override listeners=PLAINTEXT://{address} > broker.log &
+        trap 'kill %1; wait' EXIT
+        {write} --bootstrap-server {address} && python first.py
+    """
+    environment = plain_environment() | {"PATH": f"{Path(sys.executable).parent}:{plain_environment()['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=QUERY_PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    assert block("A first row", "text") in done.stdout
+    assert "kafkalite broker 1 ready on" in block("A first row", "console")
+    assert "kafkalite broker 1 ready on" in (tmp_path / "broker.log").read_text()
+    assert (tmp_path / "kafkalite-data" / "events-0").is_dir()
+    assert list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_the_load_and_the_replay_run(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, target = topics.new(), topics.new(name="again")
+    topics.fill(source, ["one", "two"])
+
+    def run(line: str, job: click.Command) -> str:
+        words = shlex.split(line)
+        assert words[:3] == ["kafkalite", "jobs", "run"]
+        named = {"events": source, "events-again": target, "fix-42": target}
+        given = [named.get(word, word) for word in words[4:]]
+        result = CliRunner().invoke(job, [*given, "--bootstrap-server", topics.bootstrap])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    [load] = commands("Load into files, once")
+    assert "loaded 2 records" in run(load, hadoop_load.main)
+    create, again = commands("Replay a past range")
+    assert create == "kafkalite topics create --topic events-again"
+    assert "replayed 2 records" in run(again, replay.main)
+    assert "0 records" in run(again, replay.main) and topics.values(target) == ["one", "two"]
