@@ -1,7 +1,7 @@
 """Signals that come while a broker or a registry still loads its modules, when nothing handles them.
 
 SIGHUP and SIGUSR1 end a process by default. The command line holds them before it loads anything else; they stay
-pending, and are handled as soon as the process can: SIGHUP when its handler is installed (:func:`let_through`), SIGUSR1 by
+pending, and are handled as soon as the process can: SIGHUP when it has a handler (:func:`let_through`), SIGUSR1 by
 the thread that waits for it (``broker/stacks.py``). What comes even earlier, while the interpreter itself starts, ends
 the process.
 """

@@ -7,6 +7,7 @@ index, so that an index would answer with nothing, or with the package of a stra
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 VERSION: Final = "0.2.0"
@@ -14,13 +15,18 @@ VERSION: Final = "0.2.0"
 # The wheel in the current directory, as a shell finds it: its name goes on with the interpreter and the machine.
 WHEEL: Final = f"./spark_kafkalite-{VERSION}-*.whl"
 
-# The extras that a message may name, each with its library as pyproject.toml has it.
-LIBRARIES: Final = {"avro": "fastavro>=1.10", "security": "cryptography>=42", "spark": "pyspark>=4.0"}
+# The extras that a message may name, each with its libraries as pyproject.toml has them.
+LIBRARIES: Final = {
+    "avro": ("fastavro>=1.10",),
+    "registry": ("confluent-kafka[schemaregistry]>=2.8", "fastavro>=1.10"),
+    "security": ("cryptography>=42",),
+    "spark": ("pyspark>=4.0",),
+}
 
 
 def install_command(extra: str | None = None) -> str:
-    """Return the command that installs the library of an extra, or else the package with all that it needs."""
-    return f"pip install {WHEEL}" if extra is None else f"pip install '{LIBRARIES[extra]}'"
+    """Return the command that installs the libraries of an extra, or else the package with all that it needs."""
+    return f"pip install {WHEEL}" if extra is None else f"pip install {shlex.join(LIBRARIES[extra])}"
 
 
 def reinstall_command() -> str:

@@ -200,8 +200,8 @@ WRITER_OPTIONS: Final = SettingGroup(
             "quarantineTopic",
             "string",
             None,
-            "Topic for records that their topic refuses for themselves, with headers that name the reason; without it the "
-            "write fails. See spark.md.",
+            "Topic for records that their topic refuses for themselves, with headers that name the reason; without it "
+            "the write fails. See spark.md.",
         ),
         _TOKEN_FILE_OPTION,
     ),

@@ -1,4 +1,4 @@
-"""The column in which a job gives topic, partition and offset of each record, for the sink to name those that are refused."""
+"""The column in which a job gives topic, partition and offset of each record, for the sink to name refused ones."""
 
 from __future__ import annotations
 

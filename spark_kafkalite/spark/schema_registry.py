@@ -24,6 +24,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.avro_columns import AvroSchema, avro_schema, python_values, spark_struct
 from spark_kafkalite.spark.conditions import SCHEMA_REGISTRY_FAILED, SparkConditionError
+from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -51,8 +52,7 @@ class Registry:
             import fastavro  # noqa: F401
         except ImportError as error:
             raise ConfigError(
-                f"a schema registry needs confluent-kafka[schemaregistry] and fastavro ({error}): "
-                "run pip install 'spark-kafkalite[registry]'"
+                f"a schema registry needs two libraries ({error}): run {install_command('registry')}"
             ) from None
         found = cls(tuple(sorted({**(client or {}), _URL: url}.items())))
         try:

@@ -98,6 +98,6 @@ def test_every_wheel_that_a_page_names_is_of_this_version() -> None:
 
 def test_messages_name_libraries_as_the_project_declares_them() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extra, library in version.LIBRARIES.items():
-        assert extras[extra] == [library]
-        assert shlex.split(version.install_command(extra)) == ["pip", "install", library]
+    for extra, libraries in version.LIBRARIES.items():
+        assert extras[extra] == list(libraries)
+        assert shlex.split(version.install_command(extra)) == ["pip", "install", *libraries]
