@@ -86,13 +86,16 @@ class Registry:
     def latest(self, subject: str) -> tuple[int, str, tuple[str, ...]]:
         """Return the id of a subject's newest schema, its text, and the texts of the schemas that it refers to.
 
-        Raises SparkConditionError when there is none, when it is not Avro's, or when the registry fails.
+        Raises ConfigError when it is not of Avro, SparkConditionError when there is none, or when the registry fails.
         """
-        with _Asking(self, f"subject {subject}"):
-            found = _client(self).get_latest_version(subject)
-            if found.schema_id is None or found.schema is None:
-                raise ValueError("the registry answered without a schema")
-            return found.schema_id, *_texts(self, found.schema)
+        try:
+            with _Asking(self, f"subject {subject}"):
+                found = _client(self).get_latest_version(subject)
+                if found.schema_id is None or found.schema is None:
+                    raise ValueError("the registry answered without a schema")
+                return found.schema_id, *_texts(self, found.schema)
+        except UnknownSchema as error:
+            raise ConfigError(f"subject {subject}: {error}") from None
 
     def register(self, subject: str, text: str) -> int:
         """Return the id of an Avro schema, registered for a subject if it is not yet.
@@ -117,7 +120,7 @@ class _Asking:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, UnknownSchema):
-            text = f"{self._registry}, {self._what}: {error or type(error).__name__}"
+            text = f"{self._registry}, {self._what}: {str(error) or type(error).__name__}"
             raise SparkConditionError(
                 SCHEMA_REGISTRY_FAILED, text, "a schema registry does not give a schema"
             ) from error

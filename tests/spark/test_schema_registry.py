@@ -220,10 +220,12 @@ def test_schemas_that_refer_to_others(spark: SparkSession, registry: StubRegistr
     assert registry.authorizations[-1] == "Basic bWU6cHc="
 
 
-def test_wrong_arguments_are_refused_before_anything_runs(registry: StubRegistry, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(registry: StubRegistry) -> None:
     union = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}
     tree = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
+    registry.register("messages", "syntax", schema_type="PROTOBUF")
     for given, text in [
+        ({"subject": "messages"}, "subject messages: the schema is one of PROTOBUF, not of Avro"),
         ({}, "takes either subject"),
         ({"subject": "s", "schema": "{}"}, "takes either subject"),
         ({"schema": "{"}, "the reader's schema: not a schema of Avro"),
