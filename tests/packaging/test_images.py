@@ -107,9 +107,11 @@ def test_a_broker_runs_in_the_image_of_a_log_host(buildah: Buildah, context: Pat
 
 
 def process_in(pid: int) -> int:
-    """Return the process below another that has none itself."""
+    """Return the process below another that has none itself; any thread of a process may have children."""
     found = pid
-    while children := Path(f"/proc/{found}/task/{found}/children").read_text().split():
+    while children := [
+        child for each in Path(f"/proc/{found}/task").glob("*/children") for child in each.read_text().split()
+    ]:
         found = int(children[0])
     return found
 
