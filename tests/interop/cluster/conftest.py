@@ -36,7 +36,7 @@ def cluster(running_cluster: KafkaliteCluster) -> Iterator[KafkaliteCluster]:
     """Three brokers, whole at the beginning; what a test kills or freezes is brought back after it.
 
     All tests share it. So a test deletes its topics of fewer than three replicas: they lose their leaders where a later
-    test stops brokers, and commands for all partitions name them.
+    test stops brokers, and commands for all partitions name them. So it does with those that need all three in sync.
     """
     yield running_cluster
     for broker in running_cluster.brokers.values():

@@ -6,6 +6,7 @@ these offsets.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -159,14 +160,15 @@ def test_an_answer_from_what_is_cut_off_is_not_sent_to_its_end(
 
 
 def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
-    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin
 ) -> None:
     """Refused for its gap alone, librdkafka would take a new producer epoch and write unanswered records again."""
     topic = new_topic(min_insync_replicas=3)
     leader = cluster.leader_of(topic)
     assert leader is not None
     producer = Idempotent(cluster, topic, "p")
-    with RawClient(cluster.broker(leader).bootstrap) as client:
+    with contextlib.ExitStack() as undo, RawClient(cluster.broker(leader).bootstrap) as client:
+        undo.callback(admin.delete_topics, [topic])
         assert produce(client, topic, producer.batch(0), acks=-1).error_code == 0
         away = next(number for number in cluster.brokers if number != leader)
         cluster.stop(away)
