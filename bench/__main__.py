@@ -133,7 +133,8 @@ def _page() -> str:
         "# Measured figures",
         "",
         "Written by `make bench`. Medians; ours and the peer's runs are taken in turn on one machine, after a warm-up.",
-        "These machines are noisy: read the ratios, not the absolute figures.",
+        "These machines are noisy: read the ratios, not the absolute figures. The title of each table names the commit",
+        "that was measured, which may be older than the last release.",
     ]
     for name in NAMES:
         path = RESULTS / f"{name}.json"
@@ -143,9 +144,9 @@ def _page() -> str:
         kind = "quick run, rough" if document["quick"] else "full run"
         lines += [
             "",
-            f"## {name}",
+            f"## {name} (commit {document['commit']}, {document['when'][:10]})",
             "",
-            f"{kind}; {document['when']}; commit {document['commit']}; {document['machine']}",
+            f"{kind}; {document['machine']}",
             "",
         ]
         lines += ["| what | unit | ours | peer | ratio | wanted | |", "|---|---|---|---|---|---|---|"]
