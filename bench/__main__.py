@@ -34,6 +34,7 @@ NAMES = (
     "compaction_copy",
     "compaction",
     "groups",
+    "many_clients",
     "topics",
     "many_topics",
     "failover",
