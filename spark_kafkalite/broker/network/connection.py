@@ -238,7 +238,7 @@ class Connection:
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        """Return memory with the request being served that stays as it is until the returned function is called."""
         return self._incoming.keep(frame)
 
     def _serve_received(self) -> None:

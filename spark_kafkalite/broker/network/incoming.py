@@ -41,7 +41,7 @@ class Incoming:
             self._give_back(frame)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called.
+        """Return memory with the request being served that stays as it is until the returned function is called.
 
         That is the request's own buffer where it has one, else a copy.
         """

@@ -288,16 +288,16 @@ class Follower:
                 self._run(epoch_completion(self.log))
             case Contested(offset):
                 self._tell(
-                    f"broker {self.leader_id}, leader of epoch {self.epoch}, says that the logs part at offset "
+                    f"broker {self.leader_id}, leader of epoch {self.epoch}, reports that the logs part at offset "
                     f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica "
                     "keeps its records, and the leader compares its log with its leader epochs"
                 )
             case StopFollowing(offset):
                 logger.error(
-                    "%s: broker %d, leader of epoch %d, says once more that the logs part below the high watermark "
-                    "%d, at offset %d; this replica keeps its %d offsets and copies nothing until the next leader "
-                    "epoch: compare the logs of both brokers with kafkalite dump-log, then have another replica "
-                    "elected, or remove the directory of the log that is wrong while its broker is stopped",
+                    "%s: broker %d, leader of epoch %d, reports once more that the logs part below the high "
+                    "watermark %d, at offset %d; this replica keeps its %d offsets and copies nothing until the next "
+                    "leader epoch. Compare the logs of both brokers with kafkalite dump-log. Then elect another "
+                    "replica, or remove the directory of the log that is wrong while its broker is stopped",
                     self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
                     self.log.log_end_offset - self.log.log_start_offset,
                 )  # fmt: skip
@@ -305,8 +305,8 @@ class Follower:
                 logger.error(
                     "%s: the log of broker %d, leader of epoch %d, starts at offset %d, behind its own end %d; this "
                     "replica deletes nothing because of that, keeps its %d offsets and copies nothing until the next "
-                    "leader epoch: restart broker %d, which compares its file of log starts with its log then, or have "
-                    "another replica elected",
+                    "leader epoch. Restart broker %d, which then compares its file of log starts with its log, or "
+                    "elect another replica",
                     self.topic_partition, self.leader_id, self.epoch, start, end,
                     self.log.log_end_offset - self.log.log_start_offset, self.leader_id,
                 )  # fmt: skip
@@ -377,7 +377,7 @@ class Follower:
 
     def _refused(self, code: int, problem: str) -> None:
         if problem or self._rules.failures >= _FAILURES_TO_TELL:
-            self._tell(f"broker {self.leader_id} says {problem or name_of(code)}; asking again")
+            self._tell(f"broker {self.leader_id} answered {problem or name_of(code)}; fetching again")
 
     def _tell(self, problem: str) -> None:
         """Log, once, why nothing is copied."""

@@ -374,7 +374,7 @@ class Partition:
         else:
             if reason is None:
                 after = (
-                    NoLeader(self.topic_partition, f"{self.topic_partition} is led anew by this broker")
+                    NoLeader(self.topic_partition, f"{self.topic_partition} is led by this broker in a new epoch")
                     if isinstance(role, Leader)
                     else role
                 )

@@ -1,8 +1,8 @@
 """States of the registry that a hosted partition does not obey: neither a leader nor a controller writes them.
 
-Somebody has written the node by hand, or the registry is an older copy. A leader epoch is one leader's, and the next
+A person has written the node by hand, or the registry is an older copy. A leader epoch is one leader's, and the next
 leader's is higher (docs/replication.md): two logs that go on under one epoch cannot be told apart later. So the
-partition goes on as it was, and the broker's log says what to write.
+partition goes on as it was, and the broker logs what to write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 def tell_of_setback(partition: Partition, state: PartitionState) -> bool:
-    """Return whether a state is not to be obeyed, and say so in the log."""
+    """Return whether a state is not to be obeyed, and log that."""
     if state.names_nobody:
         # The controller has made it because there was none, and waits for what the logs have.
         return False

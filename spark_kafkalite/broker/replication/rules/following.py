@@ -296,8 +296,9 @@ class Following:
         if epoch < 0 or end_offset < 0 or offset >= log.log_end_offset:
             self.failed(now_s)
             problem = (
-                f"its log is said to part from this one, which ends at {log.log_end_offset} with leader epoch "
-                f"{asked.last_fetched_epoch}, at the end {end_offset} of epoch {epoch}, which is not behind it"
+                "the leader reports that its log parts from this one, which ends at "
+                f"{log.log_end_offset} with leader epoch {asked.last_fetched_epoch}, "
+                f"at the end {end_offset} of epoch {epoch}, which is not behind it"
             )
             return Refused(_NO_ERROR, problem)
         committed = max(own.high_watermark, self.leader_high_watermark) if own.is_member else own.high_watermark
