@@ -80,8 +80,8 @@ class Contest:
             self._stage = _Stage.LACKING
             logger.error(
                 "%s: broker %d, which is in sync, has committed records up to offset %d, but the log of this broker, "
-                "its leader, parts from them at offset %d, the end of leader epoch %d here: this log lacks committed "
-                "records; the broker gives the leadership back, and copies them",
+                "its leader, parts from them at offset %d, the end of leader epoch %d here. This log lacks committed "
+                "records: the broker resigns as leader, and copies them",
                 topic_partition, replica_id, high_watermark, diverging[1], diverging[0],
             )  # fmt: skip
             self._on_lacking(topic_partition)

@@ -149,7 +149,7 @@ class IsrChanges:
     def _looked(self, _: None, error: BaseException | None) -> None:
         self._looking = False
         if error is not None:
-            logger.critical("in-sync replicas could not be looked at", exc_info=error)
+            logger.critical("in-sync replicas could not be checked", exc_info=error)
         self._start_looking()
 
     def _look_for_slow(self, lag_max_s: float) -> Work[None]:

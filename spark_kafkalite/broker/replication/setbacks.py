@@ -1,7 +1,7 @@
 """States of the registry that a hosted partition does not obey: neither a leader nor a controller writes them.
 
 A person has written the node by hand, or the registry is an older copy. A leader epoch is one leader's, and the next
-leader's is higher (docs/replication.md): two logs that go on under one epoch cannot be told apart later. So the
+leader's is higher (docs/replication.md): two logs that go on under one epoch cannot be distinguished later. So the
 partition goes on as it was, and the broker logs what to write.
 """
 
@@ -48,7 +48,7 @@ def _tell(partition: Partition, state: PartitionState, what: str) -> None:
         logging.ERROR,
         str(partition.topic_partition),
         "%s goes on under leader epoch %d, though registry node %s %s, which neither a leader nor a controller writes: "
-        "set its leader_epoch to %d; until then who is in sync does not change, and nobody else can lead",
+        "set its leader_epoch to %d; until then the ISR does not change, and no other broker can lead",
         partition.topic_partition,
         partition.leader_epoch,
         state_path(*partition.topic_partition),
