@@ -90,7 +90,7 @@ class BrokerContext:
 
     @property
     def cluster(self) -> ClusterState:
-        """The cluster as the registry last said."""
+        """The cluster as the registry last reported it."""
         return self.view.state
 
     @property
@@ -99,7 +99,7 @@ class BrokerContext:
         return self.membership.session.producer_ids
 
     def not_coordinating(self) -> BrokerContext:
-        """Return the same for a broker that coordinates no group: its handlers say so in their APIs' own ways."""
+        """Return the same for a broker that coordinates no group: its handlers answer that in their APIs' own ways."""
         none: GroupShards = Shards(self.offsets_host, partial(GroupsState, GroupLimits()), self.clock)
         return replace(self, group_shards=none, groups=GroupCoordinator(none, self.clock, 0))
 

@@ -4,7 +4,7 @@ A line has the time in UTC, the level, the logger's name (``logger_levels`` chan
 control characters escaped (``printable``).
 
 A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`,
-which writes a few of each kind per period and then counts, and tells the count with the next line that it writes.
+which writes a few of each kind per period and then counts, and adds the count to the next line that it writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def configure_logging(level: str) -> None:
 
 
 class QuietLog:
-    """Writes at most ``burst`` lines of a kind per period; the rest are counted and the count is told later."""
+    """Writes at most ``burst`` lines of a kind per period; the rest are counted and the count is logged later."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class RecoveryAnswer:
         self._was_told = False
 
     async def encoded(self, *, stands_still: bool) -> bytes:
-        """Return what this broker has (``HostLogs``); with ``stands_still`` nothing of that changes afterwards.
+        """Return what this broker has (``HostLogs``); with ``stands_still`` the logs do not change afterwards.
 
         Raises RegistryError while the broker is registered, KafkaStorageError when it cannot read all of its logs.
         """

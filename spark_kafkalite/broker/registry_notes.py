@@ -1,4 +1,4 @@
-"""Notes in the log directories of how far the registry has come, so that the next start can tell an older one.
+"""Notes in the log directories of how far the registry has come, so that the next start recognises an older one.
 
 What is noted is on the registry's disk: its own file's, or that of an ensemble, which answers nothing before.
 """
@@ -33,10 +33,10 @@ class RegistryNotes:
             self._evidence.note([each.path for each in self._logs.directories.online], zxid)
 
     async def replace_old(self, io: IoThreads) -> None:
-        """Note how far the registry has come if the directories say more.
+        """Note how far the registry has come if the directories have a later note.
 
-        It was begun anew then, and nobody missed the old one; after a crash it must not be compared with the old one's
-        numbers.
+        The registry was created again then, and the old one was not missed; after a crash it must not be compared with
+        the old one's numbers.
         """
         zxid = self.zxid
         if zxid < self._evidence.zxid:

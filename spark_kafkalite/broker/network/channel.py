@@ -9,7 +9,7 @@
 - ``send_file`` reads pieces of the file and sends them, since the kernel cannot.
 
 Nothing here knows what the bytes mean. Every call returns at once. "Would block" is None (False for the handshake), and
-``read_needs_write`` and ``write_needs_read`` say what to wait for then; a peer that is gone, or that fails in the
+``read_needs_write`` and ``write_needs_read`` name what to wait for then; a peer that is gone, or that fails in the
 handshake, is ``OSError``; an orderly end of stream is 0 received bytes.
 """
 
@@ -33,7 +33,7 @@ class Channel(Protocol):
 
     @property
     def has_buffered(self) -> bool:
-        """Whether bytes were received that nobody has been given: the socket need not become readable for them."""
+        """Whether bytes were received that no caller has taken yet: the socket need not become readable for them."""
         ...
 
     @property
@@ -57,12 +57,12 @@ class Channel(Protocol):
     def recv_into(self, buffer: memoryview, beyond: memoryview | None = None) -> int | None:
         """Receive into ``buffer`` and, once that is full, where one call can do both, into ``beyond``.
 
-        Returns the number of bytes in all, 0 at the end of the stream, None when none are there.
+        Returns the number of bytes in all, 0 at the end of the stream, None when none have arrived.
         """
         ...
 
     def send(self, data: Buffer, more: bool) -> int | None:
-        """Send a prefix of ``data``; ``more`` says that something follows at once. Return bytes sent, None for none."""
+        """Send a prefix of ``data``; ``more``: something follows at once. Return bytes sent, None for none."""
         ...
 
     def send_file(self, fileno: int, position: int, count: int) -> int | None:

@@ -9,8 +9,9 @@ Writing. Responses leave in the order of the requests: an immediate answer waits
 (``exchange``). What the responses of one read add up to is sent in one call where possible.
 
 Turns. All connections share the time that a pass of the loop has for what is begun in it (``slices``). A connection
-that came too late is served in turn at the beginning of one of the next passes, unless there is time before: epoll
-names readable connections in the same order again and again, so that the last ones would never be served.
+without a turn in this pass is served in turn at the beginning of one of the next passes, unless there is time before.
+Without that the last connections would never be served, because epoll names readable connections in the same order
+again and again.
 
 Back-pressure. The connection is not read while too many of its requests are unanswered, too many response bytes unsent,
 or all requests of the broker together take too much memory. Requests that were received but may not be served yet are
@@ -111,7 +112,7 @@ class Connection:
     )
 
     def __init__(self, owner: Owner, channel: Channel, session: Session) -> None:
-        """Start to serve a connected channel; ``session`` is new, and says who connected where."""
+        """Start to serve a connected channel; ``session`` is new, and names the client and its listener."""
         self._owner = owner
         self._channel = channel
         self.session = session
@@ -238,7 +239,7 @@ class Connection:
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        """Return memory with the request being served that stays as it is until the returned function is called."""
         return self._incoming.keep(frame)
 
     def _serve_received(self) -> None:
@@ -471,7 +472,7 @@ class Connection:
         limits = self._owner.limits
         if now_s > self.session.handshake_due_s:
             failed = self.session.handshake is Handshake.FAILED
-            return "failed to prove itself" if failed else "did not prove itself in time (request.read.timeout.ms)"
+            return "failed to authenticate" if failed else "did not authenticate in time (request.read.timeout.ms)"
         if self._channel.needs_handshake:
             waited_s = now_s - self.last_activity_s
             if waited_s > limits.read_timeout_s:
@@ -503,7 +504,7 @@ class Connection:
         return self._channel.fileno()
 
     def close(self, reason: str, *, hostile: bool = False) -> None:
-        """Close at once; what is queued is dropped and whoever works on a deferred response is told."""
+        """Close at once; what is queued is dropped, and the handlers of deferred responses are notified."""
         if self.closed:
             return
         self._readiness.close()

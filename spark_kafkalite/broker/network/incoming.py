@@ -1,7 +1,7 @@
 """The requests that one connection has received and not yet served, and the memory that they take.
 
-Memory of its own has a request that arrives in several reads, one that somebody keeps while a thread works on it, and
-what may not be served yet. All of it is counted (``request_memory``) from when its bytes arrive until it is given back.
+Memory of its own has a request that arrives in several reads, one that a handler keeps while a thread works on it, and
+what may not be served yet. All of it is counted (``request_memory``) from when its bytes arrive until it is released.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Incoming:
         return self._own_frame
 
     def served(self, frame: memoryview) -> None:
-        """Give back the memory of a request that arrived in pieces, unless somebody keeps it."""
+        """Release the memory of a request that arrived in pieces, unless a handler keeps it."""
         if self._own_frame is not None:
             self._own_frame = None
             self._give_back(frame)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called.
+        """Return memory with the request being served that stays as it is until the returned function is called.
 
         That is the request's own buffer where it has one, else a copy.
         """

@@ -1,6 +1,6 @@
 """What brokers need to talk to each other: the listener that is for that, and the cluster secret.
 
-A broker that is a cluster by itself has neither: nobody can prove to it that he is a broker.
+A broker that is a cluster by itself has neither: no client can authenticate to it as a broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InnerWire:
     """See the module's text."""
 
     def __init__(self, broker_id: int, listener_name: str, *, is_for_brokers_alone: bool) -> None:
-        """``is_for_brokers_alone`` says that clients have other listeners than ``listener_name``."""
+        """``is_for_brokers_alone``: clients have other listeners than ``listener_name``."""
         self.listener_name = listener_name
         self.is_for_brokers_alone = is_for_brokers_alone
         self._broker_id = broker_id
@@ -46,22 +46,22 @@ class InnerWire:
 
     @property
     def identity(self) -> PeerIdentity:
-        """Who this broker is to others. Raises BrokerNotAvailable (8) when it has no secret."""
+        """This broker's identity to others. Raises BrokerNotAvailable (8) when it has no secret."""
         if self._secret is None:
             raise BrokerNotAvailable("this broker has no cluster secret, and so no way to talk to another broker")
         return PeerIdentity(self._broker_id, self._secret, self.versions)
 
     def cluster_changed(self, _: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        """Say which brokers have come that this one does not speak to, also if it has no need to connect to them."""
+        """Log which brokers have come that this one does not speak to, also if it has no need to connect to them."""
         for broker_id in (*change.new_brokers, *change.bounced_brokers):
             if broker_id != self._broker_id:
                 with contextlib.suppress(InnerWireUnsupported):
                     self.versions.check(broker_id, new.brokers[broker_id].inner_wire_version)
 
     def serves_brokers(self, listener: Listener) -> bool:
-        """Whether brokers may prove themselves on a listener."""
+        """Whether brokers may authenticate on a listener."""
         return self._secret is not None and listener.name == self.listener_name
 
     def serves_brokers_alone(self, listener: Listener) -> bool:
-        """Whether nothing is served on a listener to those who have not proved to be a broker."""
+        """Whether a listener serves authenticated brokers only."""
         return self.is_for_brokers_alone and listener.name == self.listener_name

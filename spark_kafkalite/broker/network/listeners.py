@@ -1,8 +1,8 @@
 """The addresses that a broker listens on, and those that it advertises to clients.
 
 Pure: texts in, :class:`Listener` values out. The rules are Kafka's, with one that is stricter: listening on every
-interface without an advertised address is an error at start, because the clients of another host would be sent to an
-address that is none, and would find out much later.
+interface without an advertised address is an error at start. Clients on other hosts would otherwise receive an address
+that they cannot connect to, and would notice much later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Listener:
 
     @property
     def endpoint(self) -> str:
-        """What the registry and clients are told, ``NAME://HOST:PORT``."""
+        """What the registry and clients receive, ``NAME://HOST:PORT``."""
         return f"{self.name}://{address_text(self.advertised_host, self.advertised_port)}"
 
 

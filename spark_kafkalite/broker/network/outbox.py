@@ -1,7 +1,7 @@
 """Responses that one connection has yet to send, in order, as bytes and ranges of files.
 
-What comes next is gathered in one place and leaves with one call, so that the reader is woken once for all of it: with
-a call for each piece it is often woken for each, and a wake-up costs it more than copying a batch costs here. Large
+What comes next is gathered in one place and leaves with one call, so that the reader is woken once for all of it. With
+a call for each piece it is often woken for each. A wake-up costs the reader more than copying a batch costs here. Large
 ranges leave with ``sendfile``, and so do all while the socket takes less than it is offered: what it leaves would be
 copied again. A range holds its segment's file open until it is sent or dropped. Sending stops when the socket takes no
 more, and after a turn's worth of bytes, so that one fast reader does not keep the others waiting.
@@ -38,7 +38,7 @@ class FileLike(Protocol):
 
 
 class Suspects(Protocol):
-    """Is told what could not be sent."""
+    """Receives what could not be sent."""
 
     def suspect(self, offset: int, /) -> None: ...
 
@@ -60,7 +60,7 @@ class FileRange:
         suspects: Suspects | None = None,
         offset: int = 0,
     ) -> None:
-        """``suspects`` is told of ``offset``, which was asked for, when the bytes cannot be read."""
+        """``suspects`` receives ``offset``, which was asked for, when the bytes cannot be read."""
         self._suspects = suspects
         self._offset = offset
         self.file = file
@@ -73,7 +73,7 @@ class FileRange:
 
     def read(self) -> bytes | None:
         """Return the bytes; None where they are not there, or the file has been cut since the range was found: sending
-        it says what is wrong."""
+        it raises the error."""
         if self._cuts != self._sending.cuts:
             return None
         try:
@@ -83,7 +83,7 @@ class FileRange:
         return data if len(data) == self.length else None
 
     def copy_into(self, room: memoryview) -> bool:
-        """Copy what is to be sent; return whether it is in memory. Sending it says what is wrong if it is not there."""
+        """Copy what is to be sent; return whether it is in memory. Sending it raises the error if it is missing."""
         try:
             return not self.is_cut and os.preadv(self.file.fileno(), (room,), self.position, NOWAIT) == self.length
         except OSError:
@@ -208,7 +208,7 @@ class Outbox:
         return True
 
     def _send_some(self) -> int | None:
-        """Send a part of what is there; return how much."""
+        """Send a part of what is queued; return how much."""
         pieces = self.pieces
         count, size_bytes = self._gather() if len(pieces) > 1 else (1, 0)
         if count > 1:

@@ -2,8 +2,8 @@
 
 :meth:`Peers.connect` opens a connection that belongs to the caller: a follower has one to each leader.
 :meth:`Peers.ask` sends one request and waits for its answer. A broker serves the requests of one connection one after
-the other, so those that wait (for leaders, say) are not to stand in front of others: each request has a connection for
-itself meanwhile, which is kept for a moment afterwards for the next one.
+the other. So that a waiting request (for leaders, for example) does not block others, each request has a connection for
+itself. The connection is kept for a moment afterwards for the next request.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from spark_kafkalite.broker.network.channel import Channel
 
 
 def _nobody() -> None:
-    """Takes the place of whoever was called back."""
+    """Takes the place of the object that was called back."""
 
 
 class Readiness:
@@ -68,7 +68,7 @@ class Readiness:
         self.update()
 
     def update(self) -> None:
-        """Watch for what the channel's last call has said that it waits for."""
+        """Watch for what the channel's last call waits for."""
         channel = self._channel
         wanted = (
             (self.reading and not channel.read_needs_write) or (self.writing and channel.write_needs_read),
@@ -91,13 +91,13 @@ class Readiness:
                 loop.remove_writer(fileno)
 
     def read_soon(self) -> None:
-        """Read in the next pass of the loop, although no event of the socket says so."""
+        """Read in the next pass of the loop, without an event of the socket."""
         if not self._read_scheduled:
             self._read_scheduled = True
             self._loop.call_soon(self._scheduled_read)
 
     def close(self) -> None:
-        """Watch for nothing any more, before the channel is closed; let go of whoever was called back."""
+        """Watch for nothing any more, before the channel is closed; let go of the object that was called back."""
         self.reading = self.writing = False
         self.update()
         self._is_closed = True

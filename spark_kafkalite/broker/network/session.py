@@ -1,7 +1,7 @@
 """What the broker knows of a client from one request to the next: one session for each connection.
 
-Clients prove nothing yet, so their sessions are of :data:`ANONYMOUS` and complete from their start. Only the other
-brokers of the cluster prove who they are (``handlers.sasl_authenticate``). On a listener for brokers alone a session
+Clients do not authenticate yet, so their sessions are of :data:`ANONYMOUS` and complete from their start. Only the
+other brokers of the cluster authenticate (``handlers.sasl_authenticate``). On a listener for brokers alone a session
 begins as :attr:`Handshake.EXPECTED`; what is served before it is complete is decided in ``dispatch``.
 """
 
@@ -24,7 +24,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class Handshake(Enum):
-    """How far a client has come in proving who it is. Source: SaslServerAuthenticator.SaslState."""
+    """How far a client's authentication has come. Source: SaslServerAuthenticator.SaslState."""
 
     EXPECTED = "expected"
     BEGUN = "begun"
@@ -77,7 +77,7 @@ class Session:
         self.handshake_due_s = due_s
 
     def fail_handshake(self, now_s: float) -> None:
-        """Serve nothing more; whoever calls this closes the connection once the answer that says why has left."""
+        """Serve nothing more; the caller closes the connection once the answer with the reason has left."""
         self.scram = None
         self.handshake = Handshake.FAILED
         self.handshake_due_s = now_s

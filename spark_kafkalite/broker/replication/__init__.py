@@ -1,1 +1,1 @@
-"""Hosted partitions: who leads them, how far they are safe, when they are flushed."""
+"""Hosted partitions: their leaders, how far they are safe, when they are flushed."""

@@ -1,12 +1,12 @@
 """Batches of one partition that a thread checks first, and the later ones that must not overtake them.
 
-A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed), or when
-the topic's ``compression.type`` names another codec than the producer's, so that it must be compressed anew; or when
-the log's end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The thread gets the
-batch and the rules of that moment, and gives back the batch to append; nothing else is shared with it. A large one goes
-to a thread once more, which writes it behind the log's end (``log.segments.write_ahead``), again and again if the end
-changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop without a thread
-where it needs none.
+A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed). So does a
+batch that must be compressed again, because the topic's ``compression.type`` names another codec than the producer's.
+So does one for a log whose end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The
+thread gets the batch and the rules of that moment, and returns the batch to append; nothing else is shared with it. A
+large one goes to a thread once more, which writes it behind the log's end (``log.segments.write_ahead``), again and
+again if the end changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop
+without a thread where it needs none.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def _without_frames(error: KafkaError) -> KafkaError:
 
 
 class QueuedBatch:
-    """A batch for the queue, and who is told what became of it.
+    """A batch for the queue, and the function that gets its outcome.
 
     ``batch`` stays as it is until ``release`` is called, which may be after ``on_done``: a thread may still be at work
-    on it. ``header``: it has been admitted and needs a thread; None: not looked at.
+    on it. ``header``: it has been admitted and needs a thread; None: not checked.
     """
 
     __slots__ = ("ahead", "batch", "header", "in_thread", "on_done", "produce_version", "release")

@@ -5,11 +5,11 @@ All bounds are exclusive. The log end and the flushed end are the log's, and giv
 - ``high_watermark``: everything below it is in the log of every in-sync replica. It never goes back, but in a
   truncation to below it.
 - the remembered high watermark: what this replica knows to have been committed, also where a power loss has taken it
-  from its log. It is what the checkpoint said until there is news of a leader.
+  from its log. It is the checkpoint's value until there is news of a leader.
 - the visible end: everything below it is shown to consumers, through every API. It is the high watermark, and with
   ``visibility.policy=flushed`` not more than what this replica has flushed (the flushed offset is taken before fsync is
   called, so nothing that fsync may have missed is counted). What had been shown before the policy became ``flushed``
-  stays shown: a bound that went back would look like lost data to whoever remembers the old one.
+  stays shown: a bound that went back would look like lost data to a client that remembers the old one.
 - the acknowledged end: a produce is answered when all of it lies below. ``acks=all`` waits for the high watermark,
   ``acks=1`` for the log end, and with ``flush.before.ack`` (or ``flush.messages=1``) both wait for the flush, too.
 """
@@ -35,7 +35,7 @@ class Bounds:
         self._take_up(config)
 
     def obey(self, config: TopicConfig, flushed_end_offset: int) -> None:
-        """Go by other settings from now on."""
+        """Apply other settings from now on."""
         shown_end_offset = self.visible_end_offset(flushed_end_offset)
         self._take_up(config)
         self._shown_end_offset = shown_end_offset if self.shows_flushed else 0
@@ -74,7 +74,8 @@ class Bounds:
         return max(self._remembered, self.high_watermark)
 
     def forget_shown(self) -> None:
-        """Have another leader's records shown by the policy alone: what this broker has shown says nothing of them."""
+        """Have another leader's records shown by the policy alone: what this broker has shown does not apply to
+        them."""
         self._shown_end_offset = 0
 
 

@@ -2,9 +2,9 @@
 
 A round (``rules.compare_rounds``) goes over all partitions in whose ISR this broker is, one after the other. Of each it
 asks the leader for the checksum of one range of offsets below the high watermark after the other, at most 1 MB of them,
-and reads its own bytes of that range in a thread. Where the sums differ both sides look at the batches
-(``rules.comparing`` says what follows), and one ERROR line says what was found. Each side takes note of its own damage.
-Where both sides have sound batches the follower leaves the ISR, sets its log aside and copies it again
+and reads its own bytes of that range in a thread. Where the sums differ both sides check the batches
+(``rules.comparing`` decides what follows), and one ERROR line reports the result. Each side takes note of its own
+damage. Where both sides have sound batches the follower leaves the ISR, sets its log aside and copies it again
 (``isr_leaving``).
 
 What retention or compaction has removed on either side is left out. A partition whose leader changes is begun again,

@@ -2,8 +2,8 @@
 
 A question is answered with yes once each other member of the maximal ISR has sent a fetch under this leader epoch, in
 answer to something that this leader sent after the question was asked. Then no other broker had begun to lead before
-the question: the next leader is one of these members (R16: only where this leader may commit, so nobody is eligible),
-and a broker that has heard of a later epoch does not fetch under this one any more (R3). It is what an ``acks=all``
+the question: the next leader is one of these members (R16: only where this leader may commit, so no other replica is
+eligible). And a broker that knows a later epoch does not fetch under this one any more (R3). It is what an ``acks=all``
 write of one record proves, without the write. Raft calls it ReadIndex.
 
 A follower's session has at most two requests on their way. So a request is certainly in answer to what had been
@@ -50,7 +50,7 @@ class Question:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody waits for the answer."""
+        """Whether a question waits for the answer."""
         return self._on_answer is not None
 
     def answer(self, *, is_confirmed: bool) -> None:

@@ -1,18 +1,18 @@
 """What a leader does when its batches, or an in-sync replica, contradict what it is about to answer a follower.
 
-A follower cuts its log back to where the leader says that the logs part. The leader takes that place from its file of
-leader epochs. So it looks at the batches there before it says so (:meth:`Contest.check`): one header on each side.
-Where they say something else, it compares the file with all batches in a thread, and completes it.
+A follower truncates its log to where the leader reports that the logs part. The leader takes that place from its file
+of leader epochs. So it checks the batches there before it answers (:meth:`Contest.check`): one header on each side.
+Where they contradict the file, it compares the file with all batches in a thread, and completes it.
 
-It does the same when an in-sync replica says that the answer would have it cut off committed records.
-A member of the ISR has all that is committed, and so has its leader. So one of three things is wrong: the follower's
-file of leader epochs, the leader's, or the leader's log. The follower has compared its own file with its batches before
-it contests (``rules.following``). Now the leader does the same in a thread. Where its file was wrong, it answers the
-next fetch from the right epochs, and following goes on. Where the logs still part below the follower's high watermark,
-the leader's log lacks records that are committed: it leaves the ISR, and with it the leadership, to the members that
-have them (``isr_leaving``).
+It does the same when an in-sync replica reports that it would have to truncate committed records. A member of the ISR
+has all that is committed, and so has its leader. So one of three things is wrong: the follower's file of leader epochs,
+the leader's, or the leader's log. The follower has compared its own file with its batches before it contests
+(``rules.following``). Now the leader does the same in a thread. Where its file was wrong, it answers the next fetch
+from the right epochs, and following goes on. Where the logs still part below the follower's high watermark, the
+leader's log lacks records that are committed: it leaves the ISR, and with it the leadership, to the members that have
+them (``isr_leaving``).
 
-Until then the follower is told to ask again. It stays a member meanwhile, so nothing is committed without it.
+Until then the follower is asked to fetch again. It stays a member meanwhile, so nothing is committed without it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Contest:
     __slots__ = ("_io", "_log", "_on_lacking", "_stage")
 
     def __init__(self, log: PartitionLog, io: IoThreads, on_lacking: Callable[[TopicPartition], None]) -> None:
-        """``on_lacking`` is told, once, that the log lacks committed records."""
+        """``on_lacking`` is called, once, when the log lacks committed records."""
         self._log = log
         self._io = io
         self._on_lacking = on_lacking
         self._stage = _Stage.UNHEARD
 
     def check(self, diverging: tuple[int, int]) -> None:
-        """Raise OffsetNotAvailable (78) while it is not known where the leader epoch ends: the file says (epoch, end),
-        and the batches there say something else.
+        """Raise OffsetNotAvailable (78) while it is not known where the leader epoch ends: the file has (epoch, end),
+        and the batches there contradict it.
 
         NeedsThread where they have to be read first, CorruptMessage (2) where they are damaged.
         """
@@ -80,8 +80,8 @@ class Contest:
             self._stage = _Stage.LACKING
             logger.error(
                 "%s: broker %d, which is in sync, has committed records up to offset %d, but the log of this broker, "
-                "its leader, parts from them at offset %d, the end of leader epoch %d here: this log lacks committed "
-                "records; the broker gives the leadership back, and copies them",
+                "its leader, parts from them at offset %d, the end of leader epoch %d here. This log lacks committed "
+                "records: the broker resigns as leader, and copies them",
                 topic_partition, replica_id, high_watermark, diverging[1], diverging[0],
             )  # fmt: skip
             self._on_lacking(topic_partition)

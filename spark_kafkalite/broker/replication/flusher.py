@@ -35,7 +35,7 @@ _WRITEBACK_BYTES = 32 * 1024 * 1024
 
 
 class Flusher:
-    """Flushes one log and tells its partition."""
+    """Flushes one log and notifies its partition."""
 
     __slots__ = (
         "_announced_end_offset",
@@ -96,7 +96,8 @@ class Flusher:
             self._purgatory.call_after_pass(self._start)
 
     def config_changed(self, waits_for_flush: bool) -> None:
-        """Flush when the log's new settings say so; ``waits_for_flush``: what is unflushed has to wait for it now."""
+        """Flush when the log's new settings require it; ``waits_for_flush``: what is unflushed has to wait for it
+        now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,7 +115,7 @@ class Flusher:
             self._timer = None
 
     def forget_partition(self) -> None:
-        """Tell nobody any more, and let go of the partition: see ``collector``."""
+        """Notify no partition any more, and let go of it: see ``collector``."""
         self._on_flushed = _nothing
         self._on_failed = _nothing
 

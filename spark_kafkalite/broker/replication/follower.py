@@ -3,9 +3,9 @@
 A :class:`Follower` lives for one leader epoch of another broker, as a ``leader.Leader`` does for one of its own. What
 to ask and what to do with answers is decided by ``rules.following``; here it is done: appends, truncations in threads,
 flushes, the bounds. Fetches and connections are those of ``replica_fetcher``, which asks :meth:`Follower.ask`, gives
-answers to :meth:`Follower.take`, and is told through ``on_ready`` when there may be something else to ask.
+answers to :meth:`Follower.take`, and is called through ``on_ready`` when there may be something else to ask.
 
-It serves nobody: whoever asks is sent to the leader.
+It serves no clients: they are sent to the leader.
 
 There is no await in this file: between reading and changing state nothing else runs, and that is the lock. What takes
 long yields (``slices``): an append of much, run by run, and goes on only while this is the partition's role. While a
@@ -68,7 +68,7 @@ class FollowerServices(Protocol):
 
 
 class NoLeader:
-    """The replica of a partition that nobody leads, as far as this broker knows, or that is not served."""
+    """The replica of a partition without a leader, as far as this broker knows, or of one that is not served."""
 
     __slots__ = ("_next_leader", "_reason")
 
@@ -77,7 +77,7 @@ class NoLeader:
     def __init__(
         self, topic_partition: TopicPartition, reason: str = "", next_leader: NextLeader | None = None
     ) -> None:
-        """``next_leader`` is awaited, if given: somebody else is about to lead."""
+        """``next_leader`` is awaited, if given: another broker is about to lead."""
         self._reason = reason or f"{topic_partition} has no leader"
         self._next_leader = next_leader
 
@@ -93,7 +93,7 @@ class NoLeader:
         return NotLeaderOrFollower(self._reason)
 
     def end(self) -> None:
-        """Answer who waits for the next leader: the partition has another role."""
+        """Answer requests that wait for the next leader: the partition has another role."""
         if self._next_leader is not None:
             self._next_leader.end()
 
@@ -134,7 +134,7 @@ class Follower:
         on_settled: Callable[[], None],
         on_log_start: Callable[[int], None],
     ) -> None:
-        """Follow broker ``leader_id`` in ``epoch``. ``on_refused`` is told when the log takes nothing, ``on_settled``
+        """Follow broker ``leader_id`` in ``epoch``. ``on_refused`` is called when the log takes nothing, ``on_settled``
         when a truncation has ended, ``on_log_start`` where the log should start, with the leader's."""
         self.topic_partition = topic_partition
         self.leader_id = leader_id
@@ -167,8 +167,8 @@ class Follower:
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, now_s: float) -> Asked | None:
-        """Return what the next fetch says, None while nothing is to be asked: until ``on_ready`` is called, or it is
-        :attr:`ready_at_s`."""
+        """Return what the next fetch asks for, None while nothing is to be asked: until ``on_ready`` is called, or it
+        is :attr:`ready_at_s`."""
         log = self.log
         if self.has_ended or log.disk.hanging is not None:
             return None
@@ -218,15 +218,15 @@ class Follower:
     # Damage ---------------------------------------------------------------------------------------------------------
 
     def damage_changed(self) -> None:
-        """Have the leader told that other ranges are damaged here than before."""
+        """Report to the leader that other ranges are damaged here than before."""
         self.on_ready()
 
     def damage_said(self, topic_id: bytes, partition: int) -> ReplicaDamage:
-        """Return what the next request says of damage: as of the last time that it was asked what to ask."""
+        """Return the damage that the next request reports: as of the last call of :meth:`ask`."""
         return ReplicaDamage(topic_id, partition, self.epoch, self.damage_stage, self._damaged_ranges)
 
     def leader_said(self, said: ReplicaDamage) -> None:
-        """Cut the log back to be copied again, if what the leader says of damage here and there allows it."""
+        """Truncate the log to copy it again, if the leader's report of damage here and there allows it."""
         log, damage, rules = self.log, self.log.local.known_damage, self._rules
         if self.has_ended or said.leader_epoch != self.epoch or not damage.ranges or rules.stopped is not None:
             return
@@ -288,16 +288,16 @@ class Follower:
                 self._run(epoch_completion(self.log))
             case Contested(offset):
                 self._tell(
-                    f"broker {self.leader_id}, leader of epoch {self.epoch}, says that the logs part at offset "
+                    f"broker {self.leader_id}, leader of epoch {self.epoch}, reports that the logs part at offset "
                     f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica "
                     "keeps its records, and the leader compares its log with its leader epochs"
                 )
             case StopFollowing(offset):
                 logger.error(
-                    "%s: broker %d, leader of epoch %d, says once more that the logs part below the high watermark "
-                    "%d, at offset %d; this replica keeps its %d offsets and copies nothing until the next leader "
-                    "epoch: compare the logs of both brokers with kafkalite dump-log, then have another replica "
-                    "elected, or remove the directory of the log that is wrong while its broker is stopped",
+                    "%s: broker %d, leader of epoch %d, reports once more that the logs part below the high "
+                    "watermark %d, at offset %d; this replica keeps its %d offsets and copies nothing until the next "
+                    "leader epoch. Compare the logs of both brokers with kafkalite dump-log. Then elect another "
+                    "replica, or remove the directory of the log that is wrong while its broker is stopped",
                     self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
                     self.log.log_end_offset - self.log.log_start_offset,
                 )  # fmt: skip
@@ -305,8 +305,8 @@ class Follower:
                 logger.error(
                     "%s: the log of broker %d, leader of epoch %d, starts at offset %d, behind its own end %d; this "
                     "replica deletes nothing because of that, keeps its %d offsets and copies nothing until the next "
-                    "leader epoch: restart broker %d, which compares its file of log starts with its log then, or have "
-                    "another replica elected",
+                    "leader epoch. Restart broker %d, which then compares its file of log starts with its log, or "
+                    "elect another replica",
                     self.topic_partition, self.leader_id, self.epoch, start, end,
                     self.log.log_end_offset - self.log.log_start_offset, self.leader_id,
                 )  # fmt: skip
@@ -315,7 +315,7 @@ class Follower:
         self._follow_bounds()
 
     def has_no_news(self, asked: Asked) -> None:
-        """Take up that the leader's answer to a request that asked this says nothing of this partition."""
+        """Note that the leader's answer to a request that asked this has no entry for this partition."""
         if not self.has_ended:
             self._rules.has_no_news(asked)
             self._follow_bounds()
@@ -377,10 +377,10 @@ class Follower:
 
     def _refused(self, code: int, problem: str) -> None:
         if problem or self._rules.failures >= _FAILURES_TO_TELL:
-            self._tell(f"broker {self.leader_id} says {problem or name_of(code)}; asking again")
+            self._tell(f"broker {self.leader_id} answered {problem or name_of(code)}; fetching again")
 
     def _tell(self, problem: str) -> None:
-        """Say why nothing is copied, once."""
+        """Log, once, why nothing is copied."""
         if problem != self._told:
             logger.warning("%s is not copied: %s", self.topic_partition, problem)
             self._told = problem

@@ -104,7 +104,7 @@ class HostedLogs:
             return self._logs.create(topic_partition, topic_id)
 
     def refuse_for_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Give the partition no log, because nobody can lead it under the state that the registry has."""
+        """Give the partition no log, because no broker can lead it under the state that the registry has."""
         problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
         problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} {problem}"
         # The watcher has said of what cannot be read what to do.
@@ -129,7 +129,7 @@ class HostedLogs:
         return True
 
     def _refuse(self, topic_partition: TopicPartition, problem: str, level: int, told: str) -> None:
-        """Clients are told ``problem``, the log ``told`` if that is not "", once."""
+        """Clients receive ``problem``; ``told``, if it is not "", is logged once."""
         if told and topic_partition not in self.refused:
             logger.log(level, "%s", told)
         self.refused[topic_partition] = KafkaStorageError(problem)

@@ -1,9 +1,9 @@
-"""Has leaders look who is in sync, and has what follows written to the registry.
+"""Has leaders check which replicas are in sync, and has the changes written to the registry.
 
-A leader is looked at when something has happened to it (:meth:`IsrChanges.look`); all are when brokers come or go, and
-for members that have become slow (``slow_members``). That happens in slices. Changes are written through the present
-session by a ``StateWriter``; one partition has at most one under way (``rules.in_sync``). While there is no session
-nothing is written, and leaders go on with the ISR that they know (rule R6).
+A leader is checked when something has happened to it (:meth:`IsrChanges.look`). All leaders are checked when brokers
+come or go, and for members that have become slow (``slow_members``). That happens in slices. Changes are written
+through the present session by a ``StateWriter``; one partition has at most one under way (``rules.in_sync``). While
+there is no session nothing is written, and leaders go on with the ISR that they know (rule R6).
 
 Where all brokers lose their sessions at once, the first one to register again finds no other: it waits a moment for the
 others before it takes them for dead.
@@ -92,7 +92,7 @@ class IsrChanges:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to look at what leads already, and later."""
+        """Begin to check the present leaders, and later ones."""
         self._view.add_listener(self._cluster_changed)
         self._registering.see(self._view.state)
         self._slow_members.start()
@@ -149,7 +149,7 @@ class IsrChanges:
     def _looked(self, _: None, error: BaseException | None) -> None:
         self._looking = False
         if error is not None:
-            logger.critical("in-sync replicas could not be looked at", exc_info=error)
+            logger.critical("in-sync replicas could not be checked", exc_info=error)
         self._start_looking()
 
     def _look_for_slow(self, lag_max_s: float) -> Work[None]:
@@ -193,7 +193,7 @@ class _Registering:
         return self._loop.time() >= self._until_s
 
     def see(self, cluster: ClusterState) -> None:
-        """Begin anew if this broker is registered anew."""
+        """Begin again if this broker has registered again."""
         me = cluster.brokers.get(self._broker_id)
         registration = -1 if me is None else me.epoch
         if registration != self._registration:
@@ -209,7 +209,7 @@ class _Registering:
 
 
 class IsrWrites(StateWrites[_IsrWrite]):
-    """Changes of ISRs as they are written; their leaders, if they are there still, go by what has come of them."""
+    """Changes of ISRs as they are written; their leaders, if they still lead, adopt the outcome."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class IsrWrites(StateWrites[_IsrWrite]):
         self._look = look
 
     def change(self, write: _IsrWrite) -> StateChange | None:
-        """Return the change as long as anybody would go by it. If this broker goes on in this epoch, it is written
+        """Return the change as long as a leader would adopt it. If this broker goes on in this epoch, it is written
         then."""
         topic_partition, topic_id, in_sync, change = write
         if in_sync.change is change and not in_sync.is_superseded and self._leader_of(write) is not None:
@@ -279,7 +279,7 @@ class IsrWrites(StateWrites[_IsrWrite]):
             write.in_sync.resolved(write.isr_change, found, self._loop.time())
 
     def _leader_of(self, write: _IsrWrite) -> Leader | None:
-        """Return the leader that goes by the write's ISR now: another one than before if the session has changed."""
+        """Return the leader that uses the write's ISR now: another one than before if the session has changed."""
         partition = self._replicas.find(write.topic_partition)
         leader = None if partition is None else partition.leader
         return leader if leader is not None and leader.in_sync is write.in_sync else None

@@ -1,17 +1,17 @@
-"""Has this broker leave ISRs and give back what it leads: when it stops, or a disk or log is gone, or a disk is full.
+"""Has this broker leave ISRs and resign leaderships: when it stops, a disk or log is gone, or a disk is full.
 
-Leadership ends before the state is written, so that the next leader finds one that has stopped. Before that nothing
-more is appended, and what has been appended is acknowledged, if the followers have it within a second: who is not
-answered sends it again, and a log knows the repeats of few batches. What producers bring meanwhile waits until the next
-leader is known (``next_leader``). For a stop and a failed disk nothing of that is needed for safety: it is what makes a
-stop shorter than a death. A log that is gone is begun anew only after it (``Replicas``).
+Leadership ends before the state is written, so that the next leader finds one that has stopped. Before that, nothing
+more is appended. What has been appended is acknowledged if the followers have it within a second: a producer without an
+answer sends its batch again, and a log recognises the repeats of few batches. New produce requests wait until the next
+leader is known (``next_leader``). At a stop or a failed disk these steps are not needed for safety: they make a stop
+shorter than a crash. A log that is gone is created again only after this broker has left the ISR (``Replicas``).
 
 A follower whose log has other records than its leader's (``comparison``) copies nothing more before the state is
 written, and sets its log aside afterwards (``Replicas.hold``, ``Replicas.release``).
 
-A partition whose disk is full is left when records for it are refused, and where others can commit without this broker:
-who waits for ``acks=all`` would else wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would
-go round; so it is given back once in a while only.
+This broker leaves a partition whose disk is full when it refuses records, and others can commit without it. Otherwise a
+produce with ``acks=all`` would wait for ``replica.lag.time.max.ms``. When all disks are full the leadership would go
+round, so a broker resigns only once in a while.
 
 Lives in one event loop.
 """
@@ -253,7 +253,7 @@ class IsrLeaving:
     # A stop ---------------------------------------------------------------------------------------------------------
 
     async def hand_over(self, within_s: float) -> None:
-        """Give back what others can lead, leave the other ISRs, and wait until others lead; not longer than said.
+        """Resign what others can lead, leave the other ISRs, and wait until others lead, up to the given time.
 
         This broker must have stopped to follow: what it fetched later would bring it back.
         """
@@ -280,7 +280,7 @@ class IsrLeaving:
 
 
 class IsrLeaves(StateWrites[_Leave]):
-    """Partitions as they are left, until they are or there is nobody to leave them to."""
+    """Partitions that this broker is leaving, until it has left or no member would remain."""
 
     def __init__(
         self,
@@ -299,7 +299,8 @@ class IsrLeaves(StateWrites[_Leave]):
         self._given_back: set[TopicPartition] = set()
 
     def are_led(self, cluster: ClusterState) -> bool:
-        """Return whether others lead what was given back. What they lead is forgotten: it is asked for each change."""
+        """Return whether others lead what this broker has resigned. What they lead is forgotten: it is asked for each
+        change."""
         for topic_partition in list(self._given_back):
             state = cluster.partition(topic_partition)
             if state is None or state.leader not in (-1, self._me):
@@ -312,7 +313,7 @@ class IsrLeaves(StateWrites[_Leave]):
         return state is not None and state.leader == self._me
 
     def is_possible(self, leave: _Leave) -> bool:
-        """Return whether there is somebody to leave a partition to."""
+        """Return whether another member would remain for a partition."""
         state = self._known(leave)
         return state is not None and self._without_me(leave, state) is not None
 

@@ -1,13 +1,12 @@
 """What a leader does in one leader epoch: appends, reads, the high watermark, and the requests that wait for them.
 
 A :class:`Leader` lives for one leader epoch of one partition. Its queue of appends and its waiting lists end with it
-(:meth:`Leader.end`): whoever waits is told so, and is answered with the reason, whatever the partition does next (rule
-R15 in docs/replication.md: first the epoch, then the offset). What is asked of a leader that has ended says nothing
-about the partition.
+(:meth:`Leader.end`). Each waiting request is answered with the reason, whatever the partition does next (rule R15 in
+docs/replication.md: first the epoch, then the offset). An ended leader's state no longer describes the partition.
 
 Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
-log end is the bound), and that more is acknowledged. Who is in sync, what that commits, and what the registry is to be
-told of it, is worked out by ``rules.in_sync``; ``isr_changes`` tells it.
+log end is the bound), and that more is acknowledged. ``rules.in_sync`` works out which replicas are in sync, what that
+commits, and which change of the ISR is due. ``isr_changes`` writes the change to the registry.
 
 Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
 
@@ -63,7 +62,7 @@ CONSUMER = -1
 
 
 class IsrLooks(Protocol):
-    """Who has a leader look for a change of its ISR, and writes that; see ``isr_changes``."""
+    """Has a leader check for a change of its ISR, and writes the change; see ``isr_changes``."""
 
     def look(self, leader: Leader, in_s: float = 0.0) -> None:
         """Have :meth:`Leader.due_change` asked in so many seconds, or earlier."""
@@ -127,8 +126,8 @@ class Leader(Appender):
         on_refused: Callable[[KafkaStorageError], None],
         in_sync: InSyncReplicas,
     ) -> None:
-        """Lead with an epoch that the log knows. ``on_refused`` is told when the log takes nothing; ``in_sync`` knows
-        what has been heard under this epoch, if this broker has led with it before."""
+        """Lead with an epoch that the log knows. ``on_refused`` is called when the log takes nothing; ``in_sync`` has
+        the followers' reports of this epoch, if this broker has led with it before."""
         self.topic_partition = topic_partition
         self.epoch = epoch
         # Why the epoch is over; None while it lasts.
@@ -163,7 +162,7 @@ class Leader(Appender):
     # State ----------------------------------------------------------------------------------------------------------
 
     def obey(self) -> None:
-        """Go by the settings that the log has now."""
+        """Apply the settings that the log has now."""
         config = self.log.config
         never_flushes = config.flush_messages == MAX_INT64 and config.flush_ms == MAX_INT64
         # ``flushed`` without a rule for when to flush would hide records until the segment rolls.
@@ -180,7 +179,7 @@ class Leader(Appender):
         self._count_in_sync()
 
     def take_state(self, state: PartitionState) -> None:
-        """Go by a state of this epoch that the registry has."""
+        """Adopt a state of this epoch from the registry."""
         self.in_sync.take_state(state, self._services.purgatory.now_s())
         self._count_in_sync()
         self._services.isr_changes.look(self)
@@ -208,7 +207,7 @@ class Leader(Appender):
             self._confirmation.look()
 
     def _commit_counted(self) -> None:
-        """Commit what all who count have, if anything may be committed, after followers have been heard of."""
+        """Commit what all members that count have, if anything may be committed, after followers have fetched."""
         in_sync = self.in_sync
         self._commits_at_append = self._may_commit and in_sync.is_alone
         end_offset = in_sync.committed_end_offset(self.log.local.log_end_offset)
@@ -230,12 +229,12 @@ class Leader(Appender):
         return True
 
     def log_start_moved(self) -> None:
-        """Have the answers of fetch sessions tell of a new log start, and followers learn it at once."""
+        """Have the answers of fetch sessions include a new log start, and send it to followers at once."""
         self.consumers.tell_of_change()
         self.followers.wake()
 
     def end(self, reason: KafkaError) -> None:
-        """Answer everybody who waits for this leader: the epoch is over, or nothing is served any more."""
+        """Answer all requests that wait for this leader: the epoch is over, or nothing is served any more."""
         if self.end_reason is None:
             self.end_reason = reason
         self._queue.close(reason)
@@ -258,9 +257,9 @@ class Leader(Appender):
         log_start_offset: int = -1,
         damage_stage: int = 0,
     ) -> None:
-        """Take a follower's fetch for what it says: it has everything below ``fetch_offset`` of this epoch's log.
+        """Note from a follower's fetch that it has everything below ``fetch_offset`` of this epoch's log.
 
-        Its log starts at ``log_start_offset`` (-1: not said). Only where :meth:`divergence` finds none, and not for an
+        Its log starts at ``log_start_offset`` (-1: unknown). Only where :meth:`divergence` finds none, and not for an
         offset that has not been asked for under this epoch. ``session`` is the fetch session, if any: each fetch of
         that is one at the same offset (KIP-227). Raises NotLeaderOrFollower (6) for a broker that is no replica,
         OffsetOutOfRange (1) beyond the log's end.
@@ -315,7 +314,7 @@ class Leader(Appender):
             self.log.local.known_damage.reported()
 
     def accepted_damage(self) -> Ranges:
-        """Return the ranges that this log lacks, and all other replicas as well: all have said so under this epoch."""
+        """Return the ranges that this log and all other replicas lack: all have reported it under this epoch."""
         me, in_sync = self._services.broker_id, self.in_sync
         others = [each for each in in_sync.state.replicas if each != me]
         reports: dict[int, ReplicaReport] = {}
@@ -347,12 +346,12 @@ class Leader(Appender):
         return change
 
     def isr_written(self, change: IsrChange, version: int, zxid: int) -> None:
-        """Go by a change of the ISR that has been written; see ``InSyncReplicas.written``."""
+        """Adopt a change of the ISR that has been written; see ``InSyncReplicas.written``."""
         self.in_sync.written(change, version, zxid, self._services.purgatory.now_s())
         self._count_in_sync()
 
     def isr_resolved(self, change: IsrChange, state: PartitionState | None) -> None:
-        """Go by the state that was read after a change that was not written, or perhaps was."""
+        """Adopt the state that was read after a change that was not written, or perhaps was."""
         self.in_sync.resolved(change, state, self._services.purgatory.now_s())
         self._count_in_sync()
 
@@ -370,7 +369,7 @@ class Leader(Appender):
     # Acknowledgements -----------------------------------------------------------------------------------------------
 
     def flushed(self) -> None:
-        """Wake whoever waits for what has been flushed."""
+        """Wake the requests that wait for what has been flushed."""
         self.ack_waiters.wake()
         if self._bounds.shows_flushed:
             self.consumers.wake()
@@ -383,8 +382,8 @@ class Leader(Appender):
     # Appending ------------------------------------------------------------------------------------------------------
 
     def check_acks(self, acks: int) -> None:
-        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present, NotLeaderOrFollower (6) when the
-        partition is about to be given back."""
+        """Raise NotEnoughReplicas (19) if ``acks=all`` cannot be promised at present, NotLeaderOrFollower (6) when this
+        leader is about to resign."""
         if self.moves is not None:
             raise self.moves.with_traceback(None)
         if acks == ACKS_ALL and not self._isr_is_enough:
@@ -500,7 +499,7 @@ class Leader(Appender):
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Return where a reader's log parts from this one: the largest common epoch that is known, and its end offset.
 
-        None when it has not parted: its last epoch, ``last_fetched_epoch`` (-1: not said), ends here at or behind
+        None when it has not parted: its last epoch, ``last_fetched_epoch`` (-1: unknown), ends here at or behind
         ``fetch_offset``. Source: KIP-595, Partition.readRecords.
         """
         log = self.log

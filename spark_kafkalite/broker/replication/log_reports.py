@@ -1,15 +1,15 @@
-"""Says in the registry what this broker's logs have of partitions without a leader, so that the best one can lead.
+"""Reports to the registry what this broker's logs have of partitions without a leader, so that the best one can lead.
 
-A partition whose state names no leader, and that nobody can lead by itself, is reported by each broker that its
-replicas, its ISR or its eligible replicas name: where its log ends, under which leader epoch, and what it lacks
+A partition is reported when its state names no leader, and no broker can lead it by itself. Each broker that its
+replicas, its ISR or its eligible replicas name reports where its log ends, under which leader epoch, and what it lacks
 (``registry.report_nodes``). The log stands still then. A report is for one state of the partition and for this
-incarnation of the broker; what changes either, or the log, makes another one. Nothing is written, and nothing looked
-at, while all partitions have leaders.
+incarnation of the broker; what changes either, or the log, makes another one. Nothing is written or checked while all
+partitions have leaders.
 
 Many partitions lose their leaders at once, so many reports share a node, and what changes within a moment is written
 together. Nodes are ephemeral: they go with the session, and the next one begins with none. Where the outcome of a write
-is not known, all of this broker's nodes are removed and written anew. No name is used twice: an election that goes by a
-node checks its version, and versions begin at 0 again.
+is not known, all of this broker's nodes are removed and written again. No name is used twice: an election that relies
+on a node checks its version, and versions begin at 0 again.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class LogReports:
             self._wanted.set()
 
     def log_changed(self, partition: Partition) -> None:
-        """Look at a log again that has failed, or has been truncated."""
+        """Check a log again that has failed, or has been truncated."""
         if partition.topic_partition in self._leaderless:
             self._to_look.add(partition.topic_partition)
             self._wanted.set()
@@ -326,7 +326,7 @@ class _Pages:
         return bool(self._places)
 
     def put(self, key: TopicPartition, log: bytes) -> None:
-        """Report a log, in the place of what was said of it before."""
+        """Report a log, in place of its earlier report."""
         node = self._places.get(key)
         if node is not None and node.logs[key] == log:
             return
@@ -371,7 +371,7 @@ class _Pages:
 
 
 def _report_of(log: PartitionLog, state: PartitionState, high_watermark: int, *, is_named: bool) -> LogReport:
-    """Return what a log has that stands still. ``is_named``: the state says that it has all that is committed."""
+    """Return what a log has that stands still. ``is_named``: by the state it has all that is committed."""
     known = LogReport(state.created_zxid, state.version, damaged=log.damaged_ranges, high_watermark=high_watermark)
     end, last_epoch = whole_end(log)
     if not end and is_named:

@@ -1,10 +1,10 @@
-"""Until when a produce to a partition without a leader waits to hear who leads it next.
+"""Until when a produce to a partition without a leader waits for the next leader.
 
-A client that is refused while nobody leads learns nothing from metadata, and asks again only after its pause, which is
-longer than an election takes. So its answer waits until the next leader is known, for half a second at most after the
-last one has gone, and then names it (KIP-951).
+A client that is refused while there is no leader learns nothing from metadata, and asks again only after its pause,
+which is longer than an election takes. So its answer waits until the next leader is known, for half a second at most
+after the last one has gone, and then names it (KIP-951).
 
-Only what is not in the log waits. A client may hear of the next leader elsewhere, and send it more than the five
+Only what is not in the log waits. A client may learn of the next leader elsewhere, and send it more than the five
 batches whose repeats a log knows (KIP-98): what was appended here, and is sent again only then, would be there twice.
 
 Lives in one event loop.
@@ -23,7 +23,8 @@ _AWAITED_S: Final = 0.5
 
 
 class NextLeader:
-    """Who leads a partition next, from when its leader has gone until that is known, or has taken too long."""
+    """The next leader of a partition, from when its leader has gone until the next one is known, or has taken too
+    long."""
 
     __slots__ = ("_has_come", "_purgatory", "_timer", "_until_s", "_waiting")
 
@@ -34,7 +35,7 @@ class NextLeader:
         self.leader_has_gone()
 
     def leader_has_gone(self) -> None:
-        """Begin anew to count: the last leader has gone only now."""
+        """Begin to count again: the last leader has gone only now."""
         self._has_come = False
         self._until_s = self._purgatory.now_s() + _AWAITED_S
         if self._timer is not None:
@@ -60,7 +61,7 @@ class NextLeader:
         self._waiting.remove(operation)
 
     def end(self) -> None:
-        """It is known who leads now, or nothing is served any more, or it takes too long."""
+        """The new leader is known, or nothing is served any more, or it takes too long."""
         self._has_come = True
         if self._timer is not None:
             self._timer.cancel()
@@ -68,7 +69,7 @@ class NextLeader:
 
 
 class LeaderMoves(NotLeaderOrFollower):
-    """Nobody leads the partition, as far as is known here; who does so next may be known in a moment."""
+    """The partition has no leader, as far as is known here; the next one may be known in a moment."""
 
     code = NotLeaderOrFollower.code
 

@@ -1,12 +1,12 @@
 """One hosted partition: its log, its bounds, and the role that this broker has in it.
 
-The registry says who leads (:meth:`Partition.become_leader`, :meth:`Partition.resign`); states apply forward only
-(rule R2). Under each leader epoch the partition has another object for its role: a ``leader.Leader``, which takes
-appends and answers those who wait, or a ``follower.Follower``. What both have is here: the log, which outlives the
+The registry's states name the leader (:meth:`Partition.become_leader`, :meth:`Partition.resign`). States apply forward
+only (rule R2). Under each leader epoch the partition has another object for its role: a ``leader.Leader``, which takes
+appends and answers waiting requests, or a ``follower.Follower``. What both have is here: the log, which outlives the
 roles, how far it is safe and shown (``bounds``), and when it is flushed (``flusher``).
 
-The topic's settings are the log's (``PartitionLog.config``), and everybody looks there. Changed ones come in through
-:meth:`Partition.apply_config`.
+The topic's settings are the log's (``PartitionLog.config``), and all code reads them there. Changed ones come in
+through :meth:`Partition.apply_config`.
 
 A failed write or fsync takes the partition offline; a failed fsync is never tried again, because the kernel has
 forgotten by then which pages did not reach the disk. A full disk does not: appends are refused, and the partition is
@@ -164,7 +164,7 @@ class Partition:
         services: PartitionServices,
         checkpointed_high_watermark: int | None = None,
     ) -> None:
-        """Take over a loaded log. The partition neither leads nor follows until it is told its state."""
+        """Take over a loaded log. The partition neither leads nor follows until it receives its state."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log
@@ -191,8 +191,8 @@ class Partition:
     def apply_config(self, config: TopicConfig) -> None:
         """Obey changed topic settings from now on.
 
-        What is unflushed and has to wait for a flush under the new settings gets one; who waits for what the new
-        settings do not ask for any more is answered.
+        What is unflushed and has to wait for a flush under the new settings gets one; a request that waits for a flush
+        that the new settings do not require is answered.
         """
         self.log.update_config(config)
         bounds = self.bounds
@@ -214,7 +214,7 @@ class Partition:
         return isinstance(self.role, Leader)
 
     def become_leader(self, state: PartitionState) -> None:
-        """Lead as this state says. Older states than the last are ignored, but not newer replicas with one (rule R2).
+        """Lead under this state. Older states than the last are ignored, but not newer replicas with one (rule R2).
 
         Raises KafkaStorageError when the log cannot take the epoch; the partition does not lead then.
         """
@@ -265,7 +265,7 @@ class Partition:
             raise
 
     def resign(self, leader_id: int, leader_epoch: int, version: int, created_zxid: int = -1) -> None:
-        """Do not lead (any more): follow ``leader_id``, who leads now; -1: nobody does.
+        """Do not lead (any more): follow the new leader ``leader_id``; -1: there is no leader.
 
         The state's node was made by ``created_zxid``. Requests that wait for this leader are answered with the field's
         errors. Older states are ignored (rule R2).
@@ -321,11 +321,11 @@ class Partition:
         self._services.on_leader_log_start(self, offset)
 
     def fence(self, why: str, *, is_given_back: bool = False) -> None:
-        """Stop leading, because this broker cannot prove any more that it leads (rule R6), or gives the partition back.
+        """Stop leading, because this broker cannot prove any more that it leads (rule R6), or resigns.
 
-        It may lead again under the same state, when nobody else was elected meanwhile. Requests that wait are answered
-        as when another broker leads; where the partition is given back, what produces bring waits to hear who leads
-        next.
+        It may lead again under the same state, when no other broker was elected meanwhile. Waiting requests are
+        answered as when another broker leads. After a resignation, produce requests wait until the next leader is
+        known.
         """
         leader = self.leader
         if leader is not None:
@@ -341,21 +341,21 @@ class Partition:
             self._stop_leading(gone, self.leader_epoch)
 
     def stop_following(self, why: str) -> None:
-        """Copy nothing more from the leader, until the same state is told again."""
+        """Copy nothing more from the leader, until the same state is applied again."""
         if isinstance(self.role, Follower):
             created_zxid, version = self.state_order
             self.state_order = created_zxid, version - 1
             self._stop_leading(NoLeader(self.topic_partition, f"{self.topic_partition}: {why}"), self.leader_epoch)
 
     def close_to_appends(self, why: str) -> None:
-        """Append nothing more, because the partition is about to be given back: what produces bring waits for the next
-        leader. What is in the log, or in the queue, can still be acknowledged."""
+        """Append nothing more, because this leader is about to resign: produce requests wait for the next leader. What
+        is in the log, or in the queue, can still be acknowledged."""
         if self.leader is not None and self.leader.moves is None:
             text = f"{self.topic_partition} has no leader: {why}"
             self.leader.moves = LeaderMoves(text, NextLeader(self._services.purgatory))
 
     def open_to_appends(self) -> None:
-        """Append again: the partition is not given back after all."""
+        """Append again: this leader does not resign after all."""
         if self.leader is not None and self.leader.moves is not None:
             self.leader.moves.next_leader.end()
             self.leader.moves = None
@@ -367,14 +367,14 @@ class Partition:
         self._services.on_role_change(self)
 
     def _change_role(self, role: Role, leader_epoch: int, reason: KafkaError | None = None) -> None:
-        """Have another role; whoever waits for the leader that this broker has been so far is answered."""
+        """Take another role. Requests that wait for this broker as the former leader are answered."""
         before, self.role, self.leader_epoch = self.role, role, leader_epoch
         if isinstance(before, Follower | NoLeader):
             before.end()
         else:
             if reason is None:
                 after = (
-                    NoLeader(self.topic_partition, f"{self.topic_partition} is led anew by this broker")
+                    NoLeader(self.topic_partition, f"{self.topic_partition} is led by this broker in a new epoch")
                     if isinstance(role, Leader)
                     else role
                 )
@@ -395,7 +395,7 @@ class Partition:
         self._services.on_storage_failure(self, error)
 
     def disk_hangs(self) -> None:
-        """Ask nothing of the leader, if this broker follows, because the disk does not answer."""
+        """Send the leader no fetches, if this broker follows, because the disk does not answer."""
         if isinstance(self.role, Follower):
             self.role.on_ready()
 
@@ -407,7 +407,7 @@ class Partition:
             self.role.on_ready()
 
     def close(self) -> None:
-        """Answer everybody who waits, because the partition goes or the broker stops."""
+        """Answer all waiting requests, because the partition is removed or the broker stops."""
         self._flusher.close()
         gone = NoLeader(self.topic_partition, f"{self.topic_partition} is not hosted here any more")
         self._change_role(gone, self.leader_epoch)
@@ -418,7 +418,7 @@ class Partition:
             self.log.on_start_moved = self.log.local.known_damage.listener = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
-        """Return what leads here, in the epoch that the client believes in (-1: not said).
+        """Return what leads here, in the epoch that the client believes in (-1: unknown).
 
         Raises KafkaStorageError (56), NotLeaderOrFollower (6), FencedLeaderEpoch (74), UnknownLeaderEpoch (75).
         """
@@ -446,7 +446,7 @@ class Partition:
 
     @property
     def visible_end_offset(self) -> int:
-        """The first offset that consumers may not see; also what they are told as high watermark."""
+        """The first offset that consumers may not see; also the high watermark that they receive."""
         return self.bounds.visible_end_offset(self.log.recovery_point)
 
     @property
@@ -466,7 +466,7 @@ class Partition:
 
     def _log_refused(self, error: KafkaStorageError) -> None:
         """Go offline if the log takes nothing any more: alone where it is damaged, with the directory where the disk
-        has failed. Say so where the disk is full."""
+        has failed. Log an error where the disk is full."""
         if self.log.local.is_damaged:
             logger.error("%s is offline: %s", self.topic_partition, error)
             self.go_offline(error)
@@ -490,7 +490,7 @@ class Partition:
     # Damage ---------------------------------------------------------------------------------------------------------
 
     def _is_one_of(self, replicas: Sequence[BrokerId]) -> None:
-        """Lead as one of these replicas. What the only one lacks is accepted: nobody else has it."""
+        """Lead as one of these replicas. What the only one lacks is accepted: no other replica has it."""
         damage = self.log.local.known_damage
         damage.is_kept = len(replicas) > 1
         if not damage.is_kept and damage.ranges:
@@ -513,7 +513,7 @@ class Partition:
         self._services.io.submit(damage.try_to_write, _done, _done)
 
     def damage_reported(self) -> None:
-        """Accept what this leader lacks and every other replica, too: nobody can heal it."""
+        """Accept what this leader and every other replica lack: no replica can heal it."""
         if self.leader is not None:
             self._accept(self.leader.accepted_damage(), "no replica has them")
 

@@ -1,11 +1,11 @@
 """Fetches what this broker follows: one connection to each leader, and an incremental fetch session on it (KIP-227).
 
-A :class:`LeaderFetcher` keeps the partitions that one broker leads, and what its session at the leader says of each. A
-request names only those of which the session is to know something else: what has been appended since, what is new, what
-is not to be asked any more. So a round costs what has news, not what is followed. Which records are asked for and what
-answers mean is decided by each partition's ``follower.Follower``.
+A :class:`LeaderFetcher` keeps the partitions that one broker leads, and what its session at the leader holds for each.
+A request names only those for which the session has to change: what has been appended since, what is new, what is not
+to be asked any more. So a round costs what has news, not what is followed. Which records are asked for and what answers
+mean is decided by each partition's ``follower.Follower``.
 
-One request is on its way at a time, and a second one when there is something to ask that the first does not say (a
+One request is on its way at a time, and a second one when there is something to ask that the first does not contain (a
 partition whose leader has changed): the leader then ends the wait of the first. Answers are worked on in slices, where
 they lie in the connection's buffer; the next request leaves when all of it is done.
 
@@ -73,7 +73,7 @@ Connect = Callable[[BrokerInfo, Callable[[KafkaliteError], None]], LeaderConnect
 
 
 class FetchSettings(NamedTuple):
-    """How followers fetch: the ``replica.fetch.*`` settings, and who asks."""
+    """How followers fetch: the ``replica.fetch.*`` settings, and the broker that asks."""
 
     broker_id: int
     incarnation: Incarnation
@@ -85,9 +85,9 @@ class FetchSettings(NamedTuple):
 
 
 class _Followed:
-    """A partition, and what the session says of it: ``asked``, since request number ``asked_in``; None: nothing.
+    """A partition, and what the session holds for it: ``asked``, since request number ``asked_in``; None: nothing.
 
-    ``before`` is what it said up to that request, which an answer may still be to.
+    ``before`` is what it held up to that request; an answer may still be to that.
     """
 
     __slots__ = ("asked", "asked_in", "before", "follower", "timer")
@@ -103,7 +103,7 @@ class _Followed:
         self.before, self.asked, self.asked_in = self.asked, asked, request
 
     def asked_by(self, request: int) -> Asked | None:
-        """Return what the session said when a request had been sent."""
+        """Return what the session held when a request had been sent."""
         return self.asked if request >= self.asked_in else self.before
 
 
@@ -166,7 +166,7 @@ class LeaderFetcher:
         self._look_at(key, follower)
 
     def remove(self, key: Key) -> None:
-        """Follow a partition no longer; the leader is told with the next request."""
+        """Follow a partition no longer; the next request removes it from the leader's session."""
         followed = self._followed.pop(key, None)
         if followed is None:
             return
@@ -212,7 +212,7 @@ class LeaderFetcher:
         self._forget_session()
 
     def _forget_session(self) -> None:
-        """Begin anew with a session of which the leader knows nothing; what is still answered says nothing."""
+        """Begin again with a session of which the leader knows nothing; answers to earlier requests do not count."""
         self._session_id = self._session_epoch = 0
         self._void_until = self._request_count
         self._gone.clear()
@@ -346,7 +346,7 @@ class LeaderFetcher:
             self._send_soon()
 
     def _has_more_to_ask(self) -> bool:
-        """Whether there is something to ask that the request under way does not say."""
+        """Whether there is something to ask that the request under way does not contain."""
         now_s = self._loop.time()
         for key in list(self._changed):
             followed = self._followed.get(key)
@@ -368,7 +368,7 @@ class LeaderFetcher:
         )
 
     def _wait_for(self, key: Key, followed: _Followed, now_s: float) -> None:
-        """Ask again when the wait after an error is over; everything else says by itself when it is."""
+        """Ask again when the wait after an error is over; everything else calls when it is ready."""
         if followed.timer is not None:
             followed.timer.cancel()
             followed.timer = None

@@ -21,7 +21,7 @@ class ReplicaFetchers:
         self._closed = False
 
     def role_changed(self, partition: Partition) -> None:
-        """Follow a partition from now on, or no longer, as its role says."""
+        """Follow a partition from now on, or no longer, as its role requires."""
         before = self._followed.pop(partition.topic_partition, None)
         if before is not None:
             before[0].remove(before[1])

@@ -1,21 +1,21 @@
 """The partitions that this broker hosts, kept in step with the registry.
 
 Every change of the cluster arrives as a pair of snapshots (:meth:`Replicas.cluster_changed`). Removed topics stop being
-served at once; the work that touches the disk is done in slices (making and opening logs) or in threads (renaming those
-of removed topics), so that a topic with a thousand partitions does not keep other requests waiting. It is done one
-piece after the other, in order: a topic made again finds the logs of its predecessor gone. What is done is decided by
-the snapshot in force when the work is done, not by the one that asked for it.
+served at once. Work on the disk is done in slices (making and opening logs) or in threads (renaming those of removed
+topics). So a topic with a thousand partitions does not delay other requests. It is done one piece after the other, in
+order: a topic made again finds the logs of its predecessor gone. What is done is decided by the snapshot in force when
+the work is done, not by the one that asked for it.
 
 All state is keyed by topic id (rule R10). Logs of topics that are gone are deleted only if the controller has deleted
-these (``logs_without_topic``); the others are set aside, and used again when their topics appear again. Which log
-a partition has here, and why it has none, is the business of ``hosted_logs``.
+these (``logs_without_topic``); the others are set aside, and used again when their topics appear again. ``hosted_logs``
+decides which log a partition has here, and why it has none.
 
 For the recovery of the registry all of that stands still (:meth:`Replicas.stand_still`), so that the logs stay as they
 are until the broker is started again.
 
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
 (R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
-is led (R6); clients are told so (NotLeaderOrFollower), and find the next leader, or this one again, in the metadata.
+is led (R6); clients receive NotLeaderOrFollower, and find the next leader, or this one again, in the metadata.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class Replicas:
         raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
 
     def topic_id_of_log(self, topic_partition: TopicPartition) -> bytes | None:
-        """Return which topic's log this broker has of a partition; None where it has none, or it does not say."""
+        """Return which topic's log this broker has of a partition; None where it has none, or the log does not name
+        one."""
         log = self._logs.get(topic_partition)
         return None if log is None else log.topic_id
 
@@ -197,7 +198,7 @@ class Replicas:
     # Changes --------------------------------------------------------------------------------------------------------
 
     def set_registration(self, me: BrokerInfo | None) -> None:
-        """Act under this registration from now on: take up what the registry says about this broker's partitions.
+        """Act under this registration from now on: apply the registry's states of this broker's partitions.
 
         None: the registration is lost, so nothing is led until there is another one (rule R6); logs stay open.
         """
@@ -297,13 +298,13 @@ class Replicas:
                 yield partition
 
     def _close(self, dropped: Sequence[Partition]) -> Work[None]:
-        """Answer those who wait for partitions that are not served any more."""
+        """Answer requests that wait for partitions that are not served any more."""
         for partition in dropped:
             partition.close()
             yield None
 
     def _retire(self, dropped: deque[Partition], unopened: Mapping[TopicPartition, bytes]) -> Work[None]:
-        """Answer those who wait for partitions of removed topics, and have their files deleted, or set aside."""
+        """Answer requests that wait for partitions of removed topics, and delete their files or set them aside."""
         kept: dict[TopicPartition, str] = {}
         while dropped:
             some = [dropped.popleft() for _ in range(min(len(dropped), RETIRED_AT_ONCE))]
@@ -453,11 +454,11 @@ class Replicas:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that the registry has said so far has been acted upon."""
+        """Whether all changes of the registry so far have been acted upon."""
         return not self._work and not self._working
 
     def _settled(self, partition: Partition) -> None:
-        """Take up what the registry has said while a partition's log was being truncated."""
+        """Apply the registry's changes that arrived while a partition's log was being truncated."""
         if self._partitions.get(partition.topic_partition) is partition:
             self.take_up(partition.topic_partition)
         for waiter in self._truncations.pop(partition, ()):
@@ -519,7 +520,7 @@ class Replicas:
         return None
 
     def _lead_no_more(self, topic_partition: TopicPartition) -> None:
-        """Give up the leadership of a partition whose state node is gone: who leads next is the controller's to say."""
+        """Give up the leadership of a partition whose state node is gone: the controller elects the next leader."""
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.is_leader:
             path = state_path(*topic_partition)
@@ -605,8 +606,9 @@ class Replicas:
         self._unhold(partition)
 
     def _is_named_too_early(self, partition: Partition, state: PartitionState) -> bool:
-        """Leave the ISR again if the leader has added this broker for what the log had that was set aside: a fetch that
-        came late may say so. Return whether the partition is not led although the state says so."""
+        """Leave the ISR again if the leader has added this broker because of the log that was set aside: a delayed
+        fetch may have reported that log's end. Return whether the partition is not led although the state names this
+        broker."""
         topic_partition = partition.topic_partition
         if topic_partition not in self._copied_again or self._me is None:
             return False
@@ -631,7 +633,8 @@ class Replicas:
             logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
 
     def take_up(self, topic_partition: TopicPartition) -> None:
-        """Act once more on what the registry says of a partition: lead again what was to be given back, and was not."""
+        """Act once more on the registry's state of a partition: lead again what this broker was to resign, and did
+        not."""
         self._queue_partition(topic_partition)
         self._start_work()
 
@@ -672,7 +675,7 @@ class Replicas:
         failed.go_offline(error)
 
     def directory_failed(self, path: str) -> None:
-        """Stop serving the partitions of a log directory that is offline now; the manager has said why."""
+        """Stop serving the partitions of a log directory that is offline now; the manager has logged why."""
         for partition in self.in_directory(path):
             partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
         self._changed()

@@ -1,6 +1,6 @@
 """All that copies what others lead and looks after the ISRs of what this broker leads, put together.
 
-Made when replicas and registry are there, and before the broker registers itself: from then on it is told to follow.
+Made after replicas and registry, and before the broker registers itself: from then on it is asked to follow.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Replication:
         self._follower_backoff_s = settings.backoff_s
 
     def start(self, services: PartitionServices, on_leader_log_start: Callable[[Partition, int], None]) -> None:
-        """Be told by partitions what they follow, lead and lose, from now on.
+        """Have partitions report what they follow, lead and lose, from now on.
 
-        ``on_leader_log_start`` is told where a follower's log should start, with its leader's.
+        ``on_leader_log_start`` is called with where a follower's log should start, with its leader's.
         """
         services.follower_backoff_s = self._follower_backoff_s
         services.high_watermark_requires_min_insync = self._keeps_eligible
@@ -88,7 +88,7 @@ class Replication:
         self._fetchers.registered((*change.new_brokers, *change.bounced_brokers))
 
     async def hand_over(self, within_s: float) -> None:
-        """Copy nothing any more, give back what others can lead and leave the other ISRs, in not more time than said.
+        """Copy nothing any more, resign what others can lead and leave the other ISRs, in not more than the given time.
 
         What was copied later would bring this broker back into ISRs.
         """
@@ -104,7 +104,8 @@ class Replication:
 
 
 def _note_damage(partition: Partition, ranges: Sequence[tuple[int, int]], reason: str) -> None:
-    """Have a log lack what a comparison with another replica has shown to be damaged here; that has said why."""
+    """Have a log lack what a comparison with another replica has shown to be damaged here; the comparison has logged
+    why."""
     damage = partition.log.local.known_damage
     if damage.is_kept:
         for start_offset, end_offset in ranges:

@@ -1,8 +1,8 @@
 """States of the registry that a hosted partition does not obey: neither a leader nor a controller writes them.
 
-Somebody has written the node by hand, or the registry is an older copy. A leader epoch is one leader's, and the next
-leader's is higher (docs/replication.md): two logs that go on under one epoch cannot be told apart later. So the
-partition goes on as it was, and the broker's log says what to write.
+A person has written the node by hand, or the registry is an older copy. A leader epoch is one leader's, and the next
+leader's is higher (docs/replication.md): two logs that go on under one epoch cannot be distinguished later. So the
+partition goes on as it was, and the broker logs what to write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 def tell_of_setback(partition: Partition, state: PartitionState) -> bool:
-    """Return whether a state is not to be obeyed, and say so in the log."""
+    """Return whether a state is not to be obeyed, and log that."""
     if state.names_nobody:
         # The controller has made it because there was none, and waits for what the logs have.
         return False
@@ -48,7 +48,7 @@ def _tell(partition: Partition, state: PartitionState, what: str) -> None:
         logging.ERROR,
         str(partition.topic_partition),
         "%s goes on under leader epoch %d, though registry node %s %s, which neither a leader nor a controller writes: "
-        "set its leader_epoch to %d; until then who is in sync does not change, and nobody else can lead",
+        "set its leader_epoch to %d; until then the ISR does not change, and no other broker can lead",
         partition.topic_partition,
         partition.leader_epoch,
         state_path(*partition.topic_partition),

@@ -1,8 +1,8 @@
 """When a leader's members are looked through for slow ones: every half replica.lag.time.max.ms.
 
-That nobody has fetched is not the followers' fault where this process stood still: then nobody is taken for slow until
-they have had time to fetch. A process that stands still time and again may be slow itself, so the look is put off a few
-times only.
+Missing fetches are not the followers' fault where this process stood still. Then no follower is taken for slow until it
+has had time to fetch. A process that stands still time and again may be slow itself, so the look is put off a few times
+only.
 
 Lives in one event loop.
 """
@@ -27,7 +27,7 @@ _PATIENT_WITH_PAUSES: Final = 4
 
 
 class Pulse:
-    """Sees whether a loop stood still: calls back now and every so often, and says whether that came late."""
+    """Sees whether a loop stood still: calls back now and every so often, and reports whether that call was delayed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float, beat: Callable[[bool], None]) -> None:
         self._loop = loop
@@ -60,7 +60,7 @@ class SlowMembers:
         may_look: Callable[[], bool],
         look: Callable[[], Work[None]],
     ) -> None:
-        """``look`` looks all members through, in slices; ``may_look`` says whether it is time for that at all."""
+        """``look`` looks all members through, in slices; ``may_look`` returns whether it is time for that at all."""
         self._loop = loop
         self._slices = slices
         self._every_s = lag_max_s / 2

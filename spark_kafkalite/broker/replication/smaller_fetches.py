@@ -1,9 +1,9 @@
 """How a follower goes on when there is no memory for an answer of its leader.
 
-It asks for half as much, and again half, down to 64 KiB. A leader gives a batch that is larger than what was asked for,
-where it is the first of an answer (KIP-74): the partition whose batch that is, which the beginning of the answer names,
-is left out, for a second at first and for a minute at last. All is as before when a minute has passed without that.
-One line a minute says what is wrong.
+It asks for half as much, and again half, down to 64 KiB. A leader returns a batch that is larger than what was asked
+for, where it is the first of an answer (KIP-74). The beginning of the answer names the partition of that batch. The
+follower leaves this partition out, for a second at first and for a minute at last. All is as before when a minute has
+passed without that. One line a minute reports what is wrong.
 """
 
 from __future__ import annotations

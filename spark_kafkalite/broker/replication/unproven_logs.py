@@ -2,8 +2,8 @@
 
 A broker proves earlier runs of itself, and so all logs that they have written. Some of these may be damaged, missing or
 not to be opened: then the states of their partitions must not mean this broker's log any more, before it registers as
-one that has what the earlier run had. So it writes these states anew, without itself. It is registered as nobody until
-then, and so nobody is elected by what it has not proven.
+one that has what the earlier run had. So it writes these states again, without itself. It registers only afterwards,
+and so it is not elected for a log that it has not proven.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class UnprovenLogs(StateWrites[_TakenBack]):
     async def take_back(self, logs: Mapping[TopicPartition, str]) -> bool:
         """Have no state mean these logs, each with the reason; return whether that is so now.
 
-        Tries on while the registry does not answer; what cannot be written otherwise is told of.
+        Tries on while the registry does not answer; other failed writes are logged.
         """
         cluster, writes = self._view.state, []
         for key in sorted(logs):

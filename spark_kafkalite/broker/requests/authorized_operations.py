@@ -1,4 +1,4 @@
-"""What a client may do, as Metadata and the Describe APIs say it: everything, because there is no authorizer.
+"""What a client may do, as Metadata and the Describe APIs return it: everything, because there is no authorizer.
 
 Bits are numbered as in org.apache.kafka.common.acl.AclOperation. Source: kafka.security.authorizer.AclEntry.
 """

@@ -23,7 +23,7 @@ class Coming(NamedTuple):
 
 
 class Short(NamedTuple):
-    """Why ``more`` partitions cannot be hosted: beside so many others, and so many connections."""
+    """Why ``more`` partitions cannot be hosted: with so many others, and so many connections."""
 
     more: int
     hosted: int
@@ -33,7 +33,8 @@ class Short(NamedTuple):
 class ComingPartitions:
     """Those of all requests that are under way.
 
-    Other brokers' limits are not known here: what a broker cannot open it keeps closed, and its clients are told.
+    Other brokers' limits are not known here: what a broker cannot open it keeps closed, and its clients receive an
+    error.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class ComingPartitions:
     def reserved(self, wanted: Mapping[str, Coming]) -> Iterator[dict[str, Short]]:
         """Count what topics are to get as long as the context lasts; give those that cannot be hosted, which are not.
 
-        Not in slices: nobody else may come between the look and the reservation. So no more is done here than to add:
-        ten thousand topics take a few milliseconds.
+        Not in slices: no other request may come between the check and the reservation. So no more is done here than to
+        add: ten thousand topics take a few milliseconds.
         """
         connections = self._connections()
         room = self._descriptors.room_for_partitions(connections)

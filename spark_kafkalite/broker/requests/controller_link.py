@@ -31,7 +31,7 @@ class ControllerLink:
     """See the module's text. Lives in one event loop."""
 
     def __init__(self, broker_id: int, view: ClusterView, peers: Peers, is_active: Callable[[], bool]) -> None:
-        """``is_active`` says whether this broker is the controller."""
+        """``is_active`` returns whether this broker is the controller."""
         self._broker_id = broker_id
         self._view = view
         self._peers = peers
@@ -42,7 +42,7 @@ class ControllerLink:
     ) -> Any | None:
         """Return the controller's answer to a request, None when the request is to be served here.
 
-        ``message`` has a ``timeout_ms``; ``refused`` says whether an answer is that of a broker which is not the
+        ``message`` has a ``timeout_ms``; ``refused`` returns whether an answer is that of a broker which is not the
         controller; ``session`` is that of the request, None for one of this broker's own. Raises NotController (41)
         when no controller answers, RequestTimedOut (7) when it may be at work on the request, and does not answer.
         """

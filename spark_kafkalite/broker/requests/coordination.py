@@ -8,8 +8,8 @@ NOT_COORDINATOR.
 A commit of offsets needs no question: it is a write of ``acks=all``. Only what it is refused for may be wrong
 (:meth:`Coordination.said`).
 
-Members whose requests wait cannot show that they live. So the time that groups go by stands still when a question has
-waited for longer than ``_UNNOTICED_S``, until one is answered with yes, or the lease holds again.
+Members whose requests wait cannot show that they live. So the groups' clock stands still when a question has waited for
+longer than ``_UNNOTICED_S``, until one is answered with yes, or the lease holds again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Coordination:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nobody needs to be asked."""
+        """Whether no follower needs to be asked."""
         return self._lease.holds(self._clock.monotonic_s())
 
     def partitions_of(self, groups: Iterable[str]) -> Work[Collection[int]]:
@@ -56,7 +56,7 @@ class Coordination:
         return partitions
 
     async def confirm(self, partitions: Collection[int]) -> bool:
-        """Return whether this broker still leads all of these partitions, as their followers say."""
+        """Return whether this broker still leads all of these partitions, as their followers confirm."""
         try:
             questions = [self._host.confirm(partition) for partition in partitions]
         except KafkaError:

@@ -1,10 +1,10 @@
 """When requests that wait have waited for as long as they may.
 
 Nearly every one is answered long before, so a deadline must cost next to nothing to set and to drop; a timer of the
-loop for each costs as much as appending a record. They are gathered by the tick in which they end instead, and the
-loop has one timer, for the first tick that anybody was known to wait for when it was set. So a request waits for up to
-two ticks longer than it asked for, never less. A long wait ends with a tick that many share, up to a hundredth of it
-later: there are never more than some hundred ticks between here and there, however many have been waited for and left.
+loop for each costs as much as appending a record. They are gathered by the tick in which they end instead, and the loop
+has one timer, for the first tick that a request was waiting for when it was set. So a request waits for up to two ticks
+longer than it asked for, never less. A long wait ends with a tick that many share, up to a hundredth of it later: there
+are never more than some hundred ticks between here and there, however many have been waited for and left.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Deadlines:
         return len(self._by_tick)
 
     def add(self, waiting: Expiring, in_s: float) -> Deadline:
-        """Tell ``waiting`` in so many seconds that its time is up. Taking it out of what is returned drops it."""
+        """Notify ``waiting`` in so many seconds that its time is up. Taking it out of what is returned drops it."""
         tick = int((self._loop.time() + in_s) * _TICKS_PER_S) + 1
         shared_bits = int(in_s * _TICKS_PER_S).bit_length() - _WAIT_BITS
         if shared_bits > 0:
@@ -65,7 +65,7 @@ class Deadlines:
         self._timer_tick = tick
 
     def _tell(self) -> None:
-        """Tell those that have waited long enough, and set the timer for the others."""
+        """Notify those that have waited long enough, and set the timer for the others."""
         # The loop may call a little early.
         now = max(self._timer_tick, int(self._loop.time() * _TICKS_PER_S))
         self._timer = None

@@ -1,30 +1,30 @@
 """Finds the handler of a complete request, calls it, and encodes its response.
 
-Each file in ``handlers/`` registers its function with :func:`handles`, which says key and versions once; what
-ApiVersions tells clients and ``docs/protocol.md`` come from the same table. Four kinds of handler:
+Each file in ``handlers/`` registers its function with :func:`handles`, which declares key and versions once. The answer
+of ApiVersions and ``docs/protocol.md`` come from the same table. Four kinds of handler:
 
 - ``handles(...)`` on a plain function: gets the decoded request, returns the response message. For requests whose cost
   does not grow with their length.
 - a generator function: the same, as work in slices (``slices.py``): it yields between elements. Nearly always one slice
   is enough, and the answer leaves at once.
 - a coroutine function: may wait; runs as a task. What may take long in it runs in slices, too (``context.work``). One
-  that waits for what other clients do says so (``waits_for_clients``): it is never inside the gate.
+  that waits for what other clients do declares it (``waits_for_clients``): it is never inside the gate.
 - ``handles(..., raw=True)``: gets the request's bytes and returns packed bytes (none when no answer is owed), or None
   when it has deferred its answer, or work in slices that returns these. Only what comes by the thousands a second,
   Produce, Fetch and OffsetCommit: no message objects and no task on these paths.
 
 No request holds the loop for long, whatever it names. A large one is decoded in slices, its handler works in slices,
-and its answer is encoded in slices; meanwhile, and while a coroutine has not answered, its connection is not served, as
+and its answer is encoded in slices. Meanwhile, and while a coroutine has not answered, its connection is not served, as
 in Apache Kafka. Large requests, and small ones whose work is long, go through the gate (``gate``): a few are worked on
 at a time, the others wait in the buffers in which they arrived. Only a Produce may be larger than
 ``_MOST_DECODED_BYTES``.
 
-What cannot be answered closes the connection, as in Kafka: an unknown API or version (the layout of an answer is
-unknown then; ApiVersions alone has one), a request that cannot be decoded, and a bug in a handler, whose traceback is
-logged.
+What cannot be answered closes the connection, as in Kafka: an unknown API or version, a request that cannot be decoded,
+and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
+ApiVersions has one.
 
-What is decided about requests beside what they ask for (who may, how often, what is measured) comes in as an
-``exchange.Oversight``: it sees the header before anything else is read, and the body before the handler.
+Decisions about requests apart from their content (authorisation, quotas, metrics) come in as an ``exchange.Oversight``:
+it sees the header before anything else is read, and the body before the handler.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def handles(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
-    One that is not advertised is for brokers, who know that it is there. ``groups_of`` gives the groups that a request
-    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
-    feature is not built: clients hear what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    One that is not advertised is for brokers, which know it. ``groups_of`` gives the groups that a request names, of an
+    API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose feature is not
+    built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
     """
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,12 +1,12 @@
 """One request and its answer: an exchange begins when the request is read and ends when the answer's last byte is sent.
 
-A handler gets the exchange beside the request's body. :meth:`Exchange.answer` is the only exit: at once, or later after
-:meth:`Exchange.defer`, which keeps the answer's place in the connection's order. Who cannot answer closes the
-connection (:meth:`Exchange.close`).
+A handler gets the exchange together with the request's body. :meth:`Exchange.answer` is the only exit: at once, or
+later after :meth:`Exchange.defer`, which keeps the answer's place in the connection's order. A handler that cannot
+answer closes the connection (:meth:`Exchange.close`).
 
-What is decided about requests beside what they ask for is an :class:`Oversight`: it may refuse, delay, and see what
-became of them. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times
-and costs nothing for it.
+An :class:`Oversight` decides about requests apart from their content: it may refuse or delay them, and sees their
+outcome. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times and
+costs nothing for it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Carrier(Protocol):
         ...
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return memory with the request being served that stays as it is until the function beside it is called."""
+        """Return memory with the request being served that stays as it is until the returned function is called."""
         ...
 
     def close(self, reason: str, *, hostile: bool = False) -> None:
@@ -76,7 +76,7 @@ class Oversight:
     """
 
     def admit(self, exchange: Exchange) -> None:
-        """Look at the header, before anything of the body is read. Raises FrameError to close the connection."""
+        """Check the header, before anything of the body is read. Raises FrameError to close the connection."""
 
     def refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
         """Return the answer to a request that is not to be served, None for one that is.
@@ -86,14 +86,15 @@ class Oversight:
         return None
 
     def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
-        """Return how long the client is to be kept waiting after its answer, which says so (KIP-219).
+        """Return for how long the client is throttled after its answer, which contains that time (KIP-219).
 
         ``response_bytes`` is what is known of the answer's size: the records of a Fetch, else 0.
         """
         return 0
 
     def ended(self, exchange: Exchange, times: Times) -> None:
-        """Look at the times: the last byte of the answer was sent, or the connection closed before (``sent_s`` 0)."""
+        """Take note of the times: the last byte of the answer was sent, or the connection closed before (``sent_s``
+        0)."""
 
 
 class Times:
@@ -116,7 +117,7 @@ class Times:
 
 
 class Exchange:
-    """See the module's text. ``times`` is there under an oversight, until the exchange has ended."""
+    """See the module's text. ``times`` is set under an oversight, until the exchange has ended."""
 
     __slots__ = (
         "_kept",
@@ -193,7 +194,7 @@ class Exchange:
         self.connection.answered(self)
 
     def throttle_time_ms(self, response_bytes: int = 0) -> int:
-        """Return what the answer says of how long the client is kept waiting after it. See ``Oversight``."""
+        """Return the throttle time that the answer contains. See ``Oversight``."""
         if self.oversight is None:
             return 0
         self.throttle_ms = self.oversight.throttle_time_ms(self, response_bytes)
@@ -205,7 +206,7 @@ class Exchange:
             self.connection.take_place(self)
 
     def defer(self) -> None:
-        """Say that :meth:`answer` is called later, and keep the answer's place."""
+        """Have :meth:`answer` called later, and keep the answer's place."""
         self.deferred = True
         if self.times is not None and not self.times.deferred_s:
             self.times.deferred_s = self.connection.now_s()
@@ -225,7 +226,7 @@ class Exchange:
     # For the connection ---------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Note that the connection is gone, and tell whoever would have answered."""
+        """Note that the connection is gone, and notify the code that would have answered."""
         self.abandoned = True
         callbacks, self._on_abandon = self._on_abandon, []
         for callback in callbacks:
@@ -233,7 +234,7 @@ class Exchange:
         self.ended(sent=False)
 
     def ended(self, *, sent: bool) -> None:
-        """Tell the oversight that nothing more comes of this exchange."""
+        """Notify the oversight that this exchange has no more to come."""
         if self.oversight is None or self.times is None:
             return
         if sent:
@@ -251,7 +252,7 @@ class Exchange:
         return kept
 
     def keep_part(self, part: memoryview) -> tuple[memoryview, Callable[[], None]]:
-        """Return a part of the request's bytes in memory that stays as it is until the function beside it is called.
+        """Return a part of the request's bytes in memory that stays as it is until the returned function is called.
 
         That is the part itself where the request's bytes are kept, else a copy.
         """

@@ -1,7 +1,7 @@
-"""What a follower's fetch says of its damaged logs, and what its leaders say to it (``wire.packed.replica_damage``).
+"""A follower's report of its damaged logs in its fetch, and its leaders' answers (``wire.packed.replica_damage``).
 
-Leaders are told before anything is read, and so before what the fetch says of offsets counts; they answer when the
-fetch is answered.
+Leaders receive the report before anything is read, and so before the fetch offsets count. They answer when the fetch is
+answered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Said = dict[tuple[bytes, int], ReplicaDamage]
 
 
 def take_damage(context: BrokerContext, fetch: FetchRequest) -> Said:
-    """Tell the leaders what their follower's logs lack; return what it has said. Raises FrameError."""
+    """Report to the leaders what their follower's logs lack; return the report. Raises FrameError."""
     said = {(each.topic_id, each.partition): each for each in parse_damage(fetch.damage)}
     for each, leader in _led(context, said.values()):
         leader.follower_damage(fetch.replica_id, Incarnation(fetch.replica_epoch), each.stage, each.ranges)
@@ -27,7 +27,7 @@ def take_damage(context: BrokerContext, fetch: FetchRequest) -> Said:
 
 
 def damage_answer(context: BrokerContext, fetch: FetchRequest, said: Said) -> bytes:
-    """Return what the leaders say to what was said."""
+    """Return the leaders' answers to the report."""
     incarnation = Incarnation(fetch.replica_epoch)
     answers = []
     for each, leader in _led(context, said.values()):

@@ -1,14 +1,14 @@
 """One pass over the partitions of a fetch: what each of them has for the reader now.
 
 Partitions are read in the order of the request, or of their session's list, within the request's ``max_bytes`` and each
-one's own limit; both are soft for the first partition that has anything, which gives at least one batch, however large.
-A slice's end is fixed when it is read and lies at a batch's end below what the reader may see.
+one's own limit; both are soft for the first partition that has anything. That one gives at least one batch, however
+large. A slice's end is fixed when it is read and lies at a batch's end below what the reader may see.
 
 Nothing here waits for the disk: indexes and headers that are not in the page cache are read by a thread, and then the
-reading begins anew.
+reading begins again.
 
-What a follower asks for says what it has. Its leader is told so (``Leader.follower_fetched``) once for each offset that
-it asks for. An offset outside of the leader's log, or of a log that has parted from the leader's, says nothing.
+A follower's fetch offset acknowledges everything below. Its leader notes that (``Leader.follower_fetched``) once for
+each offset. An offset outside of the leader's log, or of a log that has parted from the leader's, acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class Fetching:
         return len(topics) > _INLINE_PARTITIONS or sum(1 + len(asked) for _, asked in topics) > _INLINE_PARTITIONS
 
     def damage_answer(self) -> bytes:
-        """Return what leaders say to what a follower has said of its damaged logs."""
+        """Return the leaders' answers to a follower's report of its damaged logs."""
         return damage_answer(self.context, self.request, self.damage) if self.damage else b""
 
     def acknowledge(
         self, leader: Leader, topic: Topic, asked: FetchPartition, in_session: SessionPartition | None
     ) -> None:
-        """Tell a leader what its follower has, unless it knows."""
+        """Report to a leader what its follower has, unless it knows."""
         if in_session.is_acknowledged if in_session is not None else self.is_acknowledged:
             return
         incarnation = Incarnation(self.request.replica_epoch)
@@ -131,7 +131,7 @@ class Fetching:
 
 
 def tell_leaders(fetching: Fetching) -> bool:
-    """Tell the leaders what their follower has, of the partitions that its request names, before anything is read;
+    """Report to the leaders what their follower has, of the partitions that its request names, before anything is read;
     return whether all know. Where one does not, because something is wrong, the reading finds out what it is.
     """
     session, replicas = fetching.session, fetching.context.replicas
@@ -161,7 +161,8 @@ def tell_leaders(fetching: Fetching) -> bool:
 
 def has_unread(session: FetchSession) -> bool:
     """Whether a reading of a follower's session would find what it can be answered with: more of a log, another log
-    start, or what :func:`tell_leaders` could not tell. Else that is not worth a reading: whatever comes wakes it.
+    start, or what :func:`tell_leaders` could not report. Otherwise a reading is not worth its cost: the next change
+    wakes the fetch.
     """
     for partition in session.news:
         if partition.led is None or not partition.is_acknowledged:
@@ -204,7 +205,8 @@ def _led_in(
 
 
 class Reading:
-    """What one pass found. Who makes one calls :meth:`put_back` or :meth:`answered` before the next is made."""
+    """What one pass found. The code that makes one calls :meth:`put_back` or :meth:`answered` before the next is
+    made."""
 
     __slots__ = (
         "_fetching",
@@ -296,13 +298,13 @@ class Reading:
             self.is_enough = True
 
     def put_back(self) -> None:
-        """Have the session's next reading look at the same again: this one is not answered with."""
+        """Have the session's next reading read the same again: this one is not used for an answer."""
         session = self._fetching.session
         if session is not None and not session.is_closed:
             session.put_back([*(partition for partition, _ in self._found), *self._unread])
 
     def answered(self) -> None:
-        """Take the session on: this is what its reader is told."""
+        """Advance the session: its reader receives this."""
         session = self._fetching.session
         if session is None:
             return
@@ -347,7 +349,7 @@ class Reading:
                     self.is_enough = True
 
     def _named(self, topic: Topic, number: int) -> TopicPartition | None:
-        """Return the name of a partition, None where nobody knows its topic's id."""
+        """Return the name of a partition, None where its topic's id is unknown."""
         if isinstance(topic, str):
             return TopicPartition(topic, number)
         name = self._fetching.context.cluster.topic_name(topic)

@@ -1,17 +1,17 @@
 """Fetch sessions (KIP-227): a reader names what is new in its requests, the broker what has news in its answers.
 
 One mechanism for consumers and followers. A session belongs to the connection that opened it, one to a connection, and
-ends with that: no client goes on with a session on another connection, nobody can guess somebody else's, and what it
-takes of memory has an owner.
+ends with that connection. No client goes on with a session on another connection, no client can guess another's
+session, and its memory has an owner.
 
-The cost of a fetch is that of the partitions that have news. A :class:`SessionPartition` watches its leader, under each
-leader epoch anew (``purgatory.WaitingList``), and each thing that an answer would tell of (more to read, another high
-watermark or log start, the end of the epoch) puts it on the session's list. A reading takes that list; what it finds to
-be as the reader knows it stays off until the next news. What was answered with records, an error or a divergence stays
-on, behind all others: the reader may come for more without saying so, and nobody starves.
+The cost of a fetch is that of the partitions that have news. A :class:`SessionPartition` watches its leader, again
+under each leader epoch (``purgatory.WaitingList``). Each change that an answer would contain (more to read, another
+high watermark or log start, the end of the epoch) puts it on the session's list. A reading takes that list; what it
+finds to be as the reader knows it stays off until the next news. A partition that was answered with records, an error
+or a divergence stays on, behind all others: the reader may fetch more without naming it, and no partition starves.
 
-Sessions of clients are limited in number (``max.incremental.fetch.session.cache.slots``) and in what they hold; who
-gets none names all its partitions in each request, as without sessions. Those of followers are always kept.
+Sessions of clients are limited in number (``max.incremental.fetch.session.cache.slots``) and in what they hold. A
+client without a session names all its partitions in each request. Those of followers are always kept.
 
 Source: KIP-227, kafka.server.FetchSession.
 """
@@ -56,7 +56,7 @@ class WaitingFetch(DelayedOperation):
 
 
 class SessionPartition:
-    """One partition of a session: what was last asked of it, and what the reader was last told."""
+    """One partition of a session: what was last asked of it, and what the reader last received."""
 
     __slots__ = (
         "asked",
@@ -85,7 +85,7 @@ class SessionPartition:
         self.waits_in: WaitingList | None = None
 
     def watch(self, waits_in: WaitingList) -> None:
-        """Hear of what happens in this list from now on, and in no other."""
+        """Watch this list from now on, and no other."""
         if self.waits_in is not waits_in:
             self.unwatch()
             self.waits_in = waits_in
@@ -95,7 +95,7 @@ class SessionPartition:
                 self.is_acknowledged = False
 
     def unwatch(self) -> None:
-        """Hear of nothing any more."""
+        """Stop watching."""
         self.led = None
         if self.waits_in is not None:
             self.waits_in.watchers.pop(self, None)
@@ -103,7 +103,7 @@ class SessionPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that the reader last asked under; -1: not said."""
+        """The leader epoch that the reader last asked under; -1: unknown."""
         return self.asked.current_leader_epoch
 
     def news(self) -> None:
@@ -123,7 +123,7 @@ class SessionPartition:
         self.session.news[self] = None
 
     def is_news(self, fetched: FetchedPartition) -> bool:
-        """Whether this tells the reader anything. Source: CachedPartition.maybeUpdateResponseData."""
+        """Whether this is news to the reader. Source: CachedPartition.maybeUpdateResponseData."""
         return bool(
             fetched.records
             or fetched.error_code
@@ -133,7 +133,7 @@ class SessionPartition:
         )
 
     def answered(self, fetched: FetchedPartition) -> bool:
-        """Note what the reader is told; return whether it is to be read again, whatever happens."""
+        """Note what the reader receives; return whether it is to be read again, whatever happens."""
         self.high_watermark = fetched.high_watermark
         self.log_start_offset = fetched.log_start_offset
         return bool(fetched.records or fetched.error_code or fetched.diverging_epoch is not None)
@@ -202,7 +202,7 @@ class FetchSession:
         self.news[partition] = None
 
     def forget(self, topic: Topic, number: int) -> None:
-        """Drop a partition, if it is there."""
+        """Drop a partition, if the session has it."""
         partition = self.partitions.pop((topic, number), None)
         if partition is not None:
             self.news.pop(partition, None)
@@ -234,12 +234,12 @@ class FetchSession:
         self._questions.remove(question)
 
     def tell_questions(self) -> None:
-        """Have the leaders that ask see what the last request says."""
+        """Have the leaders that ask check the last request."""
         for question in list(self._questions):
             question.look()
 
     def take_news(self) -> list[SessionPartition]:
-        """Take the list of what is to be read, which begins anew."""
+        """Take the list of what is to be read, and begin an empty one."""
         taken = list(self.news)
         self.news = {}
         self.is_woken = False

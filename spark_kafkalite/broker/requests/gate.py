@@ -37,7 +37,7 @@ class Gate:
         return self._inside > 0
 
     def enter(self) -> Work[None]:
-        """Wait for a place; who has one gives it back with :meth:`leave`."""
+        """Wait for a place; the caller releases it with :meth:`leave`."""
         if self._inside < self._limit:
             self._inside += 1
             return

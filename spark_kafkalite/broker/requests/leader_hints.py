@@ -1,4 +1,4 @@
-"""Who leads the partitions that an answer refuses, so that clients go there without asking for metadata (KIP-951)."""
+"""The leaders of the partitions that an answer refuses: clients go there without asking for metadata (KIP-951)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LeaderHints:
     def of(self, topic_partition: TopicPartition, error: KafkaError) -> tuple[int, int] | None:
         """Return the leader and its epoch, as the registry has them, of a partition that is refused with ``error``.
 
-        None where nobody leads, or this broker, which says that it does not; or where the error is another than
-        NotLeaderOrFollower (6) and FencedLeaderEpoch (74), or the request's version knows no hints.
+        None where there is no leader, or the registry names this broker, which does not lead; or where the error is
+        another than NotLeaderOrFollower (6) and FencedLeaderEpoch (74), or the request's version knows no hints.
         """
         if not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             return None

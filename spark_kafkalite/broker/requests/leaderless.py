@@ -7,7 +7,7 @@ field of DescribeTopicPartitions that no other client knows, and is JSON::
      "losses":{"BROKER":[TEXT,...]},
      "replicas":[{"broker":N,"registered":true,"lastEpoch":N,"endOffset":N,"damaged":[[START,END],...],"gone":""}]}
 
-``best`` is the replica that an unclean election takes, ``losses`` says for each live replica what is lost if that one
+``best`` is the replica that an unclean election takes, ``losses`` lists for each live replica what is lost if that one
 leads. A replica that has not reported has no ``lastEpoch`` and no ``endOffset``.
 """
 
@@ -40,7 +40,7 @@ _READ_WITHIN_S: Final = 2.0
 
 
 def is_leaderless(state: PartitionState, cluster: ClusterState) -> bool:
-    """Return whether nobody leads a partition, and nobody is about to without an unclean election."""
+    """Return whether a partition has no leader, and gets none without an unclean election."""
     if state.unreadable or state.epochs_are_used_up:
         return True
     return (
@@ -76,7 +76,7 @@ async def _read_in_time(reads: LogReportReads) -> None:
 def why_leaderless(
     key: TopicPartition, state: PartitionState, cluster: ClusterState, reads: LogReportReads | None, *, recovers: bool
 ) -> str:
-    """Return the field of a partition that nobody leads. ``recovers``: its best log leads by itself where nothing is
+    """Return the field of a partition without a leader. ``recovers``: its best log leads by itself where nothing is
     lost by that."""
     live = cluster.brokers
     logs: Logs = {} if reads is None else reads.counted(key, state, live)

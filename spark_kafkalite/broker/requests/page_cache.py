@@ -44,7 +44,7 @@ _works = NOWAIT != 0
 
 
 def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T]) -> Work[T]:
-    """Return what ``find`` finds in a log; what needs a thread a thread does, and it looks anew."""
+    """Return what ``find`` finds in a log; what needs a thread is done by a thread, and ``find`` is called again."""
     misses = 0
     while misses < MOST_LOOK_UPS:
         try:
@@ -59,7 +59,7 @@ def look_up(io: IoThreads, loop: asyncio.AbstractEventLoop, find: Callable[[], T
 
 
 def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[NeedsThread]) -> Work[None]:
-    """Have a thread do what look-ups in logs have said that it must, one after the other."""
+    """Have a thread do what look-ups in logs need one for, one after the other."""
 
     def work() -> None:
         for one in works:

@@ -1,8 +1,8 @@
 """The purgatory: fetches that wait for bytes, produces that wait for commitment, and when each wakes.
 
-A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly
-once, by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its
-connection's end. What completes an operation is said in the classes that derive from it (``handlers/fetch.py``,
+A :class:`DelayedOperation` sits on the waiting lists of its partitions and has a deadline. It is finished exactly once,
+by the first of: a wake-up after which :meth:`~DelayedOperation.try_complete` succeeds, its deadline, or its
+connection's end. The derived classes define what completes an operation (``handlers/fetch.py``,
 ``handlers/produce.py``).
 
 Wake-ups are gathered: all appends that one pass of the event loop makes cause one check of each waiting operation, at
@@ -63,7 +63,8 @@ class DelayedOperation:
         raise NotImplementedError
 
     def finish(self) -> bool:
-        """Mark the operation as finished; return False when it was already. Only who gets True may answer."""
+        """Mark the operation as finished; return False when it was already. Only the caller that gets True may
+        answer."""
         if self.finished:
             return False
         self.finished = True
@@ -79,7 +80,7 @@ class DelayedOperation:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Finish without an answer, because nobody is there to get it."""
+        """Finish without an answer, because its client is gone."""
         self.finish()
 
     def time_is_up(self) -> None:
@@ -114,17 +115,17 @@ class Watcher(Protocol):
         ...
 
     def changed(self) -> None:
-        """Note that something has changed that an answer tells of, but that nobody waits for."""
+        """Note a change that answers contain, but no operation waits for."""
         ...
 
     def let_go(self) -> None:
-        """Note that nothing will happen any more in the list, and hold on to nothing of it."""
+        """Note that nothing will happen any more in the list, and drop all references to it."""
         ...
 
 
 class WaitingList:
-    """Operations that wait for one thing, and watchers of it. They join and leave by themselves; operations are all
-    woken when it happens, after the pass of the loop, and watchers are told at once, which must not take long."""
+    """Operations that wait for one thing, and watchers of it. They join and leave by themselves. When it happens, all
+    operations are woken after the pass of the loop. Watchers are called at once, which must not take long."""
 
     __slots__ = ("_purgatory", "operations", "watchers")
 
@@ -137,11 +138,11 @@ class WaitingList:
         self.operations[operation] = None
 
     def remove(self, operation: DelayedOperation) -> None:
-        """Take an operation out, if it is there."""
+        """Take an operation out, if the list has it."""
         self.operations.pop(operation, None)
 
     def wake(self) -> None:
-        """Have every operation of the list checked after this pass of the loop, and tell the watchers."""
+        """Have every operation of the list checked after this pass of the loop, and notify the watchers."""
         if self.operations:
             self._purgatory.wake(self.operations)
         for watcher in self.watchers:
@@ -152,7 +153,7 @@ class WaitingList:
         self._purgatory.wake_one(operation)
 
     def tell_of_change(self) -> None:
-        """Tell the watchers of a change that nobody waits for: of the high watermark, or of the log start."""
+        """Notify the watchers of a change that no operation waits for: of the high watermark, or of the log start."""
         for watcher in self.watchers:
             watcher.changed()
 
@@ -198,7 +199,7 @@ class Purgatory:
         self._last[operation] = None
 
     def waiting_list(self) -> WaitingList:
-        """Return a new list of those who wait for one thing."""
+        """Return a new list of operations that wait for one thing."""
         return WaitingList(self)
 
     def call_after_pass(self, callback: Callable[[], None]) -> None:
@@ -206,7 +207,7 @@ class Purgatory:
         self._loop.call_soon(callback)
 
     def now_s(self) -> float:
-        """Return the loop's time; unlike a clock's it stands still while the host sleeps, as everybody's timers do."""
+        """Return the loop's time; unlike a clock's it stands still while the host sleeps, as all timers do."""
         return self._loop.time()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:

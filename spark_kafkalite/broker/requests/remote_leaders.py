@@ -1,8 +1,8 @@
 """Waits until partitions that other brokers lead are served there.
 
-The registry says who is to lead; a broker leads once it has read that. Whoever creates a topic wants to use it next, so
-an answer waits until the brokers themselves say that they lead, as their own metadata do. Not for long: a leader that
-does not answer (its process is frozen, say) does not make the topic any less created, and clients try again.
+The registry names the leader; a broker leads once it has read that. A client that creates a topic wants to use it next.
+So the answer waits until the leaders' own metadata name them as leaders. It does not wait for long: the topic exists
+even if a leader does not answer (its process is frozen, for example), and clients try again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def wait_until_served(
 ) -> None:
     """Wait until other brokers serve what they are to lead of topics (names to ids), at most so long, and five seconds.
 
-    ``broker_id`` is this broker, whose own partitions are not looked at.
+    ``broker_id`` is this broker, whose own partitions are not checked.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + min(timeout_s, LONGEST_WAIT_S)

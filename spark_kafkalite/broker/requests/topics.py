@@ -162,7 +162,7 @@ class TopicAdmin:
     def check_size(self, partition_count: int) -> None:
         """Raise PolicyViolation (44) when one request asks for more new partitions than is allowed.
 
-        They are counted over the whole request, and then none of it is done. Source:
+        They are counted over the whole request. The whole request is then refused. Source:
         ReplicationControlManager.validateTotalNumberOfPartitions of Apache Kafka 4.3.
         """
         limit = self._config["max.partitions.per.request"]
@@ -175,7 +175,7 @@ class TopicAdmin:
     def _divided(
         self, asked: Sequence[Asked], short: Mapping[str, Short], refused: dict[str, Any]
     ) -> Work[Sequence[Asked]]:
-        """Return those of the topics that can be hosted; what is said of the others goes into ``refused``."""
+        """Return those of the topics that can be hosted; the errors of the others go into ``refused``."""
         for name, why in short.items():
             yield None
             refused[name] = self._coming.refusal(name, why)
@@ -261,9 +261,9 @@ class TopicAdmin:
                 _quiet.log(logging.WARNING, "automatic", "topic %s is not created automatically: %s", name, outcome)
 
     async def make(self, topics: Sequence[TopicSpec], *, timeout_s: float) -> dict[str, KafkaError | None]:
-        """Have topics created for this broker's own ends, by whoever is the controller; give each one's error.
+        """Have the controller create topics for this broker's own use; return each one's error.
 
-        What is there when this returns without one, or with TopicAlreadyExists, this broker's view shows.
+        When this returns without an error, or with TopicAlreadyExists, this broker's view shows the topic.
         """
         until_s = asyncio.get_running_loop().time() + timeout_s
         request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics], timeout_ms=int(timeout_s * 1000))
@@ -416,7 +416,7 @@ class TopicAdmin:
 
 
 def _creatable(topic: TopicSpec) -> CreatableTopic:
-    """Return a topic as a request names it; those that this broker makes for itself say nothing of replicas."""
+    """Return a topic as a request names it; those that this broker makes for itself name no replicas."""
     configs = [CreatableTopicConfig(name=name, value=value) for name, value in topic.config.items()]
     return CreatableTopic(
         name=topic.name,

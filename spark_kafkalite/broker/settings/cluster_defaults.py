@@ -1,7 +1,7 @@
 """Defaults of a broker whose registry is elsewhere, and what stands against the guarantee of a cluster.
 
 The guarantee: a record that was acknowledged with acks=all is not lost with a broker. It takes three replicas, two of
-which have each record that is acknowledged, and nobody who leads without them. A broker by itself keeps Apache Kafka's
+which have each record that is acknowledged, and no leader without them. A broker by itself keeps Apache Kafka's
 defaults, and so does a cluster that never had three brokers.
 """
 
@@ -35,8 +35,8 @@ def has_three_brokers(cluster: ClusterState, new_topics: Iterable[str]) -> bool:
 
 
 def known_brokers(cluster: ClusterState) -> int:
-    """Return how many brokers live or have replicas. One of three that is away weakens nothing: what is acknowledged
-    meanwhile is in the logs of the two others, or it is refused."""
+    """Return how many brokers live or have replicas. One of three that is unavailable weakens nothing: what is
+    acknowledged meanwhile is in the logs of the two others, or it is refused."""
     known: set[int] = set(cluster.brokers)
     for topic in cluster.topics.values():
         for partition in topic.partitions.values():

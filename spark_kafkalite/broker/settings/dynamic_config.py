@@ -1,9 +1,8 @@
 """The broker's settings in force: those altered at run time over those of its file.
 
 :attr:`DynamicConfig.current` is replaced as a whole when the registry's settings of brokers change, or the cluster gets
-its third broker (``cluster_defaults``), always counted anew
-from all sources (KAFKA-9254). Listeners hear of it in the loop and take up what they had read once; whoever reads
-``current`` each time needs none.
+its third broker (``cluster_defaults``), always computed again from all sources (KAFKA-9254). Listeners are notified in
+the loop and apply the settings that they had read once. Code that reads ``current`` each time needs no listener.
 
 When the file is read again (SIGHUP), its dynamic settings are taken up likewise (:meth:`DynamicConfig.file_changed`).
 
@@ -46,7 +45,7 @@ class FileChanges:
     """What differed in a properties file that was read again.
 
     ``applied`` has the texts of old and new value by name. ``altered_elsewhere`` are dynamic settings whose value is
-    that of the registry, whatever the file says.
+    that of the registry, whatever the file has.
     """
 
     applied: Mapping[str, tuple[str, str]]
@@ -140,7 +139,7 @@ class DynamicConfig:
     def check(self, changed: Iterable[str], settings: Mapping[str, str], entity: str) -> None:
         """Raise ConfigError if these settings, in which those named in ``changed`` are new, cannot be an entity's.
 
-        What was there before is not looked at: somebody else's mistake must not be in the way.
+        Earlier settings are not checked: another client's mistake must not be in the way.
         """
         changed = list(changed)
         fixed = [name for name in changed if name in BROKER_SETTINGS and not is_dynamic(name)]
@@ -177,7 +176,7 @@ def is_dynamic(name: str) -> bool:
 
 
 def _not_dynamic(name: str) -> str | None:
-    """Say why a setting cannot be changed in a running broker, None when it can."""
+    """Return why a setting cannot be changed in a running broker, None when it can."""
     if name in _THROTTLE_RATES:
         return f"{name}: throttling of replication is not supported by this broker"
     if name not in BROKER_SETTINGS:

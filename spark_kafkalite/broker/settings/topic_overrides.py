@@ -1,7 +1,7 @@
 """The settings in force for a topic: its own over this broker's defaults. Both are declared in ``log/topic_config.py``.
 
 The one place that puts them together; logs, partitions, elections and handlers ask here. Needs neither the registry's
-session nor the logs, so that it is there before both.
+session nor the logs, so that it exists before both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TopicSettings:
         return config
 
     def allows_unclean_election(self, name: str) -> bool:
-        """Return whether a replica that was not in sync may lead rather than nobody."""
+        """Return whether a replica that was not in sync may lead where the partition would have no leader."""
         return self.config_of(name).unclean_leader_election_enable
 
     def recovers_by_itself(self, name: str) -> bool:

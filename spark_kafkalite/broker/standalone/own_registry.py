@@ -36,7 +36,7 @@ class OwnRegistry:
         return opened
 
     def serve(self, max_clients: int) -> str | None:
-        """Let other processes in where ``registry.listener`` says so; return the address, None when it says nothing.
+        """Let other processes in where ``registry.listener`` is set; return the address, None when it is not set.
 
         Raises ConfigError when the address cannot be bound.
         """

@@ -1,10 +1,10 @@
 """Makes the registry of a standalone broker again from its log directories: the recovery of one host.
 
-What it is to hold says ``registry.recovery.plan``. A registry that can still be read, only older than the logs, is kept
+``registry.recovery.plan`` decides what it holds. A registry that can still be read, only older than the logs, is kept
 and completed: its settings and the offsets below /consumers stay. It goes on with transaction numbers above those that
 the log directories have noted.
 
-:func:`plan_rebuild` reads and changes nothing; :func:`write` makes a new file beside the old ones, sets these aside
+:func:`plan_rebuild` reads and changes nothing; :func:`write` makes a new file next to the old ones, sets these aside
 under other names, and renames the new one into place. Whatever interrupts it leaves a registry that a broker refuses
 (``registry_evidence``), or the new one. Both hold the locks of the directories, so no broker runs meanwhile.
 """
@@ -40,7 +40,7 @@ _WORK_NAME: Final = "registry.rebuild"
 class RebuildPlan:
     """What a registry made again would hold, and what was found on the way.
 
-    ``state`` says what became of the registry that was there: "missing", "empty", "damaged: ...", "older", "complete";
+    ``state`` is the condition of the old registry: "missing", "empty", "damaged: ...", "older", "complete";
     ``keeps_old`` whether it is completed. ``zxid`` is the transaction with which the nodes are written.
     """
 
@@ -53,7 +53,7 @@ class RebuildPlan:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the registry that is there lacks anything."""
+        """Whether the old registry lacks anything."""
         return bool(self.recovery.nodes) or self.state != "complete"
 
 
@@ -70,7 +70,7 @@ def locked(fs: Fs, log_dirs: Sequence[str], registry_dir: Path) -> Iterator[None
 def plan_rebuild(
     fs: Fs, log_dirs: Sequence[str], registry_dir: Path, broker_id: int | None = None, lost: Collection[str] = ()
 ) -> RebuildPlan:
-    """Read the logs, and what there is of the registry, and say what it should hold. Changes nothing.
+    """Read the logs, and what there is of the registry, and return what it should hold. Changes nothing.
 
     Raises what ``read_host_logs`` and ``plan_recovery`` do.
     """

@@ -2,8 +2,8 @@
 
 ``log.cleaner.threads`` tasks of the event loop, each with a child process of its own (``cleaner_child``), look every
 ``log.cleaner.backoff.ms`` for the log that needs it most. A task rolls the active segment of logs that nothing is
-written to, lets the child copy, and swaps (``log.swap``). While one log is cleaned ``log.cleaning`` is set, and nobody
-else removes segments of it; everything else (appends, reads, flushes, a log start that moves) goes on as ever.
+written to, lets the child copy, and swaps (``log.swap``). While one log is cleaned ``log.cleaning`` is set, and no
+other code removes segments of it; everything else (appends, reads, flushes, a log start that moves) goes on as ever.
 
 A cleaning is called off when the log is truncated, deleted or not compacted any more, when its directory is offline,
 and when the broker stops: the child is killed and what it wrote is removed. Once the swap is committed it is ended,
@@ -262,7 +262,7 @@ class Cleaner:
             damage.tell()
 
     async def _copy(self, child: CleanerChild, partition: Partition, job: CleanJob, generation: int) -> CleanResult:
-        """Have the child copy, and kill it when there is a reason to. Raises what it says, and _CalledOff."""
+        """Have the child copy, and kill it when there is a reason to. Raises the child's error, and _CalledOff."""
         config = self._settings.current
         bytes_per_second = config["log.cleaner.io.max.bytes.per.second"] / max(config["log.cleaner.threads"], 1)
         copying = asyncio.get_running_loop().create_task(
@@ -283,7 +283,7 @@ class Cleaner:
             return copying.result()
 
     async def _swap(self, partition: Partition, result: CleanResult, generation: int) -> None:
-        """Put what was copied in its place, and say so in the checkpoint."""
+        """Put what was copied in its place, and record that in the checkpoint."""
         log, fs = partition.log, self._logs.fs
         if result.groups:
             swap = log.swap = Swap(fs, log, result.groups, result.end_offset)
@@ -308,7 +308,7 @@ class Cleaner:
         await self._finish(partition)
 
     async def _finish(self, partition: Partition) -> None:
-        """Say in the checkpoint how far a log has been cleaned, and forget its swap; wait while the disk is full."""
+        """Record in the checkpoint how far a log has been cleaned, and forget its swap; wait while the disk is full."""
         log, disk = partition.log, partition.log.disk
         swap = log.swap
         checkpoint = self._logs.checkpoints.cleaned_offsets(log)

@@ -24,7 +24,7 @@ _LONGEST_LINE_BYTES: Final = 16 * 1024 * 1024
 
 
 class CleanerDied(KafkaliteError):
-    """The process ended without an answer: killed, out of memory, or a bug; its output says which."""
+    """The process ended without an answer: killed, out of memory, or a bug; its output shows which."""
 
 
 class CleanerChild:
@@ -39,7 +39,7 @@ class CleanerChild:
         return self._process.pid if self._process is not None else None
 
     async def clean(self, job: CleanJob, bytes_per_second: float, on_progress: Callable[[int], None]) -> CleanResult:
-        """Do one job; ``on_progress`` is told the bytes read and written so far, about every second.
+        """Do one job; ``on_progress`` receives the bytes read and written so far, about every second.
 
         Raises UncleanableLog, OSError as it came up over there, CleanerDied. When this is cancelled the process is
         killed; what it had written lies about then, and is the caller's to remove.

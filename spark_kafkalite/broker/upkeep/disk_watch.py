@@ -1,6 +1,6 @@
 """Checks the log directories periodically: how full they are, whether a full one takes records again, their reserves.
 
-Each second the room of each directory is looked at, because others write to its disk too; that is two system calls. A
+Each second the room of each directory is checked, because others write to its disk too; that is two system calls. A
 disk that is nearly full is warned of (``log.directories.fullness``). A directory that refuses records and has room is
 probed: a thread writes, syncs and removes a small file. The waits between probes double from half a second to ten, and
 begin again at half a second after a quiet minute. A probe that finds the disk broken, not full, takes the directory

@@ -9,8 +9,8 @@ a hole between log start and log end:
 3. The log start moves: fetches below it get OFFSET_OUT_OF_RANGE from now on.
 4. The files are renamed; answers that are being sent keep theirs open. They are unlinked later, in a thread.
 
-All state is the loop's, and everything is decided anew where a thread comes back. A check of many logs is cut into
-slices; timestamps that are not in memory (after a start) are read in threads. A log whose disk failed is left alone.
+All state is the loop's, and everything is decided again when a thread returns. A check of many logs is cut into slices;
+timestamps that are not in memory (after a start) are read in threads. A log whose disk failed is left alone.
 
 DeleteRecords moves log starts the same way, and leaves the files to the next look.
 """
@@ -102,7 +102,7 @@ class Retention:
         self._moves.clear()
 
     def look_soon(self, partition: Partition) -> None:
-        """Look at one partition in half a second, whenever the next check comes."""
+        """Check one partition in half a second, whenever the next check comes."""
         self._soon.add(partition)
         if "soon" not in self._timers:
             self._call_later("soon", _SOON_S, self._look_at_those_asked_for)
@@ -202,7 +202,7 @@ class Retention:
         why = "its leader's log starts there"
         said, leader = log.unconfirmed_start_offset, partition.leader
         if start < said <= partition.high_watermark and leader is not None and leader.confirms_start(said):
-            start, why = said, "log-start-offset-checkpoint said so when the broker started"
+            start, why = said, "log-start-offset-checkpoint had it when the broker started"
         if start > log.log_start_offset:
             self._moves[log] = partition, start, why
             self._moving.add(log)

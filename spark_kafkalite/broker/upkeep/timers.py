@@ -1,8 +1,8 @@
 """The broker's timers: checkpoints, notes on the registry, removal of deleted logs, flushes that are due.
 
 Flushes by count and by time are started for each partition by its Flusher (``broker/replication/flusher.py``); the look
-here is for a log that became dirty otherwise: a look-up that found its end lost. A checkpoint is written only when it
-would say something new, because writing it needs an fsync.
+here is for a log that became dirty otherwise: a look-up that found its end lost. A checkpoint is written only when its
+content has changed, because writing it needs an fsync.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What it means that a range of a follower's log differs from its leader's. Pure: values in, values out.
 
-Replicas have the same batches in the same bytes, so their checksums are equal. Where they are not, each side has looked
-at its batches:
+Replicas have the same batches in the same bytes, so their checksums are equal. Where they are not, each side has
+checked its batches:
 
 - A batch that cannot be read, or fails its CRC, is damage of the side that has it.
 - So are offsets that no batch has, or a batch without records (``log.loading.holes`` spans lost records with one),
@@ -9,7 +9,7 @@ at its batches:
 - Otherwise both sides have sound batches, and other ones. Consumers have read the leader's: the follower copies again.
 
 Compaction takes records away on each replica at its own time, and leaves other bytes. Where it has been at work, only a
-CRC says anything.
+CRC proves anything.
 """
 
 from __future__ import annotations

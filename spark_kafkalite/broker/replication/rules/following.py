@@ -1,22 +1,21 @@
 """What a follower asks its leader for, and what it does with the answers. Pure rules, for one partition in one epoch.
 
-A follower asks for what comes after the end of its own log; the offset that it asks for tells the leader that it has
-everything below. It also says which leader epoch wrote its last record. Where the leader's log has another one there,
-the answer is where the two part (KIP-595), and the follower cuts its log back and asks again, until they fit (KIP-279).
-Then, and not before, it goes by the leader's high watermark: what it cut may lie below that (KAFKA-14704).
+A follower fetches from the end of its own log. With the fetch offset it acknowledges everything below. It also sends
+the leader epoch of its last record. Where the leader's log has another epoch there, the leader returns where the two
+logs part (KIP-595). The follower truncates its log and fetches again, until the logs fit (KIP-279). Only then it adopts
+the leader's high watermark: the records that it truncated may lie below that (KAFKA-14704).
 
-- What is asked follows from the own log alone, never from an answer: an empty answer says nothing about the last epoch
-  (KAFKA-15510).
+- What is asked follows from the own log alone, never from an answer: an empty answer gives no last epoch (KAFKA-15510).
 - Nothing is ever cut back to the high watermark, which a follower may know too late (KIP-101).
-- Whatever an answer says, following goes on: an error only has the follower wait a little (KAFKA-7414). The first time
-  is short, since leader and follower seldom hear of a new leader epoch at the same moment.
+- No answer ends the following: after an error the follower only waits a little (KAFKA-7414). The first wait is short,
+  since leader and follower seldom receive a new leader epoch at the same moment.
 - Only while nothing else works on the log is anything asked: not while an append or a truncation is under way, nor,
   where acknowledgement means flushed (D8 in the design), while anything is unflushed.
 
 - A member of the ISR has all that is committed, and so has its leader. Where it would have to cut below its own high
   watermark, or the leader's, something is wrong: the file of leader epochs of one of the two, or the leader's log. It
-  compares its own file with its batches first. Then it cuts nothing: it says its high watermark with what it asks
-  (KIP-1166 has the field), and waits for the leader to find out (``contest``).
+  compares its own file with its batches first. Then it truncates nothing: it sends its high watermark with its fetch
+  (KIP-1166 has the field), and waits for the leader to check its own log (``contest``).
 - A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
   leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
   leader would have it cut off, for ever, what the leader itself has sent: it stops until the next epoch.
@@ -47,7 +46,7 @@ class FollowedLog(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that is there."""
+        """The log's first offset."""
 
     @property
     def log_end_offset(self) -> int:
@@ -66,7 +65,7 @@ class FollowedLog(Protocol):
 
 
 class Asked(NamedTuple):
-    """What a follower's fetch says of one partition. ``cut_count``: how often the log had been cut back by then.
+    """One partition in a follower's fetch. ``cut_count``: how often the log had been cut back by then.
 
     ``high_watermark`` is -1 but where the follower contests that its log is to be cut below it.
     """
@@ -89,7 +88,7 @@ _NOBODY: Final = OwnState()
 
 
 class LeaderAnswer(NamedTuple):
-    """What the leader says of one partition; -1 for offsets that it does not say. ``diverging``: the largest leader
+    """The leader's answer for one partition; -1 for offsets that it does not send. ``diverging``: the largest leader
     epoch that it knows at or below the one asked with, and the end offset of that.
 
     ``log_end_offset`` comes with OFFSET_OUT_OF_RANGE, but not from brokers of earlier versions.
@@ -104,7 +103,7 @@ class LeaderAnswer(NamedTuple):
 
     @property
     def is_start_wrong(self) -> bool:
-        """Whether the leader's log is said to start behind its own end."""
+        """Whether the leader reports a log that starts behind its own end."""
         return 0 <= self.log_end_offset < self.log_start_offset
 
 
@@ -152,7 +151,7 @@ class StopFollowing:
 
 @dataclass(frozen=True, slots=True)
 class RefuseLogStart:
-    """Nothing is asked any more in this epoch: the leader's log is said to start behind its own end."""
+    """The follower fetches nothing more in this epoch: the leader reports a log that starts behind its own end."""
 
     log_start_offset: int
     log_end_offset: int
@@ -211,7 +210,7 @@ class Following:
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, log: FollowedLog, now_s: float, *, flushed_only: bool) -> Asked | None:
-        """Return what the next fetch says, None while nothing is to be asked.
+        """Return what the next fetch asks for, None while nothing is to be asked.
 
         ``flushed_only``: what is not flushed may not be acknowledged.
         """
@@ -244,7 +243,7 @@ class Following:
     ) -> Effect | None:
         """Return what an answer asks for; bounds follow from :meth:`high_watermark` and :meth:`log_start` afterwards.
 
-        After Append, Truncate, StartAnew and CheckEpochs nothing is asked until the caller has said how it went.
+        After Append, Truncate, StartAnew and CheckEpochs nothing is asked until the caller has reported the outcome.
         """
         if self.stopped is not None:
             # The answer to a request that was sent before that one's.
@@ -274,7 +273,7 @@ class Following:
         return None
 
     def has_no_news(self, asked: Asked) -> None:
-        """Take up that the leader has answered a request that asked this and has had nothing to say of it."""
+        """Note that the leader has answered a request that asked this, without an entry for this partition."""
         if not self.is_busy and asked.cut_count == self._cut_count:
             self._fits()
 
@@ -297,8 +296,9 @@ class Following:
         if epoch < 0 or end_offset < 0 or offset >= log.log_end_offset:
             self.failed(now_s)
             problem = (
-                f"its log is said to part from this one, which ends at {log.log_end_offset} with leader epoch "
-                f"{asked.last_fetched_epoch}, at the end {end_offset} of epoch {epoch}, which is not behind it"
+                "the leader reports that its log parts from this one, which ends at "
+                f"{log.log_end_offset} with leader epoch {asked.last_fetched_epoch}, "
+                f"at the end {end_offset} of epoch {epoch}, which is not behind it"
             )
             return Refused(_NO_ERROR, problem)
         committed = max(own.high_watermark, self.leader_high_watermark) if own.is_member else own.high_watermark
@@ -353,12 +353,12 @@ class Following:
         self.is_busy = False
 
     def cut(self) -> None:
-        """Go on after the log has been cut back, or begun anew: it is compared again."""
+        """Go on after the log has been truncated, or created again: it is compared again."""
         self.is_busy = False
         self._cut_count += 1
 
     def say_anew(self) -> None:
-        """Have the leader told again what the log has: what it was told before does not count."""
+        """Send the leader again what the log has: earlier reports do not count."""
         self._cut_count += 1
 
     def failed(self, now_s: float) -> None:

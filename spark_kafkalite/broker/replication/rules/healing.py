@@ -2,8 +2,8 @@
 
 A damaged log lacks ranges of offsets that it has had (``log.known_damage``). It is not whole (R11): its broker must not
 count, neither as a member of the ISR nor as an eligible replica, before it cuts anything off. Only the leader adds to
-the ISR, so the follower goes by what its leader says under the present epoch, in answer to a request that named the
-damage: that it counts on nothing that this log has, and adds it to nothing while it is damaged.
+the ISR, so the follower relies on its leader's answer under the present epoch to a request that named the damage. That
+answer states that the leader does not count this log, and adds it to nothing while it is damaged.
 
 It cuts back to its first missing offset, and so drops records that it has. The leader must have all of these: it may
 not be damaged itself anywhere from there on. That it has the missing ranges alone is not enough: leader lacks 30 to 39,
@@ -20,8 +20,8 @@ Range = tuple[int, int]
 
 
 class LeaderSays(NamedTuple):
-    """What a leader has said of a follower's damage: whether it counts on nothing that the follower has, the ranges
-    that it lacks itself, and where its log starts."""
+    """What a leader has answered to a report of a follower's damage: whether it counts on nothing that the follower
+    has, the ranges that it lacks itself, and where its log starts."""
 
     is_uncounted: bool
     ranges: tuple[Range, ...]

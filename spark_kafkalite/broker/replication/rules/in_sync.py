@@ -1,28 +1,30 @@
 """What a leader knows of its followers under one leader epoch, and what follows. Pure: values and times in, values out.
 
-:class:`InSyncReplicas` takes the states that the registry has, the followers' fetches and the log's growth. It says up
-to where records are committed (:meth:`InSyncReplicas.committed_end_offset`), and which change of the in-sync replicas
-is due (:meth:`InSyncReplicas.due`). The rules, as docs/replication.md numbers them:
+:class:`InSyncReplicas` takes the states that the registry has, the followers' fetches and the log's growth. It returns
+the end of the committed records (:meth:`InSyncReplicas.committed_end_offset`), and the change of the ISR that is due
+(:meth:`InSyncReplicas.due`). The rules, as docs/replication.md numbers them:
 
 - **R2** The registry has the replicas in another node than the state, and both come apart: of each the newer one counts
-  (``PartitionState.merged_with``). Who is no replica any more leaves the ISR at once; what it has said is forgotten.
-- **R4** Who leaves the ISR counts until the registry has said that it has left; who joins counts from the moment that
-  this is proposed. So the ISR that the registry has, and with it whoever can be elected, is always among those counted.
-  One change is under way at a time. Of one whose outcome is not known either may be true, so it stays under way until
-  the state has been read again (:meth:`InSyncReplicas.resolved`).
-- **R5** A change is written at the version of the state that it was made of. Another version means another state: that
-  is read and adopted if it is of the same epoch; otherwise nothing is proposed any more, and the registry's news end
-  the leader.
-- **R11** A member is an incarnation of a broker: what another incarnation says counts for nothing, unless its
-  registration proves that it has the log of the former one (R12). A member that has died or is another incarnation
-  leaves at once; the other one comes in like any replica that has caught up.
-  A member whose log is damaged leaves in the same way, and is not eligible (``healing``).
-- **R16** While the confirmed ISR is smaller than ``required`` nothing more is committed. Who leaves while that is so,
-  or makes it so, stays eligible. So nothing is committed while anybody is eligible, either: he would not have it.
+  (``PartitionState.merged_with``). A broker that is no longer a replica leaves the ISR at once. The leader forgets what
+  that broker has reported.
+- **R4** A leaving member counts until the registry has confirmed the change. A joining member counts from the moment of
+  the proposal. So the members that count always include the registry's ISR, and with it each replica that can be
+  elected. One change is under way at a time. A change with an unknown outcome may have been written or not, so it stays
+  under way until the leader has read the state again (:meth:`InSyncReplicas.resolved`).
+- **R5** A change is written at the version of the state that it was made of. Another version means another state. The
+  leader reads that state, and adopts it if it has the same epoch. Otherwise the leader proposes nothing more, and ends
+  when the registry's change arrives.
+- **R11** A member is an incarnation of a broker. Reports of another incarnation do not count, unless its registration
+  proves that it has the log of the former one (R12). A member that has died or has been replaced by another incarnation
+  leaves at once. The new incarnation joins like any replica that has caught up. A member whose log is damaged leaves in
+  the same way, and is not eligible (``healing``).
+- **R16** While the confirmed ISR is smaller than ``required`` nothing more is committed. A member whose leaving causes
+  that, or that leaves meanwhile, stays eligible. So nothing is committed while there is an eligible replica outside the
+  ISR, because that replica would lack the records.
 
-A live member leaves when it has not been at the end of the log for the maximal lag. It was there when it fetched from
-the end, or from where the end was at its fetch before (Kafka's rule); each fetch of its session says the same again for
-every partition of which nothing new has been said. A member that comes in has the whole maximal lag.
+A live member leaves when it has not been at the end of the log for the maximal lag. It has caught up when it fetches
+from the end, or from where the end was at its previous fetch (Kafka's rule). Each fetch of its session repeats the last
+position of every partition that the request does not name. A new member has the whole maximal lag.
 
 A follower joins when it has everything below the high watermark and has reached the epoch's first offset. The high
 watermark of a lone leader runs with the log's end, which no follower would ever meet under load: it waits a moment for
@@ -50,7 +52,7 @@ class AsksFollowers(Protocol):
     """What waits for a follower's next request; see ``replication.confirmation``."""
 
     def look(self) -> None:
-        """See what the request says."""
+        """Check the log ends that the request reports."""
         ...
 
 
@@ -78,7 +80,7 @@ class IsrChange:
 
 
 class _Progress:
-    """What one follower has said, under one incarnation. Times are the loop's seconds."""
+    """What one incarnation of a follower has reported. Times are the loop's seconds."""
 
     __slots__ = (
         "caught_up_s",
@@ -160,7 +162,7 @@ class InSyncReplicas:
     # The registry ---------------------------------------------------------------------------------------------------
 
     def take_state(self, state: PartitionState, now_s: float) -> None:
-        """Go by a state of this epoch that the registry has, as far as it is newer than the last (R2).
+        """Adopt a state of this epoch from the registry, as far as it is newer than the last one (R2).
 
         With a newer state a change under way is over: either this is what it wrote, or the version is not the one that
         it needs. Newer replicas alone end no change.
@@ -189,7 +191,7 @@ class InSyncReplicas:
         self._adopt(state, now_s)
 
     def _forget_all_but(self, replicas: Collection[BrokerId], now_s: float) -> None:
-        """Forget what brokers have said that are no replicas: one that comes back may have set its log aside."""
+        """Forget the reports of brokers that are no replicas: one that comes back may have set its log aside."""
         for heard in (self._followers, self._unregistered):
             for broker in [each for each in heard if each not in replicas]:
                 del heard[broker]
@@ -210,13 +212,13 @@ class InSyncReplicas:
         self._recount()
 
     def written(self, change: IsrChange, version: int, zxid: int, now_s: float) -> None:
-        """Go by a change that has been written, as the state's ``version``, in transaction ``zxid``."""
+        """Adopt a change that has been written, as the state's ``version``, in transaction ``zxid``."""
         if self.change is change:
             after = replace(change.after, version=version, modified_zxid=zxid)
             self._adopt(after.merged_with(self.state), now_s)
 
     def resolved(self, change: IsrChange, state: PartitionState | None, now_s: float) -> None:
-        """Go by the state that was read after ``change`` had failed, or had an unknown outcome; None: it is gone.
+        """Adopt the state that was read after ``change`` had failed, or had an unknown outcome; None: it is gone.
 
         It must have been read when the change could not be written any more.
         """
@@ -244,9 +246,9 @@ class InSyncReplicas:
     ) -> float | None:
         """Note that a follower has everything below ``offset``, which is not beyond the log's end.
 
-        ``damage_stage``: how often its damage had changed when it said so. What it said before the last change, and
-        what comes late, counts no more: it may have cut its log back since. Returns in how many seconds :meth:`due`
-        should be asked; None when this makes nothing due.
+        ``damage_stage``: how often its damage had changed at the time of the report. A report from before the last
+        change, or a delayed one, does not count: the follower may have truncated its log since. Returns in how many
+        seconds :meth:`due` should be asked; None when this makes nothing due.
         """
         if incarnation == UNKNOWN_INCARNATION:
             return None
@@ -273,10 +275,10 @@ class InSyncReplicas:
         return self._joining(broker, follower, high_watermark, now_s)
 
     def damaged(self, broker: int, incarnation: Incarnation, stage: int, *, is_damaged: bool) -> bool:
-        """Take up what a follower says of damage to its log; return whether that is news.
+        """Note the damage that a follower reports for its log; return whether that is news.
 
-        While it is damaged it joins nothing, and it leaves the ISR and the eligible replicas (R11). What it has said
-        that it has is forgotten until it says so again: it may have been cut off since.
+        While it is damaged it joins nothing, and it leaves the ISR and the eligible replicas (R11). The offset that it
+        has reported is forgotten until its next report: it may have truncated its log since.
         """
         if incarnation == UNKNOWN_INCARNATION or self.is_superseded:
             return False
@@ -305,11 +307,12 @@ class InSyncReplicas:
         return not any(broker in each.isr or broker in each.eligible for each in states)
 
     def damaged_followers(self) -> frozenset[int]:
-        """Return the followers that have said that their logs are damaged."""
+        """Return the followers that have reported damaged logs."""
         return frozenset(broker for broker, each in self._followers.items() if each.is_damaged)
 
     def end_offset_of(self, broker: int) -> int | None:
-        """Return the end of a registered follower's log, None when it has not said it under this epoch."""
+        """Return the end of a registered follower's log, None when the follower has not reported it under this
+        epoch."""
         follower, info = self._followers.get(broker), self._live().get(broker)
         if (
             follower is None
@@ -321,7 +324,7 @@ class InSyncReplicas:
         return follower.end_offset
 
     def _first_heard_of(self, broker: int, incarnation: Incarnation) -> _Progress:
-        """Return what is known of a process that is not the one that was heard of last."""
+        """Return what is known of a process other than the one with the latest fetch."""
         known, info = self._followers.get(broker), self._live().get(broker)
         other = self._unregistered.get(broker)
         if other is None or other.incarnation != incarnation:
@@ -342,7 +345,7 @@ class InSyncReplicas:
         self._unregistered.pop(broker, None)
 
     def _follow_registered(self) -> None:
-        """Go by what processes have said before their registrations were known."""
+        """Apply the reports that processes sent before their registrations were known."""
         live = self._live()
         for broker, follower in list(self._unregistered.items()):
             info = live.get(broker)
@@ -385,7 +388,7 @@ class InSyncReplicas:
         )
 
     def appended(self) -> None:
-        """Note that the log's end has moved: whoever was at its end was there when its session fetched last."""
+        """Note that the log's end has moved: a follower at the old end had caught up when its session fetched last."""
         for follower in self._level:
             if follower.is_level and follower.session is not None:
                 follower.caught_up_s = max(follower.caught_up_s, follower.session.last_fetch_s)
@@ -407,7 +410,7 @@ class InSyncReplicas:
         return not self._counted
 
     def counted_sessions(self) -> list[FetchClock | None]:
-        """Return the fetch sessions of all others whose log ends count; None for one that has not been heard of."""
+        """Return the fetch sessions of all others whose log ends count; None for one that has not fetched yet."""
         return [follower.session for follower in self._counted]
 
     @property
@@ -463,7 +466,7 @@ class InSyncReplicas:
     def due(self, now_s: float, high_watermark: int, lag_max_s: float) -> IsrChange | None:
         """Begin the change that is due, if any, and if none is under way; it counts from now on, and is to be written.
 
-        ``lag_max_s`` is replica.lag.time.max.ms; infinite where nobody is to leave for being slow.
+        ``lag_max_s`` is replica.lag.time.max.ms; infinite where no member is to leave for being slow.
         """
         self.release(now_s)
         # Registrations may have changed since it was last seen whose fetches count.

@@ -1,10 +1,11 @@
 """When a broker leaves a partition's ISR by itself: it stops, its disk has failed or is full, or its log is gone. Pure.
 
-Whoever leads gives the partition back with the same write: nobody leads then, under the same epoch, and the controller
-elects. Nobody leaves who would leave nobody behind: the last live member has what is committed, and must lead next. But
-whose log is gone has nothing, and leaves it to the others whether they live or not. Who has no room for more records
-has all the others have: he leaves only where those that are left are enough to go on without him. A leader whose log is
-damaged leaves it to a member whose log is not; a follower's leader does that for it (``in_sync``).
+A leader resigns with the same write: the partition then has no leader under the same epoch, and the controller elects
+one. A replica does not leave the ISR if no other live member would remain: the last live member has what is committed,
+and must lead next. A replica whose log is gone has nothing, so it leaves even if no other member lives. A replica
+without room for more records has all committed records. It leaves only where the remaining members are enough to go on.
+A leader with a damaged log resigns in favour of a member whose log is sound. A follower with a damaged log is removed
+by its leader (``in_sync``).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def state_without(
     *,
     keeps_log: bool,
 ) -> PartitionState | None:
-    """Return the state after this broker has left; None when there is nothing to leave, or nobody to leave it to.
+    """Return the state after this broker has left; None when there is nothing to leave, or no member would remain.
 
     ``keeps_log``: its log will be as it is when it comes back, so that it stays eligible while the ISR is smaller than
-    ``eligible_below`` (rule R16; 0 where nobody is eligible).
+    ``eligible_below`` (rule R16; 0 where no replica stays eligible).
     """
     named = {**state.incarnations}
     is_member = me in state.isr
@@ -59,10 +60,10 @@ def state_without_full(
 def state_without_damaged(
     state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], damaged: Collection[int]
 ) -> PartitionState | None:
-    """Return the state after this broker, whose log is damaged, has left it to members whose logs are not.
+    """Return the state after this broker, whose log is damaged, has left the ISR to members with sound logs.
 
-    None where no such one lives: the last one leads on, and serves what can be read. ``damaged``: others that have said
-    that theirs are.
+    None where no such member lives: this broker goes on as leader, and serves what can be read. ``damaged``: other
+    brokers that have reported damaged logs.
     """
     whole = {broker: info for broker, info in live.items() if broker not in damaged}
     return state_without(state, me, whole, 0, keeps_log=False)

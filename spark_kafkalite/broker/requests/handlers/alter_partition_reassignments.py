@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0 and 1: a move is UNSUPPORTED_VERSION, with the reason in its text.
 
 v0  plain
-v1  the client says whether the number of replicas may change
+v1  the client sets whether the number of replicas may change
 
 A cancellation (null replicas) is NO_REASSIGNMENT_IN_PROGRESS, because none ever is. A move to the replicas that the
 partition has, in their order, is no move: Apache Kafka, too, answers it without an error.

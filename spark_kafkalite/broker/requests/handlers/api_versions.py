@@ -6,8 +6,8 @@ v0-2  plain
 v3    flexible, with the client's name and version, which are checked and kept in its session
 v4    allows a feature's minimum version to be 0; the same bytes as v3 while there are no features
 
-A version above 4 is answered in version 0 with UNSUPPORTED_VERSION and the one entry that tells the client which
-version of this API to use (KIP-511); dispatch passes no message then.
+A version above 4 is answered in version 0 with UNSUPPORTED_VERSION and the one entry with the versions of this API that
+the client may use (KIP-511); dispatch passes no message then.
 """
 
 from __future__ import annotations

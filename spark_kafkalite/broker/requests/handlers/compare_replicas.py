@@ -1,9 +1,8 @@
 """CompareReplicas (key 10001), version 0: a follower asks its leader for the checksum of a range of offsets.
 
-Only brokers that have proved themselves are answered; see ``broker.replication.comparison``. At most 1 MB is read for a
-request, in a thread, but for a range of which headers cannot be followed. Of a range that differs the follower says
-what is wrong with its own batches; this broker looks at its own, answers what is wrong with them, and takes note of its
-own damage.
+Only authenticated brokers are answered; see ``broker.replication.comparison``. At most 1 MB is read for a request, in a
+thread, but for a range of which headers cannot be followed. Of a range that differs the follower reports what is wrong
+with its own batches; this broker checks its own, answers what is wrong with them, and takes note of its own damage.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def _wait_until_shown(
     for topic in answer.results:
         if topic.name in late:
             topic.error_code = RequestTimedOut.code
-            topic.error_message = f"topic {topic.name} has been extended, but this broker has not heard of it in time"
+            topic.error_message = f"topic {topic.name} has been extended, but this broker was not notified in time"
 
 
 def _checked(

@@ -111,7 +111,7 @@ async def _not_shown(context: BrokerContext, answer: CreateTopicsResponse, until
 def _late(answer: CreateTopicsResponse, names: set[str]) -> Work[None]:
     for topic in answer.topics:
         if topic.name in names:
-            late = RequestTimedOut(f"topic {topic.name} has been created, but this broker has not heard of it in time")
+            late = RequestTimedOut(f"topic {topic.name} has been created, but this broker was not notified in time")
             topic.error_code, topic.error_message = late.code, str(late)
         yield None
 
@@ -168,7 +168,7 @@ def _partitions_asked(context: BrokerContext, topic: CreatableTopic) -> int:
 
 
 def _new_topic(context: BrokerContext, topic: CreatableTopic) -> TopicSpec:
-    """Check what the request says about one topic. Raises the errors that Kafka gives for it, in its words."""
+    """Check one topic of the request. Raises the errors that Kafka gives for it, in its words."""
     overrides: dict[str, str] = {}
     without_value = [setting.name for setting in topic.configs if setting.value is None]
     if without_value:

@@ -2,9 +2,9 @@
 
 The offset becomes the log start, on the disk before the answer goes out: no crash brings the records back. Offset -1
 stands for the end of what consumers may see, and no offset beyond that end is accepted. The log start never goes back:
-an offset below it changes nothing. The answer goes out when the logs of all replicas in sync start there, too (so that
-no leader brings the records back), or with REQUEST_TIMED_OUT after the request's timeout; it has the low watermark,
-below which none of them has anything.
+an offset below it changes nothing. The answer goes out when the logs of all replicas in sync start there, too, so that
+no leader brings the records back. After the request's timeout the answer is REQUEST_TIMED_OUT. The answer has the low
+watermark, below which none of the logs has anything.
 
 Disk space comes back in whole segments, which the next look of retention removes, half a second later.
 

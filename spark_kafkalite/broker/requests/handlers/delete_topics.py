@@ -133,7 +133,7 @@ async def _wait_until_gone(
     for topic in answer.responses:
         if topic.name in late:
             topic.error_code = RequestTimedOut.code
-            topic.error_message = f"topic {topic.name} has been deleted, but this broker has not heard of it in time"
+            topic.error_message = f"topic {topic.name} has been deleted, but this broker was not notified in time"
 
 
 def _resolve_all(

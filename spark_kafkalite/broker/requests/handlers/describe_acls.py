@@ -22,5 +22,5 @@ _NO_AUTHORIZER = "No Authorizer is configured on the broker"
 
 @handles(ApiKey.DESCRIBE_ACLS, 1, 3, is_off=True)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Say that there are no ACLs."""
+    """Answer that there are no ACLs."""
     return DescribeAclsResponse(error_code=SecurityDisabled.code, error_message=_NO_AUTHORIZER)

@@ -22,5 +22,5 @@ from spark_kafkalite.wire.messages.describe_client_quotas import (
 def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Say that there are no quotas."""
+    """Answer that there are no quotas."""
     return DescribeClientQuotasResponse(entries=[])

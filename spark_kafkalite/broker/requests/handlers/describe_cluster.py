@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0 and 1: cluster id, controller and live brokers.
 
 v0  plain; with authorized operations where the client asks for them (all of them: there is no authorizer)
-v1  the client says whether it means brokers (1) or KRaft controllers (2); there are none of the latter here
+v1  the client names what it means: brokers (1) or KRaft controllers (2); there are no KRaft controllers here
 
 A tagged field of our own, which other clients skip, has the version of each broker, as its registration names it.
 """
@@ -28,7 +28,7 @@ _UNSUPPORTED_ENDPOINT_TYPE = 115
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the cluster as the registry has it; who is controller only while the registry answers this broker."""
+    """Describe the cluster as the registry has it; the controller only while the registry answers this broker."""
     cluster = context.cluster
     if exchange.api_version >= 1 and message.endpoint_type != _BROKERS:
         code = _UNSUPPORTED_ENDPOINT_TYPE

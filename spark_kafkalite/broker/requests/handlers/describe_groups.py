@@ -1,6 +1,6 @@
 """DescribeGroups (key 15), versions 0 to 5: a group's state, its members, and their assignments.
 
-A group that does not exist is described as Dead. Subscriptions and assignments are there while the group is Stable:
+A group that does not exist is described as Dead. Subscriptions and assignments are included while the group is Stable:
 before that they are those of no generation.
 
 v1  throttle time
@@ -31,7 +31,7 @@ from spark_kafkalite.wire.messages.describe_groups import (
 
 @handles(ApiKey.DESCRIBE_GROUPS, 0, 5, groups_of=lambda message: message.groups)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
-    """A group's state, its members, and who reads what."""
+    """A group's state, its members, and their assignments."""
     operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
     answer = DescribeGroupsResponse()
     # One that is named twice is described once: a short request must not make a long answer.

@@ -94,7 +94,8 @@ def _described(
 
 
 async def _room(context: BrokerContext) -> dict[str, Space]:
-    """Return the room of each directory's file system, where it tells; asked in a thread, because a disk may hang."""
+    """Return the room of each directory's file system, where it reports it; asked in a thread, because a disk may
+    hang."""
     done: asyncio.Future[dict[str, Space]] = context.loop.create_future()
     fs, paths = context.logs.fs, [directory.path for directory in context.logs.directories]
 

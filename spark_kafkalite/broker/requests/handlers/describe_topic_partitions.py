@@ -9,7 +9,7 @@ No topics named means all topics. A topic that is named twice is described once;
 error and is not created. A cursor that is none of the topics named, or has a negative partition, is INVALID_REQUEST for
 every topic. Eligible leader replicas that are not trusted any more are not kept: that list is empty.
 
-A partition that nobody leads says why, and what its replicas' logs have, in a tagged field of our own
+A partition without a leader has the reason, and what its replicas' logs have, in a tagged field of our own
 (``requests.leaderless``), which other clients skip.
 
 Source: KIP-966, kafka.server.handlers.DescribeTopicPartitionsRequestHandler of Apache Kafka 4.

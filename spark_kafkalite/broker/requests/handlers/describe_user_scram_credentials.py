@@ -25,7 +25,7 @@ _SHOWN = 300
 def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeUserScramCredentialsRequest
 ) -> Work[DescribeUserScramCredentialsResponse]:
-    """Say of each user that there is none; each name is answered once."""
+    """Answer for each user that there is none; each name is answered once."""
     names = yield from filled({}, ((user.name, None) for user in message.users or ()))
     text = "Attempt to describe a user credential that does not exist: "
     missing = (

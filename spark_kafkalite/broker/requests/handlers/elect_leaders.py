@@ -11,7 +11,7 @@ seconds for what the live replicas report of their logs, and takes the best one.
 An election of type 100 is ours: unclean, and of the replicas that the request names in tagged fields, one for each
 partition, with the leader epoch that the client has seen. A broker of an earlier version refuses the type. Another
 field has the ranges of offsets that such a replica's log lacks and that are accepted as lost, by threes: partition,
-start offset, end offset (exclusive). With any, a replica that leads already leads anew.
+start offset, end offset (exclusive). With any, a replica that leads already is elected again.
 """
 
 from __future__ import annotations

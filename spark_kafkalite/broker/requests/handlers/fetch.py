@@ -9,20 +9,20 @@ v11  preferred read replica (never one here)
 v12  flexible; last fetched epoch and diverging epoch
 v13  topics are named by their ids
 v15  the replica that fetches is named in a tagged field, with its epoch: here its incarnation
-v16  current leaders and where they are reached, beside the errors that refuse a partition (KIP-951)
-v17  directory ids, which nobody here needs
+v16  current leaders and their addresses, next to the errors that refuse a partition (KIP-951)
+v17  directory ids, which are not used here
 
 Only a connection that has proven which broker is at its other end may fetch as a replica.
 
-An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch does so unread: its leaders are
-told at once what it has, which producers wait for; nobody waits for its answer. It is read when nothing else is to be
-done, and only where its partitions have more than it has: mostly it is here before the next records are. But one that
-names a partition of which there is something else to say is read at once: its next request may end the wait,
-and an answer that does not speak of a partition says that the logs fit.
+An answer that is not complete enough waits (:class:`DelayedFetch`). A follower's fetch waits unread. Its leaders
+receive at once what the follower has, because producers wait for that; no client waits for the answer. The fetch is
+read when nothing else is to be done, and only where its partitions have more than the follower: mostly it arrives
+before the next records. A fetch that names a partition with other news is read at once. The follower's next request may
+end the wait, and an answer without that partition means that the logs fit.
 
-Nothing here waits for the disk: what is not in the page cache is read by a thread first, the indexes and headers that
-the reading looks into (``requests.fetch_reading``) as well as the records, which leave with ``sendfile`` (ranges behind
-the recently written part are probed).
+Nothing here waits for the disk: a thread first reads what is not in the page cache. That holds for the indexes and
+headers that the reading uses (``requests.fetch_reading``), and for the records, which leave with ``sendfile`` (ranges
+behind the recently written part are probed).
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _answer(fetching: Fetching, result: Reading) -> Response | None:
 
 
 def _read_again(fetching: Fetching, result: Reading) -> None:
-    """Have a thread do what the reading needs one for, read anew, and answer with whatever that gives."""
+    """Have a thread do what the reading needs one for, read again, and answer with the result."""
     _work(fetching, _reading_again(fetching, result))
 
 
@@ -321,9 +321,10 @@ def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
 class DelayedFetch(WaitingFetch):
     """A fetch that waits for ``min_bytes``.
 
-    Completed by: enough bytes below its bound in its partitions (an append, the high watermark, a flush); any
-    partition's error; the end of the leader epoch in which the wait began, of any of them (leadership lost or given
-    anew, topic deleted); its ``max_wait_ms``; the next request of its fetch session; the connection's end.
+    Completed by: enough bytes below its bound in its partitions (an append, the high watermark, a flush). Any
+    partition's error completes it, too, and so does the end of the leader epoch in which the wait began, of any of them
+    (leadership lost, a new epoch, topic deleted). So do its ``max_wait_ms``, the next request of its fetch session, and
+    the connection's end.
     """
 
     __slots__ = ("_context", "_fetching", "_is_long", "_is_looking", "_leaders", "_look_again")

@@ -7,8 +7,8 @@ v2    flexible
 v3    a producer may name the id and epoch that it has, to get a higher epoch (KIP-360)
 v4    may answer PRODUCER_FENCED
 
-Without a transactional id there is no state to bump an epoch in; a new id serves the same purpose, because sequences
-of a new id start anew everywhere. Java clients do the same for themselves.
+Without a transactional id there is no state to bump an epoch in; a new id serves the same purpose, because sequences of
+a new id start again at 0 everywhere. Java clients do the same for themselves.
 """
 
 from __future__ import annotations

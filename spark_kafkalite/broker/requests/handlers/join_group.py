@@ -1,18 +1,18 @@
 """JoinGroup (key 11), versions 0 to 9: makes a client a member of a group, or keeps it one in the next generation.
 
 The answer comes when the generation begins: all members have joined, or their rebalance timeout is over. Only the
-leader is told of the others. A connection that closes while it waits takes its new member with it.
+leader receives the list of members. A connection that closes while it waits takes its new member with it.
 
 v0  the rebalance timeout is the session timeout
 v1  its own rebalance timeout
 v2  throttle time
 v3  same as v2
-v4  who has no member id yet gets one first (MEMBER_ID_REQUIRED), and joins with it
+v4  a client without a member id gets one first (MEMBER_ID_REQUIRED), and joins with it
 v5  static members: a group instance id
 v6  flexible
 v7  protocol type in the answer, protocol null where there is none
 v8  a reason, for the log
-v9  a leader that need not assign is told so
+v9  the answer marks a leader that need not assign
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
 
 Timestamp -1 asks for the end that the reader may see (followers: the log end), -2 for the log start, -3 (v7) for the
-record with the largest timestamp, -4 (v8) for the first offset on this broker's own disk, -5 (v9) for the last one that
-is only in tiered storage; anything from 0 on for the first record that is not older. A time after the last record has
-no offset, which is no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no offset.
+record with the largest timestamp. Timestamp -4 (v8) asks for the first offset on this broker's own disk, -5 (v9) for
+the last one that is only in tiered storage. A timestamp from 0 on asks for the first record that is not older. A time
+after the last record has no offset, which is no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no
+offset.
 
-A leader whose high watermark has not reached the offset at which its epoch began does not know yet how much of what the
-leader before had shown to consumers is committed: the end, and times behind what is, are not available so long, or the
-end would seem to go back (KIP-207). Source: kafka.cluster.Partition.fetchOffsetForTimestamp.
+A new leader's high watermark may not have reached the offset at which its epoch began. Until then the leader does not
+know how much of what the leader before had shown to consumers is committed. The end, and times behind the committed
+records, are not available so long, or the end would seem to go back (KIP-207). Source:
+kafka.cluster.Partition.fetchOffsetForTimestamp.
 
 Replica id -2 asks for the end of this broker's own log (timestamp -1), whether it leads or not: what an operator wants
 to know before an unclean election.
@@ -151,7 +153,7 @@ def _check_known(context: BrokerContext, exchange: Exchange, partition: Partitio
     """See that this broker knows where what is committed ends.
 
     Raises NotLeaderOrFollower (6) when another one may lead by now; OffsetNotAvailable (78), in old versions
-    LeaderNotAvailable (5), while nobody knows it.
+    LeaderNotAvailable (5), while it is not known.
     """
     context.lease.check_leads(context.clock.monotonic_s())
     if partition.high_watermark < leader.epoch_start_offset:

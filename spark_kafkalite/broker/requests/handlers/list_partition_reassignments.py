@@ -19,5 +19,5 @@ from spark_kafkalite.wire.messages.list_partition_reassignments import (
 def handle(
     context: BrokerContext, exchange: Exchange, message: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Say that no partition is being moved."""
+    """Answer that no partition is being moved."""
     return ListPartitionReassignmentsResponse()

@@ -11,8 +11,8 @@ v7  group instance id: a static member that was replaced is fenced
 v8  flexible
 v9  same as v8 for groups of this kind
 
-Each partition has its own outcome; what concerns the group is told for each of them. A topic or partition that does not
-exist, and a text that is too long, spoil nothing but their own.
+Each partition has its own outcome; an error of the group is repeated for each of them. A topic or partition that does
+not exist, and a text that is too long, spoil nothing but their own.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _failed(outcomes: _Outcomes, error: KafkaError) -> _Outcomes:
 
 
 def _check_group(context: BrokerContext, shard: GroupShard, commit: OffsetCommit) -> None:
-    """Raise what forbids the commit; a member that may commit has been heard of."""
+    """Raise what forbids the commit; a commit counts as a sign of life of its member."""
     if commit.generation_id < 0:
         group = shard.state.group_or_new(commit.group_id)
     elif (known := shard.state.groups.get(commit.group_id)) is not None:

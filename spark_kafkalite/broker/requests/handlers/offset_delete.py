@@ -93,7 +93,7 @@ def _checked(
 
 
 def _topics_in_use(group: Group) -> frozenset[str]:
-    """Return the topics whose offsets must stay. Raises NonEmptyGroup (68) when nobody can say."""
+    """Return the topics whose offsets must stay. Raises NonEmptyGroup (68) when they are not known."""
     if group.is_empty:
         return frozenset()
     topics = group.subscribed_topics()

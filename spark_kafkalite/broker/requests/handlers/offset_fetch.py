@@ -3,7 +3,7 @@
 A partition for which nothing is committed has offset -1, which is no error; so has everything of an unknown group. One
 that is named twice is answered once: its text may be a thousand times as long as its number in the request.
 
-v1  named partitions of one group; an error of the group is told for each partition
+v1  named partitions of one group; an error of the group is repeated for each partition
 v2  null topics mean all partitions that have offsets; an error of the group at the top
 v3  throttle time
 v5  leader epochs in the answer

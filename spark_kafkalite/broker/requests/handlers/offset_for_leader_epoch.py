@@ -3,8 +3,8 @@
 The answer is the largest epoch up to the asked one that the leader knows, and its end offset: the start of the next
 one, or the log end. Nothing known: -1 and -1.
 
-The log end is given to consumers too, whatever they may see of it (``visibility.policy``): they take an end below their
-position for truncation, and a leader that has just taken over may have flushed less than the one before had shown.
+The log end is given to consumers too, whatever they may see of it (``visibility.policy``). They take an end below their
+position for truncation, and a new leader may have flushed less than the one before had shown.
 
 v2  current leader epoch in the request
 v3  replica id in the request (below 0: a consumer), which the connection must have proven

@@ -9,7 +9,7 @@ v5  log start offset in the answer
 v7  zstd
 v8  error texts in the answer
 v9  flexible
-v10 current leaders and where they are reached, beside the errors that say that others lead (KIP-951)
+v10 current leaders and their addresses, next to the errors of partitions that others lead (KIP-951)
 
 Each partition has its own outcome. A batch is checked and appended straight from the request's memory; one that a
 thread must work on is queued with its partition, and later batches of that partition queue behind it; their memory is
@@ -217,7 +217,7 @@ def _success(number: int, appended: AppendResult, leader: Leader) -> ProducedPar
 
 
 def _said(context: BrokerContext, leader: Leader | None, error: KafkaError) -> KafkaError:
-    """Return what is said of an error that a batch has met; ``leader`` is None where its partition has none here."""
+    """Return the answer to an error that a batch has met; ``leader`` is None where its partition has none here."""
     now_s = context.clock.monotonic_s()
     return context.lease.said(error if leader is None else leader.refusals.said(error, now_s), now_s)
 
@@ -240,10 +240,10 @@ class DelayedProduce(DelayedOperation):
     """A produce request of which some partition's outcome is still open.
 
     Completed by: the last open partition's error, or its acknowledgement (the high watermark or the flushed offset
-    passes the batch), or the end of the leader epoch it was appended under; where it was not appended, and somebody
-    else is about to lead, the news of who that is (``replication.next_leader``); the request's timeout; the
-    connection's end. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets another one, so that the
-    timeout has nothing to do but to answer.
+    passes the batch), or the end of the leader epoch it was appended under. A batch that was not appended while another
+    broker is about to lead completes with the news of that leader (``replication.next_leader``). The request's timeout
+    and the connection's end complete it, too. Every open partition has REQUEST_TIMED_OUT as its outcome until it gets
+    another one, so that the timeout has nothing to do but to answer.
     """
 
     __slots__ = (
@@ -284,7 +284,7 @@ class DelayedProduce(DelayedOperation):
     def await_next_leader(
         self, topic_partition: TopicPartition, refusal: LeaderMoves, produced: list[ProducedPartition]
     ) -> None:
-        """Leave the outcome of a batch that is refused open until the answer can say who leads."""
+        """Leave the outcome of a refused batch open until the answer can name the leader."""
         produced.append(_open_outcome(topic_partition.partition))
         self._refuse(topic_partition, refusal, produced, len(produced) - 1)
 

@@ -1,12 +1,12 @@
 """SaslAuthenticate (key 36), versions 0 to 2: as SaslHandshake; a broker proves by SCRAM that it knows the secret.
 
 v0  plain
-v1  says how long the session lasts: 0, as long as the connection
+v1  the answer has the session's lifetime: 0, as long as the connection
 v2  flexible
 
-Only users ``broker-N`` exist. Who has proved to be a broker, and has a version of the inner wire that this one does not
-speak, is told so: UNSUPPORTED_VERSION (35). Whatever else is wrong, the answer is SASL_AUTHENTICATION_FAILED (58) with
-one text, and the log says more. The connection is closed afterwards. See ``sasl_handshake``, which comes first.
+Only users ``broker-N`` exist. An authenticated broker with a version of the inner wire that this one does not speak
+gets UNSUPPORTED_VERSION (35). For every other error the answer is SASL_AUTHENTICATION_FAILED (58) with one text, and
+the log has the details. The connection is closed afterwards. See ``sasl_handshake``, which comes first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: SaslAuthenticate
         )
         _quiet.log(logging.WARNING, "refused", text, session.peer, scram.user, error)
         session.fail_handshake(exchange.connection.now_s())
-        context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to prove itself")
+        context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to authenticate")
         return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.code, error_message=_REFUSED)
     version = secret.wire_version_of(scram)
     try:

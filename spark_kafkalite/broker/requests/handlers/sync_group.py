@@ -25,7 +25,7 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 
 @handles(ApiKey.SYNC_GROUP, 0, 5, waits_for_clients=True, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
-    """The leader hands in who reads what, and every member gets its share."""
+    """The leader hands in the assignments, and every member gets its own."""
     named = message.protocol_type is not None and message.protocol_name is not None
     if exchange.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)
