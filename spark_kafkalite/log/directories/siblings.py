@@ -80,5 +80,5 @@ def how_to_go_on(directory_id: str) -> str:
     """Return what can be done about a directory that is missing."""
     return (
         "mount it, or name it in log.dirs, and start the broker again; if it is lost for good, start once with "
-        f"log.dirs.lost={directory_id}: its partitions then begin anew"
+        f"log.dirs.lost={directory_id}: its partitions then begin again, empty"
     )
