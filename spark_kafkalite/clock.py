@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary origin. Never goes back; counts while the host sleeps where the OS can say so."""
+        """Seconds from an arbitrary origin. Never goes back; counts while the host sleeps where the OS supports it."""
         ...
 
 

@@ -1,19 +1,21 @@
 """When Python's garbage collector runs in a broker or a registry, so that it does not stop their event loops.
 
-Left alone, Python's collector now and then looks at every object that lives long: tens of milliseconds with thousands
-of connections, hundreds with ten thousand partitions, in the middle of whatever request comes along. Nearly all of
-these objects go by their reference counts, so looking finds nothing. Hence:
+Left alone, Python's collector traverses every long-lived object now and then. This takes tens of milliseconds with
+thousands of connections and hundreds with ten thousand partitions, in the middle of some request. Reference counts free
+nearly all of these objects, so the collection finds nothing. Hence:
 
-- what exists when it begins to serve is frozen: no collection looks at it (what was imported not even once);
-- the two young generations are collected by themselves, after so many allocations, which takes a millisecond or two;
-- what has survived both is looked at once more between two callbacks of the loop, when there is enough of it to be
-  worth the while and not so much that it takes long; then it is frozen, too.
+- the objects that exist when the broker begins to serve are frozen: no collection traverses them (imported modules not
+  even once);
+- the two young generations are collected as usual, after so many allocations, which takes a millisecond or two;
+- objects that survive both are collected once more between two callbacks of the loop, when there are enough of them to
+  be worth it and not so many that it takes long; then they are frozen, too.
 
-So cycles that live shortly go soon, and no look is long, however much there is. Cycles that had been frozen before they
-became garbage stay, so what lives long and goes by the thousand breaks its own when it is closed. Connections, requests
-and partitions leave none (tests/interop/broker/test_collector.py). Should others accumulate, memory shows it: when the
-interpreter's blocks are more than twice what the last look at everything left, and some millions, another one is
-wanted. It takes place when the process has been quiet for a second, or at once when they are more than four times that.
+So short-lived cycles are freed soon, and no collection is long, however many objects there are. Cycles that were frozen
+before they became garbage stay. Therefore a long-lived object of which there are thousands breaks its cycles when it is
+closed. Connections, requests and partitions leave none (tests/interop/broker/test_collector.py). If other cycles
+accumulate, memory use shows it: a full collection is due when the interpreter's blocks number some millions, and more
+than twice what the last full collection left. It runs when the process has been quiet for a second, or at once when
+they are more than four times that.
 
 The collector is the process's: one broker, or registry, uses it from start to stop. Afterwards what is frozen stays so,
 because Python collects once more when the process ends, and the end need not wait for that.
@@ -129,5 +131,5 @@ class Collector:
         gc.freeze()
         self._blocks = sys.getallocatedblocks()
         logger.debug(
-            "looked at every object for garbage: %d found in %.0f ms", garbage, 1000 * (time.monotonic() - began_s)
+            "a full garbage collection found %d objects in %.0f ms", garbage, 1000 * (time.monotonic() - began_s)
         )

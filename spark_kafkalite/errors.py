@@ -1,11 +1,11 @@
 """The exception tree: what went wrong, the protocol's number for it, and whether another try can help.
 
 Two branches. :class:`KafkaError` and its subclasses have a wire code: a broker answers with them, a client raises them
-(``wire.error_codes`` maps codes to classes and knows the rarer codes that no code of ours names). The others are local:
+(``wire.error_codes`` maps codes to classes and knows the rarer codes that our code never names). The others are local:
 bad settings, a broken frame, a full buffer, a broker that cannot be reached.
 
-``retriable`` says that the same request may succeed later; ``refresh_metadata`` says that the client's picture of the
-cluster is stale. Both follow ``org.apache.kafka.common.protocol.Errors`` and its exception classes. Per-partition
+``retriable`` means that the same request may succeed later; ``refresh_metadata`` means that the client's metadata is
+stale. Both follow ``org.apache.kafka.common.protocol.Errors`` and its exception classes. Per-partition
 outcomes travel as codes inside responses; exceptions are for whole requests, callers of clients, and bugs. A message
 names the thing, the value, the bound and what to do.
 """
@@ -40,7 +40,8 @@ class KafkaliteError(Exception):
 class ConfigError(KafkaliteError):
     """A setting is unknown, has a bad value, or contradicts another.
 
-    ``kafka_text`` says so in the words of Kafka's brokers, which a broker's answers use: people search for them.
+    ``kafka_text`` is the same in the words of Kafka's brokers. A broker's answers use it: people search for these
+    words.
     """
 
     def __init__(self, text: str = "", kafka_text: str | None = None) -> None:
@@ -61,7 +62,7 @@ class DeliveryTimeout(KafkaliteError):
 
 
 class UndeliveredRecords(KafkaliteError):
-    """Records that a producer was given failed, and neither ``result()`` nor a callback was told of it.
+    """Records that a producer was given failed, and neither ``result()`` nor a callback reported it.
 
     ``record_count`` of them; ``__cause__`` is the first reason.
     """
@@ -83,8 +84,8 @@ class BrokerUnreachable(KafkaliteError):
 class AdvertisedUnreachable(BrokerUnreachable):
     """The cluster has answered, but the address that it advertises for a broker cannot be reached.
 
-    ``is_first`` when the client has never reached any address that the cluster advertises: then it is far more often a
-    wrong ``advertised.listeners`` than a broker that is away.
+    ``is_first`` when the client has never reached any address that the cluster advertises. The cause is then far more
+    often a wrong ``advertised.listeners`` than an unavailable broker.
     """
 
     def __init__(self, text: str = "", *, is_first: bool = False) -> None:
@@ -102,14 +103,14 @@ class NoMemoryForAnswer(BrokerUnreachable):
 
 
 class InnerWireUnsupported(BrokerUnreachable):
-    """Another broker of the cluster has a version of the inner wire that this one does not speak; the log says so."""
+    """Another broker of the cluster has a version of the inner wire that this one does not speak; it is logged."""
 
 
 class HandshakeFailed(BrokerUnreachable):
     """Something listens there and takes the connection, but does not talk as a broker on such a listener does.
 
     It may be a broker that starts or stops; a client that has never reached its cluster soon takes it for a wrong
-    address, or a wrong ``security.protocol``, and gives up with NoBrokerThere. ``is_certain`` when what it says shows
+    address, or a wrong ``security.protocol``, and gives up with NoBrokerThere. ``is_certain`` when its answer shows
     that it is no such broker.
     """
 
@@ -123,7 +124,7 @@ class NoBrokerThere(KafkaliteError):
 
 
 class SslHandshakeFailed(KafkaliteError):
-    """TLS says no: a certificate was refused, by us or by the broker, or no version or cipher is shared.
+    """The TLS handshake failed: the client or the broker refused a certificate, or they share no version or cipher.
 
     Source: org.apache.kafka.common.errors.SslAuthenticationException.
     """
@@ -146,7 +147,7 @@ class SerializationError(KafkaliteError):
 
 
 class RegistryError(KafkaliteError):
-    """The registry refused or could not do an operation; subclasses in ``registry.store`` say which."""
+    """The registry refused or could not do an operation; the subclasses in ``registry.store`` are the reasons."""
 
 
 # Errors with a wire code --------------------------------------------------------------------------------------------
@@ -503,7 +504,7 @@ class SaslAuthenticationFailed(KafkaError):
 
 
 class UnknownProducerId(KafkaError):
-    """The log holds nothing of this producer any more."""
+    """The log has no state for this producer any more."""
 
     code = 59
     # Told with the error, so that a client sees whether its records may have been deleted; -1 when not known.

@@ -1,4 +1,4 @@
-"""``spark_kafkalite.functions``: what an application needs beside ``format("kafkalite")`` itself.
+"""``spark_kafkalite.functions``: what an application needs in addition to ``format("kafkalite")``.
 
 :func:`write_update` writes a streaming query in update mode, which Spark does not let a Python sink do directly: each
 micro-batch is written by a batch write inside ``foreachBatch``. At-least-once, as the sink is: a batch that is repeated
@@ -70,9 +70,9 @@ def split_registry_frame(value: Column | str, format: Literal["avro", "json", "p
         framed = events.select(split_registry_frame("value").alias("framed"))
         orders = framed.select("framed.schema_id", from_avro("framed.payload", schema).alias("order"))
 
-    Raises ConfigError for another ``format``. Source: the wire format of Confluent's Schema Registry: magic 0, schema
-    id as a big-endian int32, then for Protobuf the message indexes: a count and that many indexes as zigzag varints, of
-    which a single byte 0 stands for the first message, [0].
+    Raises ConfigError for another ``format``. Source: the wire format of Confluent's Schema Registry: magic 0, then the
+    schema id as a big-endian int32. With Protobuf the message indexes follow: a count and that many indexes as zigzag
+    varints. A single byte 0 stands for the first message, [0].
     """
     if format not in _FORMATS:
         raise ConfigError(f"format={format}: not one of {', '.join(_FORMATS)}; JSON Schema and Avro are framed alike")

@@ -1,10 +1,10 @@
 """Values that every part of the system shares: topic-partitions, records and the numbers of the protocol.
 
-Owns names and shapes only; nothing here does I/O, knows a file format or a wire format, or imports anything of ours.
+Owns names and shapes only; nothing here does I/O, knows a file format or a wire format, or imports our other modules.
 
 A word on the numbers. An *offset* counts records and never changes once given; a *position* counts bytes in a file or
 buffer. ``last_`` is inclusive, ``end_``, ``next_`` and ``until_`` are exclusive. All timestamps are milliseconds since
-the epoch, UTC, unless a name says otherwise.
+the epoch, UTC, unless a name states another unit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ GROUP_STATES: Final = (
 
 
 class TimestampType(IntEnum):
-    """Who gave a record its timestamp; the values are those of the Spark source's ``timestampType`` column."""
+    """What set a record's timestamp, the producer or the broker; the values are those of the Spark source's
+    ``timestampType`` column."""
 
     NONE = -1
     CREATE_TIME = 0
@@ -205,7 +206,7 @@ def _shortened(value: bytes | None) -> str:
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Say, in Kafka's words, what is wrong with a topic name, or return None when it is legal.
+    """Return, in Kafka's words, what is wrong with a topic name; None when it is legal.
 
     Source: org.apache.kafka.common.internals.Topic.validate.
     """

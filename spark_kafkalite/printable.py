@@ -1,9 +1,9 @@
 """How text that another party chose is shown: control characters are escaped.
 
 Names of groups and clients, settings, keys and records may hold any character. Written to a terminal as they are, they
-can move the cursor, change colours, clear the screen, turn the direction of the text (U+202E), or begin a line that
-looks like one of a log. :func:`printable` is the only place that escapes them. The formatter of logs, the tables and
-messages of the commands, and the texts of errors use it.
+can move the cursor, change colours, clear the screen or turn the direction of the text (U+202E). They can also begin a
+line that looks like a line of the log. :func:`printable` is the only place that escapes them. The formatter of logs,
+the tables and messages of the commands, and the texts of errors use it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return JSON on one line with control characters in its strings escaped, so that it still says the same."""
+    """Return JSON on one line with control characters in its strings escaped; it still means the same."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or _shown(each) == each else _in_json(each) for each in text)

@@ -1,9 +1,9 @@
-"""What may be shown of settings: the one place that tells a secret from a value that helps its reader.
+"""What may be shown of settings: the one place that distinguishes a secret from a value that helps its reader.
 
 Error texts, warnings, Spark's conditions, the command line and the texts of objects all ask here. A value is hidden
 when its name is that of a secret, or when it looks like one whatever its name: a JAAS line under a misspelt name, a
 private key, a bearer token. The rules are those of Spark (``spark.redaction.regex``, and the one for JAAS lines in its
-Kafka connector) and some more. In doubt a value is hidden: its name stays, and tells the reader what to look at.
+Kafka connector) and some more. In doubt a value is hidden. Its name stays, so that the reader knows what to check.
 
 Where something *is* (a file, a URL, a callable) is no secret, and an error that hides it cannot be acted on: paths such
 as ``/run/secrets/client.jks`` are shown.
@@ -67,7 +67,7 @@ def shown_value(name: str, value: object) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a name that is not known as it may be shown: what stands in its place by mistake may be a secret."""
+    """Return an unknown name as it may be shown: the user may have put a secret in its place by mistake."""
     return REDACTED if re.search(_SECRET_VALUE, name, _FLAGS) else _shortened(name)
 
 

@@ -46,10 +46,10 @@ class Setting:
 
     ``default`` is the parsed value (a tuple for a list); None means "not set". ``minimum`` and ``maximum`` are
     inclusive. ``choices`` bounds a string, or each item of a list, which then holds each once. ``form`` is a regular
-    expression for the whole text, and how to say it to the reader. ``unit`` is for the reader ("ms", "bytes").
+    expression for the whole text, and its description for the reader. ``unit`` is for the reader ("ms", "bytes").
     ``synonyms`` are further names under which a user may give it; given under several names, the main name's value
-    counts, else that of the synonym given last. ``elsewhere`` are names of the same in other clients, which are not
-    taken, but recognised. ``dynamic`` says that a running broker takes changes of it.
+    counts, else that of the synonym given last. ``elsewhere`` are names of the same setting in other clients: errors
+    recognise them, but they have no effect. ``dynamic`` means that a running broker takes changes of it.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Setting:
         return value
 
     def _remedy(self) -> str:
-        """Say what to give instead of text that is none of the kind."""
+        """Return what to give instead of text that is not of the setting's kind."""
         if self.kind == "boolean":
             return "; give true or false"
         if self.kind in ("string", "password"):
@@ -168,13 +168,13 @@ class Setting:
     def _shown(self, value: object, text: str | None = None) -> str:
         """Return ``value`` as an error may show it, as ``text`` where that is given.
 
-        The setting's kind says whether it is a secret; but a secret may have been given to the wrong setting.
+        The setting's kind decides whether it is a secret; but a secret may have been given to the wrong setting.
         """
         secret = self.kind == "password" or is_secret("", str(value))
         return REDACTED if secret else str(value) if text is None else text
 
     def _kafka_text(self, value: object, problem: str) -> str:
-        """Say what is wrong as org.apache.kafka.common.config.ConfigException does."""
+        """Return what is wrong in the words of org.apache.kafka.common.config.ConfigException."""
         shown = "[hidden]" if self._shown(value) == REDACTED else value
         return f"Invalid value {shown} for configuration {self.name}: {problem}"
 
@@ -267,8 +267,8 @@ class SettingGroup:
         return [name for name in names if name not in self._by_name]
 
     def hint(self, name: str) -> str:
-        """Return what is there instead of a setting of Apache Kafka, else '; did you mean ...?' for the nearest
-        setting, or an empty text."""
+        """Return what replaces a setting of Apache Kafka here, else '; did you mean ...?' with the nearest setting, or
+        an empty text."""
         if name in self.instead:
             return f": {self.instead[name]}"
         near = self.nearest(name)
@@ -289,10 +289,10 @@ def read_properties(path: str | Path) -> dict[str, str]:
     ``#`` and ``!`` begin a comment. A backslash joins a line with the next, and makes the character behind it an
     ordinary one; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` are characters. So a backslash in a password is to
     be doubled, while ``=``, ``:`` and ``#`` in a value need nothing. Unlike Java's the file is UTF-8, not Latin-1.
-    White space around a value is dropped: Kafka does so when it looks at the value. A name given twice has its last
+    White space around a value is dropped: Kafka does so when it parses the value. A name given twice has its last
     value.
 
-    Raises ConfigError naming the file, and the line where one is wrong; it shows nothing of the line, which may be a
+    Raises ConfigError naming the file, and the number of a wrong line; it does not show the line's text, which may be a
     secret. Source: java.util.Properties.load.
     """
     text = read_text(path, f"the settings file {path}", encoding="utf-8-sig")

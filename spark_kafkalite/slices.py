@@ -2,10 +2,10 @@
 
 Work is a generator: it yields wherever it may be interrupted, after every few hundred microseconds at the latest, and
 returns its result. It may also yield a future of the loop, and goes on when that is done. :class:`Slices` runs all such
-work of one loop in turn, one slice in a pass of the loop however many wait, so that what they cost others is one slice
-and not their number. Work that one slice completes is completed at once, without a task or a future: most requests are
-small. So as not to let many small ones add up, all that is done in one pass shares less than two slices' time: once it
-is used up, what comes later in that pass waits for its turn.
+work of one loop in turn. It runs one slice in a pass of the loop, however many pieces of work wait. So other callbacks
+are delayed by one slice at most. Work that one slice completes is completed at once, without a task or a future: most
+requests are small. Many small ones must not add up, so all work in one pass shares less than two slices' time. Once
+that is used up, later work in that pass waits for its turn.
 
 :class:`Slices` owns the clock by which slices and passes end. Whatever shares its passes reads that clock
 (:attr:`Slices.now`) and no other, so that a test or a simulation sets the time of a whole broker in one place.
@@ -44,7 +44,7 @@ Now = Callable[[], float]
 
 
 class _Waiting(Generic[T]):
-    """Work that is not finished, and who is told of its end."""
+    """Work that is not finished, and the callback for its result."""
 
     __slots__ = ("done", "dropped", "work")
 
@@ -120,7 +120,7 @@ def counted(elements: Iterable[K]) -> Work[Counter[K]]:
 
 
 def freed(container: list[Any] | set[Any] | dict[Any, Any]) -> Work[None]:
-    """Empty a container that nobody needs any more: to free what it holds may take as long as to make it took."""
+    """Empty a container that is not needed any more: to free its items may take as long as to make them took."""
     if isinstance(container, list):
         while container:
             del container[-_ELEMENTS_AT_ONCE:]
@@ -134,13 +134,13 @@ def freed(container: list[Any] | set[Any] | dict[Any, Any]) -> Work[None]:
 
 
 class CountsPasses(Protocol):
-    """A loop that says which pass it is in; see ``broker.event_loop``."""
+    """A loop that counts its passes; see ``broker.event_loop``."""
 
     pass_count: int
 
 
 class _Uncounted:
-    """Takes the place of a loop that does not say."""
+    """Takes the place of a loop that does not count its passes."""
 
     pass_count = 0
 
@@ -331,14 +331,14 @@ class Slices:
 
 
 class NextTurn:
-    """The turn of one who may come too late in a pass: he stands in the queue once at most, and has no turn any more if
-    he was served before it has come."""
+    """The turn of a caller whose pass may have no time left, such as a connection. It waits in the queue at most once.
+    If it is served before its turn comes, the turn does nothing."""
 
     __slots__ = ("_callback", "_is_queued", "_slices")
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        # What is called when the turn comes, None when he was served meanwhile and does not wait again.
+        # What is called when the turn comes; None when the caller was served meanwhile and does not wait again.
         self._callback: Callable[[], None] | None = None
         self._is_queued = False
 
@@ -354,11 +354,11 @@ class NextTurn:
         return True
 
     def ask(self, callback: Callable[[], None]) -> None:
-        """Call back when the turn comes, unless :meth:`is_now` says so before."""
+        """Call back when the turn comes, unless :meth:`is_now` returns True before."""
         self._callback = callback
         if not self._is_queued:
-            # Not once more for each time: who is served before his turn has come, again and again, would fill the
-            # queue, and everybody else in it would wait.
+            # Queue a caller once only: one that is served before its turn, again and again, would fill the queue and
+            # delay all others in it.
             self._is_queued = True
             self._slices.call_in_turn(self._come)
 

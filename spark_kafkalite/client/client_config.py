@@ -103,7 +103,7 @@ def parse_settings(
 
 
 def _warn_of_security_settings(values: Mapping[str, Any], given: Iterable[str]) -> None:
-    """Warn of settings that ``security.protocol`` leaves without effect: who gives them believes in a protection."""
+    """Warn of settings that ``security.protocol`` leaves without effect: their user relies on a protection."""
     protocol = SecurityProtocol(values.get("security.protocol", "PLAINTEXT"))
     idle = settings_without_effect(protocol, given)
     if idle:

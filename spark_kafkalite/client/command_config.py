@@ -1,14 +1,13 @@
 """``--command-config FILE``: the client settings of a command or a job, in a file instead of on its command line.
 
 A properties file. A value may hold variables in the syntax of Kafka's configuration providers, so that the file itself
-needs no secret: ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` a value of another properties file,
-``${dir:/path:name}`` the content of a file in a directory (as Kubernetes mounts secrets). Only here: a setting that
-comes from elsewhere (a command line, a Spark option, the wire) is taken as it is, or everybody who may give one could
-read the files and the environment of the process that looks at it (CVE-2024-31141, CVE-2019-12399).
+needs no secret. ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` a value of another properties file,
+``${dir:/path:name}`` the content of a file in a directory (as Kubernetes mounts secrets). Only here: a setting from
+elsewhere (a command line, a Spark option, the wire) is taken as it is. Otherwise a user that may set it could read the
+files and the environment of the process that uses it (CVE-2024-31141, CVE-2019-12399).
 
-Source: org.apache.kafka.common.config.ConfigTransformer and its providers, which replace once, and not in what they
-put in. There a file says by ``config.providers`` which of them there are; here all three are, and those lines do
-nothing.
+Source: org.apache.kafka.common.config.ConfigTransformer and its providers, which replace once, and not in what they put
+in. There ``config.providers`` lists the providers of a file. Here all three always work, and those lines do nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ _ALLOWED_PATHS: Final = r"config\.providers\..*\.allowed\.paths|config\.provider
 def read_command_config(
     path: str, warn: Callable[[str], None], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the settings of a file, its variables replaced. ``warn`` is told of a file whose secrets others can read.
+    """Return the settings of a file, its variables replaced. ``warn`` gets a text for a file whose secrets others can
+    read.
 
     Raises ConfigError for a file that cannot be read, and for a variable that is not to be had; it names the file, the
     setting and the variable, and never a value.
@@ -45,7 +45,7 @@ def read_command_config(
     settings: dict[str, str] = {}
     for name, value in given.items():
         if re.fullmatch(_ALLOWED_PATHS, name):
-            # It bounds what a file may name, and somebody relies on that.
+            # It bounds what a file may name, and its user relies on that.
             raise ConfigError(f"{path}: {name} is not supported; leave it out")
         if not re.fullmatch(_PROVIDERS, name):
             settings[name] = _replaced(path, name, value, warn, environment)
@@ -55,7 +55,7 @@ def read_command_config(
 def warn_of_arguments(
     names_and_values: Iterable[tuple[str, str]], warn: Callable[[str], None], file_option: str = "--command-config"
 ) -> None:
-    """Tell ``warn`` of secrets among settings that were given as arguments; ``file_option`` is the better way."""
+    """Call ``warn`` for secrets among settings that were given as arguments; ``file_option`` is the better way."""
     for name, value in names_and_values:
         if is_secret(name, value):
             warn(
@@ -65,7 +65,7 @@ def warn_of_arguments(
 
 
 def _warn_if_others_read(path: str, warn: Callable[[str], None]) -> None:
-    # Not the group: a service and who runs it often share one for this very purpose.
+    # Not the group: a service and its administrators often share one for this very purpose.
     if os.stat(path).st_mode & stat.S_IROTH:
         warn(f"{path} holds secrets, and every user of this host can read it; chmod 600 {path}")
 

@@ -1,7 +1,7 @@
 """The states of a client's life, and a table of which may follow which.
 
-States only go forward. Several threads may close a client at once, and one that comes late must not take it back; so a
-step that the table does not have is no error, it is not taken.
+States only go forward. Several threads may close a client at once, and a later one must not take the state back. So a
+step that the table does not have is no error; it is skipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A client's connection to the registry: its present session, and waiting for answers.
 
-A session that has expired is over for good (``registry.store``), so the link gets a new one from its owner; whoever
-asks through the link uses the present one. A :class:`ZooKeeperLink` opens its sessions itself. Waiting ends with the
-link: ``close()`` wakes everybody with ClosedError.
+A session that has expired is over for good (``registry.store``), so the link gets a new one from its owner. Requests
+through the link use the present session. A :class:`ZooKeeperLink` opens its sessions itself. Waiting ends with the
+link: ``close()`` wakes all waiting threads with ClosedError.
 
 kazoo is imported when a session is opened (:func:`zookeeper_opener`): most programs that load clients need none.
 

@@ -1,7 +1,7 @@
 """An internal topic: the compacted topic that holds a coordinator's state, and what the broker does for it.
 
-The topic is made by whoever first needs it. Its partitions divide the keys (group ids, transactional ids) among the
-brokers: the leader of a key's partition coordinates the key.
+The first broker that needs the topic creates it. Its partitions divide the keys (group ids, transactional ids) among
+the brokers: the leader of a key's partition coordinates the key.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _REMEMBERED_CHARS: Final = 255
 class InternalTopic:
     """One internal topic. ``kind`` is what its keys name, as texts have it: "group".
 
-    The three sizes count when the topic is made; ``replication_setting`` is where the second is set.
-    ``commit_timeout_ms``: who waits for a record that is not committed after this time is told so;
-    ``commit_timeout_setting`` is where that is set.
+    The three sizes count when the topic is created; ``replication_setting`` is the setting of the second.
+    ``commit_timeout_ms``: a caller whose record is not committed after this time receives RequestTimedOut;
+    ``commit_timeout_setting`` is the setting of it.
     """
 
     name: str

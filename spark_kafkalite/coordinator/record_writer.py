@@ -1,16 +1,16 @@
 """Writes a coordinator's records: many requests in one batch, each answered when its records are committed.
 
-What is handed in during one pass of the event loop becomes one record batch (or as few as hold it), begun after the
-pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them are
-committed or none. When a batch is committed its records are applied to the state, and then their callers are told:
-always in the order of the log, which is the order of the appends.
+Records that are handed in during one pass of the event loop become one record batch (or as few as hold them), begun
+after the pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them
+are committed or none. When a batch is committed its records are applied to the state, and then their callers are
+notified: always in the order of the log, which is the order of the appends.
 
-A batch that is not committed in time may still be, at any time while the leader epoch lasts. Its callers are told that
-nobody knows, and may ask again; the writer goes on waiting and applies it when it is committed, so that the state is
-never behind the log. What waits is bounded: with too much on its way, callers are sent away.
+A batch that is not committed in time may still be committed later, while the leader epoch lasts. Its callers receive a
+timeout, and may ask again. The writer goes on waiting and applies the batch when it is committed, so that the state is
+never behind the log. The bytes that wait are bounded: above the bound, new records are refused.
 
-A writer belongs to one leader epoch, which every append names. It is closed when that epoch ends: whoever still waits
-is told so, and what comes back from the log later is the next load's to find.
+A writer belongs to one leader epoch, which every append names. It is closed when that epoch ends: callers that still
+wait receive an error. The next load finds what the log commits after that.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class RecordWriter:
                     yield key
 
     def close(self, error: KafkaError) -> None:
-        """Write nothing any more; whoever waits is told ``error``."""
+        """Write nothing any more; waiting callers receive ``error``."""
         self._closed = error
         still_open = [*self._in_log, *self._filling]
         self._in_log.clear()
@@ -162,7 +162,7 @@ class RecordWriter:
             batch.timer = asyncio.get_running_loop().call_later(timeout_s, self._late, batch)
 
     def _late(self, batch: _Batch) -> None:
-        """Tell the callers that nobody knows; the records stay, to be applied when they are committed."""
+        """Answer the callers with a timeout; the records stay, and are applied when they are committed."""
         setting = self._host.topic.commit_timeout_setting
         late = RequestTimedOut(f"{self._label}: not committed within {setting}; it may be later")
         error = self._state.told(late)
@@ -229,7 +229,7 @@ def _stop_timer(batch: _Batch) -> None:
 
 
 def _told_already(error: KafkaError | None) -> None:
-    """Nobody waits any more."""
+    """Do nothing: the caller was answered before."""
 
 
 def _tell(one: _Append, error: KafkaError | None) -> None:

@@ -79,7 +79,7 @@ class Shard(Generic[State]):
     def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
         """Write records, all or none; the future is done when they are committed and applied.
 
-        It raises what clients are to be told, as :meth:`StateMachine.told` has it: NotCoordinator (16),
+        It raises the error for clients, as :meth:`StateMachine.told` returns it: NotCoordinator (16),
         CoordinatorNotAvailable (15), RequestTimedOut (7) when the records may or may not be committed later, ...
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -97,7 +97,7 @@ class Shard(Generic[State]):
         return done
 
     def write(self, entries: Sequence[Entry], on_done: OnDone) -> None:
-        """As :meth:`append`, for those who come by the thousands: ``on_done`` gets None or the error."""
+        """As :meth:`append`, for thousands of callers: ``on_done`` gets None or the error."""
         if self._writer is not None:
             self._writer.append(entries, on_done)
         else:
@@ -148,7 +148,7 @@ class Shard(Generic[State]):
         return True
 
     def resign(self) -> None:
-        """Serve no more; whoever waits for an append is told to look for the coordinator."""
+        """Serve no more; callers that wait for an append receive NotCoordinator."""
         self.phase = ShardPhase.RESIGNED
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -159,7 +159,7 @@ class Shard(Generic[State]):
 
 
 async def _take_last(state: StateMachine, columns: Columns, last: dict[bytes, bytes]) -> None:
-    """Keep the last value of each key; tombstones take a key out, and a record without a key says nothing."""
+    """Keep the last value of each key; tombstones remove a key, and a record without a key is skipped."""
     canonical_key = state.canonical_key
     for first in range(0, columns.count, _READ_AT_ONCE):
         for row in range(first, min(first + _READ_AT_ONCE, columns.count)):

@@ -1,6 +1,6 @@
 """Which partitions of an internal topic this broker coordinates: a shard for each that it leads.
 
-Whoever follows the partitions' roles calls :meth:`Shards.lead` and :meth:`Shards.resign`; requests ask for the shard of
+The observer of the partitions' roles calls :meth:`Shards.lead` and :meth:`Shards.resign`; requests ask for the shard of
 their key. A log that cannot be read is tried again until leadership goes.
 """
 
@@ -53,7 +53,7 @@ class Shards(Generic[State]):
     def shard_of(self, key: str) -> Shard[State]:
         """Return the shard that serves a key. Raises NotCoordinator (16), CoordinatorLoadInProgress (14).
 
-        It does not say whether another broker coordinates by now: requests are asked about that before.
+        It does not know whether another broker coordinates by now: the caller checks that before.
         """
         count = self._host.partition_count()
         shard = self._shards.get(partition_for(key, count)) if count else None
@@ -124,7 +124,7 @@ class Shards(Generic[State]):
             return
         self._said[shard.partition] = now_s, reason
         logger.error(
-            "the %ss of %s cannot be loaded, trying again every %.0f s; their clients are told to wait: %s",
+            "the %ss of %s cannot be loaded, trying again every %.0f s; their clients have to wait: %s",
             self._host.topic.kind,
             shard.label,
             _LOAD_AGAIN_S,

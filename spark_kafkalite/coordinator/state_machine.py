@@ -1,7 +1,7 @@
 """The interface of a coordinator's state: the format of its records, and the state that they make.
 
 A state machine has no input but committed records, so it is the same wherever the same log is read. It decides nothing
-and starts nothing: requests and deadlines are the coordinator's, which looks at the state and writes records.
+and starts nothing: the coordinator handles requests and deadlines. It reads the state and writes records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UnreadableRecord(KafkaliteError):
 
 
 class StateMachine(ABC):
-    """What the records of one partition say."""
+    """The state that the records of one partition describe."""
 
     @abstractmethod
     def encode(self, entries: Iterable[Entry]) -> list[tuple[bytes, bytes | None]]:
@@ -66,7 +66,7 @@ class StateMachine(ABC):
         """Return what there is, for the line about a load: ``3 groups with 7 offsets``."""
 
     def told(self, error: KafkaError) -> KafkaError:
-        """Return what a caller is told when the append of its records failed, or is not known to have succeeded."""
+        """Return the error for a caller when the append of its records failed, or is not known to have succeeded."""
         return coordinator_error(error)
 
 

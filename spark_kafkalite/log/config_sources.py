@@ -1,11 +1,11 @@
 """Which source the value of a setting comes from: the topic, one of the broker's layers, or the default.
 
-In order of precedence: the topic's own override; what was set for this broker while brokers ran (dynamic); what was set
-for all brokers (dynamic default); the broker's file and command line (static); the default, which is the declaration's
-unless a layer has another. A layer may name a topic setting by several broker settings (``log.retention.ms`` before
-``log.retention.hours``); a higher layer counts before a finer name.
+In order of precedence: the topic's own override; this broker's dynamic setting; the dynamic default of all brokers; the
+broker's file and command line (static); the default, which is the declaration's unless a layer has another. A layer may
+name a topic setting by several broker settings (``log.retention.ms`` before ``log.retention.hours``); a higher layer
+counts before a finer name.
 
-Pure, and always computed from all layers anew: no layer's change can undo another's, in whatever order they come
+Pure, and always computed again from all layers: no layer's change can undo another's, in whatever order they come
 (KAFKA-9254).
 """
 

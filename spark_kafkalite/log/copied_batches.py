@@ -1,4 +1,4 @@
-"""What a leader's answer holds for a follower's log: whole batches back to back, looked at before they are appended.
+"""What a leader's answer holds for a follower's log: whole batches back to back, checked before they are appended.
 
 They are cut into runs, each of which is checked and then appended in a turn of its own: thousands of small batches, or
 one of many megabytes, take longer than others may have to wait. Pure.

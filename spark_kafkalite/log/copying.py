@@ -1,7 +1,7 @@
 """Appending what a leader's log has to a follower's, verbatim: run by run, each checked before it is written.
 
-Runs are those of ``copied_batches``. CRCs, offsets and epochs of a run are checked first: nothing of it is written when
-one is wrong.
+Runs are those of ``copied_batches``. CRCs, offsets and epochs of a run are checked first: if one is wrong, no batch of
+the run is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ranges of offsets in order: what a log has had, and has no more. Pure: values in, values out.
 
 A range is (start, end), the end exclusive. Ranges are kept in ascending order, without gaps of no width and without
-overlaps. They are at most MOST_RANGES: beyond that the two that lie nearest to each other become one, which is then
-said to lack more than it does. That costs a copy of what was there; the other way a reader would miss records.
+overlaps. They are at most MOST_RANGES. Beyond that the two nearest to each other become one, which then covers sound
+offsets too. This costs a copy of sound records; the other way a reader would miss records.
 """
 
 from __future__ import annotations

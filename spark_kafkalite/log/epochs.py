@@ -6,9 +6,9 @@ copies. An epoch without followers to ask for it may wait to be written until th
 before that takes them both, or recovery finds the epoch in the batches. Replicas find the place where their logs part
 by asking for the end offset of an epoch (KIP-101, KIP-279).
 
-Rules: entries never go backwards; an epoch has one start offset, the first it was seen with; one in which
-nothing was written is dropped when the next begins; the first entry starts at
-the log start offset once earlier ones have been cut. Source: LeaderEpochFileCache.
+Rules: entries never go backwards; an epoch has one start offset, the first it was seen with. An epoch in which no
+record was written is dropped when the next begins. The first entry starts at the log start offset once earlier ones
+have been cut. Source: LeaderEpochFileCache.
 """
 
 from __future__ import annotations

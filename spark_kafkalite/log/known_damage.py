@@ -5,9 +5,9 @@ may fail their CRC. The broker keeps the ranges of such offsets in ``damaged-ran
 are healed (cut off, and copied again) or accepted. A read of one is KAFKA_STORAGE_ERROR; reads before and behind it go
 on. One ERROR line names the partition, the file and the offsets.
 
-A read that fails has a thread look what is wrong (``loading.survey``), because that reads, and is done again. Passing
-errors, for want of descriptors or memory, are an error of that one read and make nothing known. Bytes that turn out to
-be missing while they are sent are suspected, and looked at before the next read.
+A read that fails has a thread find what is wrong (``loading.survey``), because that reads; then the read is done again.
+Passing errors, for want of descriptors or memory, fail that one read and mark nothing as damaged. Bytes that turn out
+to be missing while they are sent are suspected, and checked before the next read.
 
 The loop owns an object of this, but for :meth:`KnownDamage.add`, :meth:`KnownDamage.survey` and
 :meth:`KnownDamage.write`, which any thread may call. Ranges are replaced as a whole, never changed.
@@ -59,7 +59,7 @@ class DamageListener(Protocol):
         """The ranges are others than before."""
 
     def damage_reported(self) -> None:
-        """A follower has said what it has, while something is damaged here."""
+        """A follower has reported what it has, while something is damaged here."""
 
 
 class KnownDamage:
@@ -131,7 +131,7 @@ class KnownDamage:
     def load(self, start_offset: int, end_offset: int) -> None:
         """Read what the last run has known of a log, which may go back to before its start.
 
-        A file that is damaged itself says that something is, and not what: all of the log counts as damaged.
+        A damaged file shows that something is damaged, and not what: all of the log counts as damaged.
         """
         try:
             self._written = merged(read_damaged_ranges(self._fs, self.path))
@@ -142,8 +142,8 @@ class KnownDamage:
             self.ranges = self.unknown = clipped([(0, MAX_INT64)], start_offset, end_offset)
             self.stage = 1
             logger.error(
-                "%s; so it is not known which of the %d offsets of %s are damaged, and all count as damaged: this "
-                "replica copies them from its leader, if that has them; where no other replica has them, readers get "
+                "%s; so it is not known which of the %d offsets of %s are damaged, and all count as damaged. This "
+                "replica copies them from its leader, if that has them. If no other replica has them, readers get "
                 "what can be read",
                 error,
                 end_offset - start_offset,
@@ -187,7 +187,7 @@ class KnownDamage:
             self.add(base_offset, next_offset)
 
     def keep(self, start_offset: int, end_offset: int) -> None:
-        """Forget what lies outside of this part of the log, because nothing is there any more."""
+        """Forget what lies outside of this part of the log, because the records there no longer exist."""
         self._suspects = _NO_SUSPECTS
         self._is_changing = False
         self.unknown = clipped(self.unknown, start_offset, end_offset)
@@ -210,7 +210,7 @@ class KnownDamage:
         if unknown:
             logger.error(
                 "%s: it is not known which of the offsets %s are damaged: %s could not be read, and no other replica "
-                "is known to have them whole; they count as sound from now on, and readers get what can be read: check "
+                "is known to have them whole. They count as sound from now on, and readers get what can be read: check "
                 "them with kafkalite dump-log %s",
                 self._topic_partition,
                 _named(unknown),
@@ -232,14 +232,14 @@ class KnownDamage:
             self.ranges = ranges
 
     def tell(self) -> None:
-        """Tell of a change that has not been told."""
+        """Notify the listener of a change, once."""
         if self._told != self.ranges:
             self._told = self.ranges
             if self.listener is not None:
                 self.listener.damage_changed()
 
     def reported(self) -> None:
-        """Tell that a follower has said what it has, while something is damaged here."""
+        """Notify the listener that a follower has reported what it has, while something is damaged here."""
         if self.listener is not None and self.ranges:
             self.listener.damage_reported()
 
@@ -310,8 +310,8 @@ class KnownDamage:
         return until_offset
 
     def guarded(self, missing: NeedsThread, offset: int, end_offset: int) -> NeedsThread | KafkaStorageError:
-        """Return what a look-up at an offset needs a thread for, with what goes wrong there taken up; or the error,
-        when that has gone wrong and nothing of the log is damaged."""
+        """Return what a look-up at an offset needs a thread for, prepared to survey an error there. Or return the
+        error, when the look-up has failed and no part of the log is damaged."""
         reason = self._unexplained.pop(offset, None)
         if reason is not None:
             return KafkaStorageError(f"cannot read {self._topic_partition} in {self._directory}: {reason}; try again")
@@ -331,7 +331,7 @@ class KnownDamage:
         return KafkaStorageError(text)
 
     def suspect(self, offset: int) -> None:
-        """Have the next read look at what follows an offset: it could not be sent."""
+        """Have the next read check what follows an offset: it could not be sent."""
         self._suspects |= {offset}
 
     def _look(self, offset: int, end_offset: int, reason: str) -> None:
@@ -340,8 +340,8 @@ class KnownDamage:
         self.survey(offset, end_offset, reason)
 
     def survey(self, offset: int, end_offset: int, reason: str) -> None:
-        """Find out what cannot be read at an offset and behind it, in a thread, and know it from now on; a line says
-        so. ANYWHERE: look which segments are shorter than they were, or gone. ``reason``: what the read has met."""
+        """Find out, in a thread, what cannot be read at an offset and behind it, note it and log it. ANYWHERE: find the
+        segments that are shorter than they were, or gone. ``reason``: the error of the read."""
         if offset != ANYWHERE:
             self._survey_at(offset, end_offset, reason)
             return
@@ -359,8 +359,8 @@ class KnownDamage:
         self._unexplained.clear()
 
     def survey_end(self, start_offset: int, end_offset: int) -> None:
-        """Read again, in a thread, what may not have reached the disk, from one offset to another, and know from now on
-        what cannot be read of it; a line says so."""
+        """Read again, in a thread, what may not have reached the disk, from one offset to another. Note and log what
+        cannot be read of it."""
         generation = self._generation
         for segment in list(self._segments.from_offset(start_offset)):
             following = self._segments.after(segment)
@@ -399,7 +399,7 @@ class KnownDamage:
         self._know(segment, found, why)
 
     def _know(self, segment: Segment, found: Ranges, why: str) -> None:
-        """Know what cannot be read of a segment, and say so."""
+        """Note what cannot be read of a segment, and log it."""
         is_news = [self.add(*each) for each in found]
         if not any(is_news):
             return

@@ -1,8 +1,7 @@
 """The files of one log: appends, reads, and which part of them is on the disk.
 
-Knows segments and positions, the log end, the recovery point and the first failure; nothing of producers, leader
-epochs, log start offsets or cleanings, which are those of the ``PartitionLog`` that has it. The split is Kafka's, of
-LocalLog and UnifiedLog.
+Knows segments and positions, the log end, the recovery point and the first failure. Producers, leader epochs, log start
+offsets and cleanings belong to the ``PartitionLog`` that has it. The split is Kafka's, of LocalLog and UnifiedLog.
 
 One thread owns a log and calls everything here; only ``FlushJob.run`` and ``WriteAhead.run`` may be called elsewhere.
 Nothing waits. An append is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends
@@ -191,8 +190,8 @@ class LocalLog:
         return self.segments.active.holds(ahead)
 
     def take_back(self, base_offset: int, position: int) -> None:
-        """Undo an append at ``position`` in the middle of which memory ran out, so that nobody sees what its producer
-        is not told of.
+        """Undo an append at ``position`` in the middle of which memory ran out: its producer gets no answer, so its
+        records must not be read.
 
         Where that fails too, and in the middle of a roll (position -1), the log fails.
         """
@@ -222,11 +221,11 @@ class LocalLog:
         self._prepare_active()
 
     def go_on_at(self, offset: int, reason: str, leader_epoch: int) -> None:
-        """Leave a hole from the log end to ``offset``, say what is lost, and go on there: see ``holes``.
+        """Leave a hole from the log end to ``offset``, log what is lost, and go on there: see ``holes``.
 
-        A segment of its own begins with a batch without records, of ``leader_epoch``, that spans the hole: readers go
-        by the ends of batches, and would never come to ``offset`` before somebody produces. KafkaStorageError when the
-        disk fails.
+        A segment of its own begins with a batch without records, of ``leader_epoch``, that spans the hole: readers use
+        the ends of batches, and would otherwise reach ``offset`` only after the next produce request. KafkaStorageError
+        when the disk fails.
         """
         lost = Hole(self.log_end_offset, offset, reason)
         try:
@@ -255,7 +254,7 @@ class LocalLog:
         self._holes = ()
 
     def report_holes(self) -> None:
-        """Say, once, what the start has found missing."""
+        """Log, once, what the start has found missing."""
         report_holes(self.directory, self._holes)
         self._holes = ()
 
@@ -498,8 +497,8 @@ class LocalLog:
     def _before_truncation(self, offset: int) -> Callable[[], None]:
         """Take the recovery point back, and return what does so on the disk, before anything above it changes.
 
-        A crash would otherwise trust what lies below the old one: old segments whose removal was not synced beside new
-        records at the same offsets.
+        Otherwise, after a crash, a start would trust what lies below the old one: old segments whose removal was not
+        synced, together with new records at the same offsets.
         """
         self.segments.active.drop_ahead()
         self.known_damage.files_change()

@@ -22,11 +22,11 @@ def _nothing_to_write(*_: object) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class LogHost:
-    """Files, clock, disk and limits, and who is told what. ``on_bytes`` is told of what a recovery scans.
+    """Files, clock, disk and limits, and the callbacks. ``on_bytes`` is called with the bytes that a recovery scans.
 
-    ``on_dirty`` is called with the log at the first unflushed record. The two that note something are called by the
-    log's owner, and return what writes it, in any thread: ``note_recovery_points``, for the checkpoints of recovery
-    points and cleaned logs, before what lies above a lowered one changes, and ``note_truncated`` with the log, for the
+    ``on_dirty`` is called with the log at the first unflushed record. The log's owner calls the two that note
+    something; they return what writes it, in any thread. ``note_recovery_points`` is for the checkpoints of recovery
+    points and cleaned logs, before what lies above a lowered one changes. ``note_truncated``, with the log, is for the
     checkpoint of its start, which has to follow a truncation.
     """
 
@@ -41,5 +41,5 @@ class LogHost:
 
     @classmethod
     def alone(cls, files: OpenFiles, log_dir: str, clock: Clock) -> LogHost:
-        """Return what is enough for logs that nobody else keeps."""
+        """Return what is enough for logs without a manager."""
         return cls(files, clock, LogDirectory(files.fs, log_dir))

@@ -1,4 +1,4 @@
-"""The producers of one log: what is known of them now, and the snapshots of it beside the log's segments.
+"""The producers of one log: their present state, and its snapshots next to the log's segments.
 
 What their state means is ``producer_state``'s, what a snapshot's bytes mean ``producer_snapshot``'s. This knows when
 the log must be asked for batches that a snapshot has forgotten, and which snapshots a log still needs. OSError comes
@@ -96,7 +96,7 @@ class LogProducers:
         self._next_warning_s = now_s + _WARN_EVERY_S
         logger.warning(
             "%s: %d idle producer ids were forgotten, because more than max.producer.ids.per.partition=%d producers "
-            "write to it; one that goes on gets UNKNOWN_PRODUCER_ID and begins anew; let programs keep their "
+            "write to it; one that goes on gets UNKNOWN_PRODUCER_ID and begins again; let programs keep their "
             "producers, or raise the setting",
             self._topic_partition,
             self.state.forgotten,
@@ -124,7 +124,7 @@ class LogProducers:
         return write_snapshot(self.state, self._files.fs, self._directory)
 
     def write_snapshot_anew(self, end_offset: int) -> str | None:
-        """Write a snapshot as :meth:`write_snapshot` does, also over one that is there."""
+        """Write a snapshot as :meth:`write_snapshot` does, and replace an existing one."""
         self.state.snapshot_offset = min(self.state.snapshot_offset, end_offset - 1)
         return self.write_snapshot(end_offset)
 

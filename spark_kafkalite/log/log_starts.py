@@ -1,21 +1,21 @@
 """Moving log start offsets: written to the disk before they take effect.
 
-Segments are removed, and records hidden, only after the checkpoint that says so is on the disk: a log start offset that
-anybody has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the checkpoint is
-written (in a thread: writing syncs), and then it is put into force. Before that checkpoint the one of high watermarks
-is written, which then says at least as much: a start that neither it nor the log has come up to is damage.
+Segments are removed, and records hidden, only after the checkpoint with the new start is on the disk: a log start
+offset that a client has seen never goes back, whatever crashes. So a move has three steps: it is *promised*, the
+checkpoint is written (in a thread: writing syncs), and then it is put into force. Before that checkpoint the one of
+high watermarks is written, with at least the same offset. A start beyond both the high watermark and the log is damage.
 
-A truncation, of a follower whose leader's log is another, may take a log start back, or begin the log anew beyond it.
-Then the checkpoint follows before the truncation returns: what it said of the old log would hide, or at a start remove,
-the new records. But it follows what was cut off to the disk: the other way round, a power cut would show again what it
-has hidden. A crash in between leaves an empty log that begins where the checkpoint says.
+A truncation, of a follower whose leader's log is another, may take a log start back, or begin the log again beyond it.
+Then the checkpoint follows before the truncation returns: the start of the old log would hide, or at a start remove,
+the new records. But it reaches the disk after the cut itself. The other way round, a power cut would show again what
+the start has hidden. A crash in between leaves an empty log that begins at the checkpoint's offset.
 
-Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out): the renames
-that take older segments away may be lost in a power cut, and the checkpoint must still say that they have gone.
+Every log start above 0 is written, also where it is the name of the first segment (Kafka leaves those out). The renames
+that take older segments away may be lost in a power cut, and the checkpoint must still show that they have gone.
 
 The checkpoint alone would be no proof: Kafka's format has no checksum, and people edit it. So the same is written into
-``kafkalite-log-starts`` first, with a checksum. What the checkpoint says beyond that was put there by somebody else,
-and takes away nothing before another replica confirms it; see ``loading.log_start``.
+``kafkalite-log-starts`` first, with a checksum. What the checkpoint has beyond that did not come from this broker, and
+removes nothing before another replica confirms it; see ``loading.log_start``.
 
 One thread owns these objects; only ``LogStartJob.run`` and the writing of checkpoints may be called elsewhere (see
 ``offset_checkpoint``).

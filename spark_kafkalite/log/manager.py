@@ -1,6 +1,6 @@
 """All logs of one broker: where they are, how they are loaded, flushed, checkpointed, removed and closed.
 
-A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
+A log directory (``log.dirs``) holds Kafka's names and no others of this project::
 
     .lock                              held (flock) while a broker uses the directory
     meta.properties                    whose directory this is, and which others there are (``siblings``)
@@ -19,9 +19,9 @@ A log directory (``log.dirs``) holds Kafka's names and nothing else of ours::
 The clean-shutdown marker counts only if it is read: it is deleted before the first log is opened, so that a crash while
 loading is seen as a crash (KAFKA-10471). At a stop it is written after every log and checkpoint is on the disk.
 
-A directory whose disk fails is offline: its logs fail with it, and loading, checkpoints and the stop pass it by. The
-others go on; the broker ends with the last one. What a full disk means for each of these steps is said where they are;
-``disk`` has the whole.
+A directory whose disk fails is offline: its logs fail with it, and loading, checkpoints and the stop skip it. The
+others go on; the broker ends with the last one. Each of these steps documents what a full disk means for it; ``disk``
+has the whole.
 
 ``open`` (locks, identity) and ``load`` (the work) are separate, and ``load`` touches nothing but its own logs, so that
 a broker can run it in a thread and listen meanwhile. Afterwards one thread owns the manager and its logs.
@@ -107,7 +107,7 @@ class LogManager:
     ) -> None:
         """``config_of`` gives a topic's configuration: its overrides over the broker's defaults. ``min_free_bytes`` and
         ``reserve_bytes`` as ``disk.LogDirectory`` takes them. ``topic_id_of`` gives the id of a topic that exists;
-        ``log_limit`` says how many logs may be open; ``lost_directories`` as ``directories.LogDirectories`` takes them.
+        ``log_limit`` how many logs may be open; ``lost_directories`` as ``directories.LogDirectories`` takes them.
         """
         self.fs = fs
         self.log_dirs = [directory.rstrip("/") or "/" for directory in log_dirs]
@@ -242,7 +242,7 @@ class LogManager:
         return self._topic_id_of is None or self._topic_id_of(topic) is not None
 
     def _end_swaps(self) -> None:
-        """Say in the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
+        """Write into the checkpoints how far interrupted cleanings, which loading has ended, have cleaned the logs."""
         swapped = [log for log in self.logs.values() if log.swapped_at_start and log.disk.offline is None]
         for disk in self.directories.online:
             here = [log for log in swapped if log.disk is disk]
@@ -430,7 +430,7 @@ class LogManager:
             raise KafkaStorageError("; ".join(str(directory.refusal) for directory in self.directories.online))
 
     def create(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
-        """Make the log of a new partition, or return the one that is there with the same topic id.
+        """Make the log of a new partition, or return the existing one with the same topic id.
 
         A log of another topic id is never touched: ConfigError (``retiring.set_aside`` it first). A log without takes
         this one. KafkaStorageError when the disk fails, or has no room, or as many logs are open as may be.
@@ -542,8 +542,8 @@ class LogManager:
         return self._awaiting.find(topic_partition, topic_id) is not None
 
     def start_taking_back(self, topic_partition: TopicPartition, topic_id: bytes) -> TakeBackJob | None:
-        """Begin to use a log again that awaits its topic; None where somebody has removed it. Raises KafkaStorageError
-        while its directory is offline.
+        """Begin to use a log again that awaits its topic; None where it was removed. Raises KafkaStorageError while its
+        directory is offline.
 
         The caller runs the job in a thread, and then calls ``finish_taking_back`` in its own.
         """
@@ -594,7 +594,7 @@ class LogManager:
         return due
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
-        """Look at what became of a job of ``checkpoints``; raises what ``Checkpoints.finish`` does."""
+        """Handle the outcome of a job of ``checkpoints``; raises what ``Checkpoints.finish`` does."""
         self.checkpoints.finish(job, self.fail_directory)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
@@ -611,7 +611,7 @@ class LogManager:
         return self._deletions.due(self._clock.monotonic_s())
 
     def look_at_strays(self, retention_ms: int, fate_of: FateOf) -> StraysJob:
-        """Return what removes logs that were set aside, as ``StraysJob`` says; the caller runs it in a thread."""
+        """Return the job that removes logs that were set aside (see ``StraysJob``); the caller runs it in a thread."""
         online = [disk.path for disk in self.directories.online]
         return StraysJob(self.fs, online, self._clock.wall_ms(), retention_ms, fate_of)
 

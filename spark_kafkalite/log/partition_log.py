@@ -321,7 +321,7 @@ class PartitionLog:
     def write_ahead(self, batch: bytearray | memoryview, header: BatchHeader) -> WriteAhead | None:
         """Return what a thread runs before a large batch is appended, so that the append is little work.
 
-        None when the batch is not going to be written: ``append_as_leader`` says why. Raises what that raises.
+        None when the batch is not going to be written: ``append_as_leader`` returns why. Raises what that raises.
         """
         if not self.local.is_ready:
             self.make_ready()
@@ -522,8 +522,8 @@ class PartitionLog:
         return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def ends_epoch(self, leader_epoch: int, end_offset: int) -> bool:
-        """Return whether the batches on both sides of ``end_offset`` say that what was written up to ``leader_epoch``
-        ends there. One header each is read; raises NeedsThread, CorruptMessage (2)."""
+        """Return whether, by the batches on both sides of ``end_offset``, what was written up to ``leader_epoch`` ends
+        there. One header each is read; raises NeedsThread, CorruptMessage (2)."""
         for offset in (end_offset - 1, end_offset):
             if self.log_start_offset <= offset < self.log_end_offset:
                 found = self.segments.floor(offset).find(offset)
@@ -538,7 +538,7 @@ class PartitionLog:
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
 
-        The checkpoint says so by then (``LogManager.promise_log_starts``). Segments stay until ``drop_hidden``.
+        The checkpoint has this offset by then (``LogManager.promise_log_starts``). Segments stay until ``drop_hidden``.
         """
         if offset <= self.log_start_offset:
             return False

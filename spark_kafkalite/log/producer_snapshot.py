@@ -110,7 +110,7 @@ def load_newest_snapshot(
 ) -> ProducerStateManager:
     """Return the state of the newest readable snapshot at or below ``at_most``; an empty state when there is none.
 
-    Snapshots above it, and damaged ones, are removed: what they say is not in the log, or cannot be trusted.
+    Snapshots above it, and damaged ones, are removed: their state is not in the log, or cannot be trusted.
     """
     state = ProducerStateManager(limits)
     for offset in sorted(offsets, reverse=True):

@@ -1,7 +1,7 @@
 """What a partition remembers of idempotent producers: the sequence numbers of their last batches.
 
 Per producer id: its epoch and its last five batches. A leader asks ``check`` before it gives offsets to a batch, and
-tells ``update`` afterwards; followers and recovery only ``update``. The rules (``check``):
+calls ``update`` afterwards; followers and recovery only ``update``. The rules (``check``):
 
 =====================================  ==============================================================================
 batch                                  answer
@@ -15,13 +15,13 @@ same epoch, follows the last sequence  taken; sequences go from 2^31-1 on to 0
 same epoch, anything else              OutOfOrderSequenceNumber (45), also for a duplicate older than the last five
 =====================================  ==============================================================================
 
-Ids are given to whoever asks, so their number is bounded (``max.producer.ids.per.partition``): above it the longest
-idle are forgotten, never one with an open transaction. A batch of such a producer may be in the log already, and nobody
-could tell. So while ids that were forgotten would not have expired by themselves (``forgotten_seen_ms``, which
-snapshots keep), an unknown id may only begin. Its client takes the error for what it is and begins anew with another
-epoch. What that leaves open: the first batch of a producer that sends it again after it has been forgotten is written
-twice; so is one that its client sends again under the new epoch, when its first answer was lost; and an old instance of
-a forgotten producer is not fenced.
+Every client may ask for ids, so their number is bounded (``max.producer.ids.per.partition``). Above it the longest idle
+are forgotten, never one with an open transaction. A batch of such a producer may be in the log already, and the broker
+could not recognise it. So while ids that were forgotten would not have expired by themselves (``forgotten_seen_ms``,
+which snapshots keep), an unknown id may only begin. Its client understands the error and begins again with another
+epoch. Three cases stay open. A producer that was forgotten and sends its first batch again has it written twice. So is
+a batch that its client sends again under the new epoch, when its first answer was lost. An old instance of a forgotten
+producer is not fenced.
 
 Most ids of many are idle. The 1,024 that were seen last are objects, the others are packed, in the order in which they
 were seen; so a hundred thousand take about 20 MB, and a snapshot of them some milliseconds.

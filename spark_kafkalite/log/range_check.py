@@ -1,9 +1,9 @@
 """Checksums of ranges of a log, from the bytes on the disk, and what is wrong with a range whose checksum differs.
 
 Two replicas of a log have the same batches in the same bytes, but not in segments that begin at the same offsets. So a
-range is named by offsets, and what counts are the batches that have offsets of it. :func:`next_range` finds where a
-range of about so many bytes ends, by a segment's index; :func:`sum_of` reads its bytes and no batch alone;
-:func:`faults_of`, for ranges that differ, reads each batch and checks its CRC.
+range is named by offsets, and contains the batches that have offsets of it. The functions: :func:`next_range` finds
+where a range of about so many bytes ends, by a segment's index. For whole ranges, :func:`sum_of` reads the bytes
+without separating batches. For ranges that differ, :func:`faults_of` reads each batch and checks its CRC.
 
 All of it reads the disk: for threads. The segments are those of the log when the work began (:func:`snapshot`, which
 belongs to the log's owner); retention and truncations may take them away meanwhile, so what is found counts only if the
@@ -56,7 +56,7 @@ class RangeFaults(NamedTuple):
     """What is wrong with the batches of a range. ``damaged``: those that cannot be read, or fail their CRC.
 
     ``missing``: offsets that no batch has, or a batch without records. ``is_compacted``: some batch has lost records to
-    compaction, or says that it is going to. ``epochs``: the lowest and the highest leader epoch; -1: none.
+    compaction, or has a delete horizon. ``epochs``: the lowest and the highest leader epoch; -1: none.
     """
 
     damaged: tuple[Range, ...] = ()
@@ -193,7 +193,7 @@ def _is_sound(segment: Segment, found: Found) -> bool:
 
 
 def is_damage(error: CorruptMessage | OSError) -> bool:
-    """Return whether what a read raises says something of the log, not of a passing want of descriptors or memory."""
+    """Return whether the error of a read comes from the log, not from a passing want of descriptors or memory."""
     return isinstance(error, CorruptMessage) or kind_of(error) is FailureKind.BROKEN
 
 

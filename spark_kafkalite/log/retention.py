@@ -19,9 +19,9 @@ and none of these forbids it:
 * it is the active segment and empty. An active segment that is not empty may expire: it is rolled first.
 
 Time is the wall clock's. Set back, it makes everything look younger: nothing goes that would not have gone, and what is
-due goes later. Set forward, it makes everything look older, and what is too old by it goes, as in Kafka: a broker
-cannot tell a clock that was put right from one that was put wrong, so hosts should step their clocks only before the
-broker starts. A record from the future keeps its segment, and all later ones, until its time has come.
+due goes later. Set forward, it makes everything look older, and what is too old by it goes, as in Kafka. A broker
+cannot distinguish a clock that was put right from one that was put wrong, so hosts should step their clocks only before
+the broker starts. A record from the future keeps its segment, and all later ones, until its time has come.
 
 Source: UnifiedLog.deleteOldSegments and LogSegment.largestTimestamp of Apache Kafka 3.9.
 """
@@ -200,7 +200,7 @@ class _SegmentReadAside(Segment):
     __slots__ = ()
 
     def rebuild_indexes(self, reason: str) -> BatchHeader | None:
-        """Make the time index anew in memory; see ``Segment.rebuild_indexes``."""
+        """Rebuild the time index in memory; see ``Segment.rebuild_indexes``."""
         newest, last = (-1, self.base_offset), None
         with contextlib.suppress(CorruptMessage):
             for found in self.headers(0, read_bytes=_READ_BYTES):

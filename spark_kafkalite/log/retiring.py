@@ -1,9 +1,9 @@
 """How logs go out of use: those that are deleted, and those that are set aside because no topic owns them.
 
 The directory of a log is renamed, to a name that ends in ``-delete`` or in ``-stray``. A deleted one goes after
-``file.delete.delay.ms``; one that is set aside stays for somebody to look at. Renaming is a job (``RetireJob``) for a
-thread; what goes before and after it belongs to the thread that owns the manager. A log is no one's from the beginning
-of its job on, and comes back when its directory could not be renamed.
+``file.delete.delay.ms``; one that is set aside stays for an operator to inspect. Renaming is a job (``RetireJob``) for
+a thread; the thread that owns the manager does what goes before and after it. From the beginning of its job on a log
+belongs to no table; it comes back when its directory could not be renamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_kafkalite.model import TopicPartition
 
 
 class Retiring:
-    """Takes logs out of ``logs`` and ``unopened``, and what checkpoints say of them out of those."""
+    """Takes logs out of ``logs`` and ``unopened``, and their offsets out of the checkpoints."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Work on a log that takes long: its owner does the steps, and any thread the pieces in between.
 
 A generator yields each :class:`Piece` that may be run elsewhere, and goes on when it has been; between two steps the
-log belongs to that piece, and its owner leaves it alone. Who has no thread at hand runs all of it (:func:`run_steps`).
+log belongs to that piece, and its owner leaves it alone. A caller without a thread runs all of it (:func:`run_steps`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece(Generic[T]):
             self._error = error
 
     def fail(self, error: BaseException) -> None:
-        """Say that the work could not be run."""
+        """Report that the work could not be run."""
         self._error = error
 
     def result(self) -> T:

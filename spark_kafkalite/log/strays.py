@@ -1,11 +1,11 @@
 """Logs that were set aside, and their removal: by ``stray.log.retention.ms``, by a deletion, or by an operator alone.
 
-A log is set aside (``retiring``) when no topic owns it, or when it is of an older topic of the same name, or when this
-broker is no replica of its partition any more. Its directory then ends in ``-stray``, and is left for somebody to look
-at. What becomes of it depends on its topic (``StrayFate``): the retention applies only where the registry has the
-topic, so that other replicas have the records. When it was set aside stands in ``stray-since`` in it, as milliseconds
-since the epoch: written by the first look that finds the directory, so that those of Apache Kafka and of earlier
-versions have their time, too.
+A log is set aside (``retiring``) when no topic owns it, when it belongs to an older topic of the same name, or when
+this broker is no replica of its partition any more. Its directory then ends in ``-stray``, and is left for an operator
+to inspect. What becomes of it depends on its topic (``StrayFate``): the retention applies only where the registry has
+the topic, so that other replicas have the records. ``stray-since`` in it has the time when it was set aside, in
+milliseconds since the epoch. The first look that finds the directory writes it, so that those of Apache Kafka and of
+earlier versions have their time, too.
 """
 
 from __future__ import annotations

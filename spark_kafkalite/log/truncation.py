@@ -1,7 +1,7 @@
 """Cutting the end of a log, or all of it: what a follower does whose leader's log is another.
 
 Answers that are being sent of what is cut are called off. The two that go in steps leave the log to a thread in
-between: it is not usable then, and is not read by anybody. KafkaStorageError (56) comes out when the disk fails.
+between: it is not usable then, and is never read. KafkaStorageError (56) comes out when the disk fails.
 """
 
 from __future__ import annotations

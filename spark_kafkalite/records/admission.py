@@ -1,14 +1,14 @@
 """What a broker refuses in a produced batch: the checks before it may enter a log.
 
-:func:`admit` looks at one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec,
-CRC and header, and then, record by record, everything inside. Header checks alone would let in batches whose records
-no consumer can read. A compressed batch above 64 KiB, or one whose records take more than 256 KiB, is too much for
-the broker's loop, and so is any batch above 4 MiB: ``admit`` then leaves all but size and codec to :func:`walk`, which
-the caller runs in a thread.
+:func:`admit` checks one partition's part of a Produce request: exactly one whole batch of magic 2, its size, codec, CRC
+and header, and then, record by record, everything inside. Header checks alone would let in batches whose records no
+consumer can read. Some batches are too much for the broker's loop: a compressed one above 64 KiB, one whose records
+take more than 256 KiB, and any above 4 MiB. ``admit`` then leaves all but size and codec to :func:`walk`, which the
+caller runs in a thread.
 
-Nothing here assigns offsets or looks at sequences; that is the log's. Errors are those that Kafka's clients know for
-each case; their text goes into the response. One header field may be set right in place: a ``max_timestamp`` that is
-not the largest of the records' timestamps, as Kafka's LogValidator does, because the time index relies on it.
+Nothing here assigns offsets or checks sequences; the log does. Errors are those that Kafka's clients know for each
+case; their text goes into the response. One header field may be corrected in place: a ``max_timestamp`` that is not the
+largest of the records' timestamps. Kafka's LogValidator does the same, because the time index relies on it.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator and kafka.log.UnifiedLog.analyzeAndValidateRecords.
 """
@@ -94,7 +94,7 @@ def admit(buffer: Buffer, position: int, end: int, rules: AdmissionRules, *, pro
 
 
 def needs_thread(header: BatchHeader) -> bool:
-    """Return whether the header alone says that the batch is too much for the loop."""
+    """Return whether the header alone shows that the batch is too much for the loop."""
     limit = INLINE_COMPRESSED_BYTES if header.attributes & layout.CODEC_MASK else INLINE_BATCH_BYTES
     return layout.LOG_OVERHEAD + header.batch_length > limit
 
@@ -142,7 +142,7 @@ def _read_whole(buffer: Buffer, position: int, end: int, rules: AdmissionRules, 
 
 
 def check_size(size_bytes: int, rules: AdmissionRules) -> None:
-    """Raise MessageTooLarge (10) for a batch that the topic does not take; also for one that was compressed anew."""
+    """Raise MessageTooLarge (10) for a batch that the topic does not take; also for one that was recompressed."""
     if size_bytes > rules.max_message_bytes:
         raise MessageTooLarge(
             f"the record batch has {size_bytes} bytes, max.message.bytes of the topic is {rules.max_message_bytes}"

@@ -17,7 +17,7 @@ from spark_kafkalite.records.layout import BatchHeader
 
 
 class SectionFacts(NamedTuple):
-    """What the header says about the records behind it."""
+    """The facts about the records that are in the batch's header."""
 
     record_count: int
     base_timestamp: int
@@ -25,9 +25,9 @@ class SectionFacts(NamedTuple):
 
 
 class RetainedRecords(NamedTuple):
-    """What compaction leaves of a batch's records: how many, how many of them tombstones, their largest timestamp (-1
-    without records), whether they are written for a new delete horizon; and HEADER_BYTES free bytes with the records
-    behind them, None when not a byte has changed."""
+    """What compaction leaves of a batch's records: their number, the number of tombstones, their largest timestamp (-1
+    without records), and whether they are written for a new delete horizon. ``records`` has HEADER_BYTES free bytes
+    with the records behind them, and is None when not a byte has changed."""
 
     record_count: int
     tombstone_count: int

@@ -1,9 +1,9 @@
 """The kernel in Python: the reference for the native twin, and its stand-in where that is not built.
 
 Owns everything that touches the bytes of a record batch: reading and checking headers, walking records, decoding them
-to columns, encoding them one by one or from columns, stamping what a broker owns, Kafka's key hash, and what compaction
-keeps of a batch.
-``_kernel.pyx`` has the same names, signatures, results, exceptions and texts; tests/twins holds the two together.
+to columns, encoding them one by one or from columns. It also stamps the fields that a broker owns, hashes keys as Kafka
+does, and decides which records of a batch compaction keeps.
+``_kernel.pyx`` has the same names, signatures, results, exceptions and texts; tests/twins compares the two.
 Import through ``records.kernel``, which picks one.
 
 Order of checks is part of the contract, because the first fault found names the error. Nothing read from a batch is

@@ -59,9 +59,9 @@ def shift_bitmap(bitmap: Buffer | None, first_row: int, row_count: int) -> bytes
 def with_valid_keys(headers: HeaderColumns) -> HeaderColumns:
     """Return the headers with every byte sequence in a key that is not UTF-8 replaced by U+FFFD.
 
-    The protocol says that keys are UTF-8, but no broker checks it, and readers of an Arrow string column rely on it.
-    Kafka's Java client replaces in the same way. Returns its argument when there is nothing to replace, which is
-    nearly always.
+    The protocol requires keys in UTF-8, but no broker checks it, and readers of an Arrow string column rely on it.
+    Kafka's Java client replaces in the same way. Returns its argument when there is nothing to replace, which is nearly
+    always.
     """
     data = bytes(headers.key_data)
     offsets = as_int32(headers.key_offsets)

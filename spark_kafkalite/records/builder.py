@@ -49,11 +49,11 @@ def build_batches(
 ) -> Iterator[BuiltBatch]:
     """Yield batches of the rows in order, each of at most ``max_bytes`` before compression, header included.
 
-    A row that is larger by itself makes a batch of its own: the broker, not this, knows its limit. ``rows``: int32 row
-    numbers, as ``group_rows`` gives for a partition, or None for all; ``first`` and ``until`` are positions in them.
-    Rows without a timestamp get ``now_ms``. ``base_sequence`` is the first batch's; the next ones go on from it, past
-    2^31-1 at 0. ``with_crc`` False is for who gives every batch its producer fields later (``restamp_producer``), and
-    the CRC with them.
+    A row that is larger by itself makes a batch of its own: the broker enforces its limit. ``rows``: int32 row numbers,
+    as ``group_rows`` gives for a partition, or None for all; ``first`` and ``until`` are positions in them. Rows
+    without a timestamp get ``now_ms``. ``base_sequence`` is the first batch's; the next ones go on from it, past 2^31-1
+    at 0. ``with_crc`` False leaves out the CRC: the caller sets it later with the producer fields
+    (``restamp_producer``).
     Raises SerializationError when a row cannot be written.
     """
     if until is None:

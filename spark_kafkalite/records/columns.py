@@ -60,7 +60,7 @@ def add_batch(
 ) -> int:
     """Check one fetched batch's CRC, decompress it and add its records; returns how many rows were added.
 
-    As ``ColumnBuilder.add_batch``. Who expects to stop in the middle of large compressed batches keeps the payload
+    As ``ColumnBuilder.add_batch``. A caller that may stop in the middle of large compressed batches keeps the payload
     instead (:func:`batch_payload`), so that it is decompressed once.
     """
     if verify_crc:

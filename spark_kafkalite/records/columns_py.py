@@ -11,9 +11,9 @@ class Columns:
     """Rows of records as buffers in Arrow's layout; decoding makes them, encoding takes them.
 
     ``offsets`` int64[n], ``timestamps`` int64[n] in ms (None, or -1 in a row: no timestamp), ``timestamp_types``
-    int32[n], ``key_offsets`` and ``value_offsets`` int32[n+1] (None: every row is null), ``*_validity`` bitmaps
-    (None: no row is null), ``headers`` (None: not decoded, or no row has any). ``next_offset``: the first offset
-    after everything that was decoded, also where that had no row. Buffers are kept, not copied.
+    int32[n], ``key_offsets`` and ``value_offsets`` int32[n+1] (None: every row is null). ``*_validity`` bitmaps (None:
+    no row is null), ``headers`` (None: not decoded, or no row has any). ``next_offset``: the first offset after
+    everything that was decoded, also where that had no row. Buffers are kept, not copied.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Columns:
         return -1 if self.timestamps is None else int(as_int64(self.timestamps)[row])
 
     def timestamp_type_at(self, row: int) -> int:
-        """Return 0 (create time) or 1 (log append time), -1 when the columns do not say."""
+        """Return 0 (create time) or 1 (log append time), -1 when the columns do not have it."""
         self._check_row(row)
         return -1 if self.timestamp_types is None else int(as_int32(self.timestamp_types)[row])
 

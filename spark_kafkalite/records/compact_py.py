@@ -2,8 +2,8 @@
 
 The key map is one flat buffer of slots: 16 bytes of BLAKE2b of the key, then the key's last offset plus one, so that
 zeros are an empty slot. A key is its hash here, as in Kafka (which takes MD5): 128 bits of a strong hash do not collide
-in practice, also not for keys chosen to. The salt is drawn anew for each map, so that nobody can choose keys that all
-fall into one place either. Collisions of place go on to the next slot.
+in practice, also not for keys chosen to. Each map draws a new salt, so that a client cannot choose keys that all fall
+into one slot. A key whose slot is taken goes to the next one.
 Source: org.apache.kafka.storage.internals.log.SkimpyOffsetMap, MemoryRecords.filterTo and Cleaner.shouldRetainRecord.
 """
 

@@ -1,8 +1,8 @@
 """The codecs of a batch's records section, in every dialect that clients send.
 
-Reads: gzip with any number of members; snappy as Java and aiokafka frame it (xerial stream) and as librdkafka sends it
-(one raw block); lz4 frames with or without block checksums, content size and block independence; zstd frames, several
-in a row too. Writes what every client can read: one gzip member, xerial snappy in 32 KiB blocks, lz4 frames of
+Reads gzip with any number of members; snappy as Java and aiokafka frame it (xerial stream) and as librdkafka sends it
+(one raw block). Reads lz4 frames with or without block checksums, content size and block independence; zstd frames,
+several in a row too. Writes what every client can read: one gzip member, xerial snappy in 32 KiB blocks, lz4 frames of
 independent 64 KiB blocks (Java's reader refuses dependent ones), zstd at level 3.
 
 Output is capped: :func:`decompress` never allocates more than ``max_bytes``, nor more than the input could expand to,
@@ -237,7 +237,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _snappy_blocks(data: Buffer) -> list[tuple[Buffer, int]]:
-    """Return the raw blocks of either dialect with the length that each says it decompresses to."""
+    """Return the raw blocks of either dialect, each with its stated decompressed length."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         return [(data, _raw_snappy_length(data))]
     if len(data) < len(_XERIAL_HEADER):

@@ -121,9 +121,9 @@ class ColumnBuilder:
     ) -> int:
         """Add the batch's records from ``first_offset`` to before ``until_offset`` and return how many were added.
 
-        ``payload`` is the decompressed records section; it may be None when there is no codec, ``buffer`` may be
-        empty when it is given. Control batches add no row. The CRC is the caller's to check.
-        Raises InvalidRecord (code 87) or CorruptMessage (code 2), and then has added nothing of the batch.
+        ``payload`` is the decompressed records section; it may be None when there is no codec, ``buffer`` may be empty
+        when it is given. Control batches add no row. The caller checks the CRC.
+        Raises InvalidRecord (code 87) or CorruptMessage (code 2); then no row of the batch was added.
         """
         if self.is_full:
             return 0
@@ -189,7 +189,7 @@ class ColumnBuilder:
         self._size_bytes = size_bytes
 
     def finish(self) -> Columns:
-        """Return the columns and start anew, empty; ``next_offset`` stays."""
+        """Return the columns and start again, empty; ``next_offset`` stays."""
         headers = None
         if self._with_headers:
             list_validity = [a != b for a, b in zip(self._list_offsets, self._list_offsets[1:], strict=False)]

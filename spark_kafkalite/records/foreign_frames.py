@@ -1,13 +1,13 @@
 """What Kafka's decoders read of a compressed section, where the libraries behind ``compression`` read more or less.
 
-A broker takes what Java's consumers can read, and nothing else: one batch that they cannot read stops each of them at
-its offset. :func:`as_java_reads` gives, of a section in lz4 or zstd, what the library is to decompress so that the
-outcome is Java's; :func:`gzip_members` is for the gzip sections that the library refuses.
+A broker takes only what Java's consumers can read: a batch that they cannot read stops each of them at its offset. For
+a section in lz4 or zstd, :func:`as_java_reads` returns the part that the library has to decompress for the same result
+as Java's. For the gzip sections that the library refuses, there is :func:`gzip_members`.
 
-Java's lz4 reader takes one frame of independent blocks and no dictionary, looks at neither content size nor content
-checksum, ends at an empty block, and at nothing that lies behind the frame. Its zstd reader takes windows of up to
-128 MiB, and behind the last frame the beginning of another one that gives no output yet. Its gzip reader ignores what
-is no member behind the last one. tests/golden/frames has the verdicts.
+Java's lz4 reader takes one frame of independent blocks and no dictionary. It checks neither content size nor content
+checksum, ends at an empty block, and ignores what follows the frame. Its zstd reader takes windows of up to 128 MiB,
+and behind the last frame the beginning of another one that gives no output yet. Its gzip reader ignores what is no
+member behind the last one. tests/golden/frames has the verdicts.
 
 Each block costs one step of Python: sixteen for a MiB in the blocks that clients make.
 
@@ -70,7 +70,7 @@ def lz4_as_java_reads(data: memoryview) -> bytes | memoryview:
 
 
 def _last_lz4_block(data: memoryview, position: int, flags: int, largest: int) -> tuple[int, bool]:
-    """Return where the blocks end, and whether the usual end mark is there."""
+    """Return where the blocks end, and whether the usual end mark exists."""
     behind = 8 if flags & _LZ4_BLOCK_CHECKSUMS else 4
     unpack = _UINT32.unpack_from
     try:
@@ -80,7 +80,7 @@ def _last_lz4_block(data: memoryview, position: int, flags: int, largest: int) -
             if length <= 1 and (length == 0 or word == 1):
                 break
             if length > largest:
-                raise ForeignFrame(f"a block of {length} bytes, where the frame's header says at most {largest}")
+                raise ForeignFrame(f"a block of {length} bytes, where the frame's header allows at most {largest}")
             position += length + behind
         if length:
             # One byte of a compressed block is no more than a token: its output is empty, and Java's reader ends there.
@@ -134,7 +134,7 @@ def _may_be_zstd(begun: bytes) -> bool:
 
 
 def _zstd_frame_end(data: memoryview, position: int) -> int:
-    """Return where the frame ends that begins at ``position``; the data's end where only the library can say that.
+    """Return where the frame ends that begins at ``position``; the data's end where only the library can find that.
 
     Raises struct.error or IndexError when the data ends before the frame gives any output, ForeignFrame.
     """

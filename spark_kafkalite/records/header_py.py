@@ -81,8 +81,8 @@ def stamp(
 ) -> None:
     """Write in place what a broker owns: base offset and leader epoch, and with a time the log append time.
 
-    The CRC covers only the latter, so it is computed anew only then.
-    Raises CorruptMessage (code 2) when the batch is cut, TypeError when the buffer cannot be written.
+    The CRC covers only the log append time, so it is computed again only with a time. Raises CorruptMessage (code 2)
+    when the batch is cut, TypeError when the buffer cannot be written.
     """
     view = memoryview(buffer).cast("B")
     if view.readonly:

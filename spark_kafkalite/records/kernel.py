@@ -1,9 +1,9 @@
 """Chooses the twin of the kernel: the native one where it is built, else the Python one, with a warning.
 
-Everybody imports the kernel's functions from here; nobody else knows that there are two. The warning comes once in a
-process, when the kernel is first imported, because who imports it is about to use it; ``fallback_warning()`` returns
-its text, so that a Spark driver can say it for its executors too. Setting the environment variable
-``KAFKALITE_PURE_PYTHON=1`` chooses the Python twin on purpose, for tests and comparisons.
+All modules import the kernel's functions from here; no other module knows that there are two. The warning is logged
+once in a process, when the kernel is first imported. ``fallback_warning()`` returns its text, so that a Spark driver
+can log it for its executors too. Setting the environment variable ``KAFKALITE_PURE_PYTHON=1`` chooses the Python twin
+on purpose, for tests and comparisons.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _native_is_usable() -> bool:
 
 
 def fallback_warning() -> str | None:
-    """Return what to tell a user whose process runs on the Python twin, None on the native one."""
+    """Return the warning for a process that runs on the Python twin, None on the native one."""
     if IS_NATIVE:
         return None
     return (

@@ -9,7 +9,7 @@ offset     size   field                   note
 0          8      base_offset             given by the broker; not covered by the CRC
 8          4      batch_length            bytes after this field, so a batch takes 12 + batch_length; at least 49
 12         4      partition_leader_epoch  given by the broker; not covered by the CRC
-16         1      magic                   2; at this place in versions 0 and 1 too, so that it can always be looked at
+16         1      magic                   2; at this place in versions 0 and 1 too, so that it can always be read
 17         4      crc                     CRC-32C, unsigned, of everything from byte 21 to the end
 21         2      attributes              bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 horizon
 23         4      last_offset_delta       record count - 1 when it was produced; compaction leaves it unchanged
@@ -22,8 +22,8 @@ offset     size   field                   note
 61         ..     records                 compressed as one piece when there is a codec
 =========  =====  ======================  =========================================================================
 
-A record: varint length of the rest, int8 attributes (unused), varlong timestamp delta, varint offset delta, varint key
-length (-1 is null) and key, varint value length (-1 is a tombstone) and value, varint header count, and per header
+A record: varint length of the rest, int8 attributes (unused), varlong timestamp delta, varint offset delta. Then varint
+key length (-1 is null) and key, varint value length (-1 is a tombstone) and value, varint header count. Per header:
 varint key length and UTF-8 key, varint value length (-1 is null) and value.
 
 Source: org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord.
@@ -242,7 +242,7 @@ def record_error(fault: int, field: int, index: int, first: int, second: int) ->
 
 
 def timestamp_problem(timestamp: int) -> str:
-    """Say that a timestamp cannot be written."""
+    """Return that a timestamp cannot be written."""
     return f"timestamp {timestamp} is not between -1 (none) and {MAX_TIMESTAMP} ms"
 
 

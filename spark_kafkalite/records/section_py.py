@@ -20,7 +20,7 @@ class Parsed(NamedTuple):
 
 
 class Section:
-    """Reads the records of one uncompressed section in order, checking everything that the format says about them."""
+    """Reads the records of one uncompressed section in order, and checks all that the format requires of them."""
 
     __slots__ = (
         "_base_timestamp",
@@ -123,7 +123,7 @@ def walk_records(
 ) -> int:
     """Read every record of an uncompressed section and return the largest record timestamp; -1 without records.
 
-    Log append time is not looked at: the timestamps are the records' own. A timestamp of -1 (none) passes both limits.
+    Log append time is not considered: the timestamps are the records' own. A timestamp of -1 (none) passes both limits.
     Raises InvalidRecord (code 87) or InvalidTimestamp (code 32), which name the record's index and what is wrong with
     it.
     """

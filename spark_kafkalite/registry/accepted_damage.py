@@ -1,9 +1,9 @@
 """Offsets that a leader's log lacks and that an operator has accepted as lost, as a partition's state names them. Pure.
 
 The state node has them as ``accepted_damage``: ``{"incarnation":"I","ranges":[[START,END],...]}``, END exclusive. They
-are of one log, that of incarnation I and of later ones that have proven to have it (rule R12), and hold until another
-log leads. So they survive a restart of the leader, and accept nothing that another log, or this one once it has been
-copied anew, comes to lack.
+belong to one log, that of incarnation I and of later ones that have proven to have it (rule R12), and hold until
+another log leads. So they survive a restart of the leader. They do not cover later damage of another log, nor of this
+one once it has been copied again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AcceptedDamage:
     ranges: Ranges
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of a range is accepted. What a log has come to lack beyond that, nobody has seen."""
+        """Whether all of a range is accepted. Damage of a log beyond that was never accepted."""
         return any(first <= start and end <= last for first, last in self.ranges)
 
     def fields(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class AcceptedDamage:
 
     @classmethod
     def read(cls, value: Any) -> AcceptedDamage | None:
-        """Return what the node's field says, None for none. Raises ValueError, KeyError or TypeError."""
+        """Return the value of the node's field, None for none. Raises ValueError, KeyError or TypeError."""
         if value is None:
             return None
         fields = mapping(value)

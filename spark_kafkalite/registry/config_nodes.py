@@ -1,9 +1,9 @@
 """Changes a node of settings: reads it, decides, writes at the version read, and again after another's change.
 
-The decision is a function of what the node holds, so two alterations at the same time both count, whoever writes: two
-brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi). Versions begin
-anew with a node: an alteration that read the settings of a topic which is deleted and made again before the write, both
-times without a change in between, gives the new topic the settings of the old one.
+The new content is a function of the node's present content, so two alterations at the same time both count, whatever
+writes: two brokers, a tool, or one broker twice. A topic's node is written only while the topic exists (one multi).
+Versions begin again with a node. So an alteration may read the settings of a topic that is then deleted and made again.
+If the versions match, it gives the new topic the settings of the old one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def alter_config(
 
     ``owner`` is the path of a node without which nothing is written: NoNode names it then. Whatever ``change`` raises
     comes out; BadArguments when it is too much for a node. ConnectionLoss: it may or may not have been done. A node
-    that cannot be read counts as empty, so that an alteration mends it.
+    that cannot be read counts as empty, so that an alteration repairs it.
     """
     while True:
         version: int | None = None

@@ -8,7 +8,7 @@ path                                kind        data
 /consumers/G/offsets/T/P            persistent  decimal number: the next offset that the group has not processed
 ==================================  ==========  ========================================================================
 
-``pattern`` says what the keys of ``subscription`` are: topics (``static``), or the one regular expression of a topic
+``pattern`` is the kind of the keys of ``subscription``: topics (``static``), or the one regular expression of a topic
 filter (``white_list``, ``black_list``). Timestamps are milliseconds, written as text. Payloads are those of Apache
 Kafka 0.8 to 1.x byte for byte, so its consumers and tools understand ours.
 

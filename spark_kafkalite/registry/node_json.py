@@ -104,8 +104,8 @@ def no_fields() -> Mapping[str, Any]:
 def unknown_fields(path: str, fields: Mapping[str, Any], known: Set[str], most_bytes: int) -> Mapping[str, Any]:
     """Return the fields that a newer version has written into a node, to be written with it again.
 
-    ``known`` are those that this version reads or writes. More than ``most_bytes`` of JSON are not kept, which the log
-    says once of each name.
+    ``known`` are those that this version reads or writes. More than ``most_bytes`` of JSON are not kept, which is
+    logged once for each name.
     """
     if fields.keys() <= known:
         return NO_FIELDS

@@ -13,7 +13,7 @@ log's list of leader epochs, ``damaged`` its ranges of offsets that it had and h
 stands behind the places that are known here, a later version's, is passed over. ``high_watermark`` and what follows it
 may be missing: earlier versions do not write them.
 
-A node that cannot be read raises MalformedNode, and says nothing at all.
+A node that cannot be read raises MalformedNode, and counts as no report at all.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What a broker's log of one partition has; ``gone`` says why it has none, "" when it has one.
+    """What a broker's log of one partition has; ``gone`` is why it has none, "" when it has one.
 
     ``last_epoch`` is the leader epoch of the last record (-1: there is none); ``end_offset`` leaves out a hole at the
     end. ``high_watermark`` is the highest one that the replica remembers: the log may end below it.
-    ``log_start_offset`` is -1 where the report does not say it, and where there is no log. ``leader_epoch`` is the
-    highest one that the broker knows of the partition, also one without records; -1: none. ``topic_id`` is what the log
-    says, as text, where the topic's node names no id; "" elsewhere.
+    ``log_start_offset`` is -1 where the report does not have it, and where there is no log. ``leader_epoch`` is the
+    highest one that the broker knows of the partition, also one without records; -1: none. ``topic_id`` is the log's
+    own, as text, where the topic's node names no id; "" elsewhere.
     """
 
     created_zxid: int
@@ -82,7 +82,7 @@ class LogReport:
     topic_id: str = ""
 
     def is_for(self, state: PartitionState) -> bool:
-        """Whether this was said of the log under exactly this state."""
+        """Whether this was reported of the log under exactly this state."""
         return (self.created_zxid, self.version) == (state.created_zxid, state.version)
 
     @property
@@ -133,7 +133,7 @@ def report_path(broker_id: int, number: int) -> str:
 
 
 def broker_of_report(name: str) -> BrokerId | None:
-    """Return the broker whose report a child of /kafkalite/logs is, None when it is nobody's."""
+    """Return the broker whose report a child of /kafkalite/logs is, None when it is no report."""
     found = _NAME.fullmatch(name)
     if found is None or int(found.group(1)) > MAX_INT32 or int(found.group(2)) >= MAX_NODES:
         return None

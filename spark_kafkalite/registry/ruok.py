@@ -1,8 +1,8 @@
-"""ZooKeeper's four-letter words: what a server says of itself, and why no session can be opened there.
+"""ZooKeeper's four-letter words: what a server reports of itself, and why no session can be opened there.
 
-ZooKeeper's protocol has no words for a refused session: the server closes the connection. A registry of ours whose disk
-is full answers "ruok" with its reason. ZooKeeper answers "imok", or that the word is not in its list of allowed ones.
-Its version is in the answer to "srvr", which every version allows unless its list says otherwise.
+ZooKeeper's protocol has no words for a refused session: the server closes the connection. Our registry with a full disk
+answers "ruok" with its reason. ZooKeeper answers "imok", or that the word is not in its list of allowed ones. Its
+version is in the answer to "srvr", which every version allows unless its list forbids it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def versions(hosts: Sequence[tuple[str, int]]) -> str:
 
 
 def _ask(host: str, port: int, word: bytes = WORD) -> str | None:
-    """Return what a server says, "" when it says nothing; None when it takes no connection."""
+    """Return a server's answer, "" when it is empty; None when it takes no connection."""
     said = b""
     until_s = time.monotonic() + _ASKED_FOR_S
     try:

@@ -8,10 +8,10 @@ The model is ZooKeeper's, because a cluster on several hosts uses a ZooKeeper en
   ``call_soon_threadsafe``, see :func:`answer`); one that waits for another registry answer would wait for ever.
 - A write's answer means that the write survives a crash. ConnectionLoss is the exception: the write may or may not have
   happened, so the caller reads again before it acts.
-- Watches belong to the session. Their event says only *that* something changed: read again and act on what was read.
+- Watches belong to the session. Their event reports only *that* something changed: read again and act on what was read.
   One of a single node is one-shot: the next one is left in the call that reads again. One of a tree stays, and costs
-  the registry one watch however many nodes there are; a change while the connection is broken is not reported by it,
-  so read the whole tree again once the session is CONNECTED.
+  the registry one watch however many nodes there are; a change while the connection is broken is not reported by it, so
+  read the whole tree again once the session is CONNECTED.
 - Ephemeral nodes go with their session; they cannot have children.
 """
 
@@ -142,8 +142,8 @@ SessionListener = Callable[[SessionState], None]
 class Create:
     """Create a node; with ``sequential`` ten digits of the parent's counter are added to its name.
 
-    ``private``: for a secret; only who proves what this session has proved may read or change the node. Refused where
-    the session has proved nothing.
+    ``private``: for a secret; only a session with the same credentials may read or change the node. Refused where the
+    session has none.
     """
 
     path: str
@@ -190,7 +190,7 @@ def call_back(callback: Callable[[Any], None], argument: Any) -> None:
 
 
 class SessionListeners:
-    """Where one session stands, and who is told when that changes."""
+    """The state of one session, and the listeners to its changes."""
 
     __slots__ = ("_listeners", "state")
 
@@ -206,7 +206,7 @@ class SessionListeners:
         self._listeners.clear()
 
     def report(self, state: SessionState) -> None:
-        """Take a new state and tell the listeners; none follows LOST. In the thread that completes the futures."""
+        """Take a new state and call the listeners; none follows LOST. In the thread that completes the futures."""
         if self.state is state or self.state is SessionState.LOST:
             return
         self.state = state
@@ -304,7 +304,8 @@ class Store(ABC):
 
     @property
     def seen_zxid(self) -> int:
-        """The last transaction that the registry has told this session of; it is on the disk there. 0: not known."""
+        """The last transaction that the registry has reported to this session; it is on the disk there. 0: not
+        known."""
         return 0
 
     @abstractmethod
@@ -316,8 +317,8 @@ class Store(ABC):
         """End the session (its ephemerals go) and release everything. Idempotent; may block briefly."""
 
     def abandon(self) -> None:  # noqa: B027 - right as it is for most kinds
-        """End the session as if the registry had ended it: listeners are told that it is lost. May be called in any
-        thread, and does not block. A session that cannot be lost, with a registry in the same process, stays."""
+        """End the session as if the registry had ended it: listeners get LOST. May be called in any thread, and does
+        not block. A session that cannot be lost, with a registry in the same process, stays."""
 
     @property
     def state(self) -> SessionState:
@@ -367,7 +368,7 @@ class Store(ABC):
     def watch_tree(self, path: str, watch: Watcher) -> Future[None]:
         """Have ``watch`` called for each node at or below ``path`` that is created, changed or deleted from now on.
 
-        It lasts as long as the session, and no event tells of a change of a list of children. Leave it first and read
+        It lasts as long as the session, and a change of a list of children has no event. Leave it first and read
         afterwards: then nothing is missed. Changes while the connection is broken are: read everything again once the
         session is CONNECTED, when the watch has been left again. RegistryTooOld where the registry has no such watches.
         """

@@ -10,16 +10,16 @@ path                                  kind        data
 ====================================  ==========  ======================================================================
 /cluster/id                           persistent  ``{"version":"1","id":ID}``: 22 characters of URL-safe base64
 /brokers/ids/N                        ephemeral   version 5: host, port, endpoints, jmx_port, timestamp, rack, ...;
-                                                  ours besides: inner_wire_version, inter_broker_listener,
+                                                  our own: inner_wire_version, inter_broker_listener,
                                                   incarnation, steady_incarnations
 /brokers/topics/T                     persistent  version 3: partitions (replicas of each), topic_id
 /brokers/topics/T/partitions/P/state  persistent  version 1: leader, leader_epoch, controller_epoch, isr;
-                                                  ours besides: isr_incarnations, elr
+                                                  our own: isr_incarnations, elr
 /controller                           ephemeral   version 2: brokerid, timestamp
 /controller_epoch                     persistent  decimal number; the first controller has 1
 /config/topics/T                      persistent  version 1: config
 /config/brokers/N                     persistent  the same; ``<default>`` for N: of all brokers
-/config/changes                       persistent  notices of tools for older versions of Kafka, which nobody reads
+/config/changes                       persistent  notices of tools for older versions of Kafka, never read
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
@@ -28,18 +28,18 @@ path                                  kind        data
                                                   (``recovery.evidence_node``)
 /kafkalite/logs/N-I                   ephemeral   what broker N's logs have of partitions without a leader
                                                   (``report_nodes``)
-/kafkalite/inter_broker_secret        persistent  the secret by which brokers prove themselves to each other
+/kafkalite/inter_broker_secret        persistent  the secret with which brokers authenticate to each other
 ====================================  ==========  ======================================================================
 
 Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where a tool or a broker that
-writes a config node leaves a sequence node: ours neither write nor read those, since no broker of Kafka's joins a
-cluster of ours. The controller makes the node because tools need it (``old_tools``).
+writes a config node leaves a sequence node. Our brokers neither write nor read those, since no broker of Kafka's joins
+our clusters. The controller makes the node because tools need it (``old_tools``).
 
 Readers take every version that Kafka has written. Fields that they do not know are kept, up to a bound, and written
-again with the node: an older broker takes nothing away that a newer one has written. (Brokers make their registrations
-anew, and never write one again.) A payload that cannot be read raises MalformedNode naming the path: another program
-wrote it, so nothing is guessed. Every number is checked against its range on the wire (int32, int64): one beyond would
-fail each answer that shows it.
+again with the node: an older broker removes nothing that a newer one has written. (Brokers create their registrations
+at each start, and never rewrite one.) A payload that cannot be read raises MalformedNode naming the path: another
+program wrote it, so nothing is guessed. Every number is checked against its range on the wire (int32, int64): one
+beyond would fail each answer that shows it.
 Source: kafka.zk.ZkData of Apache Kafka 3.9.
 """
 
@@ -177,7 +177,8 @@ def broker_config_path(entity: str) -> str:
 
 
 def topic_guard_path(topic_id: bytes) -> str:
-    """Return the node that stands as long as the topic of this id: who writes a partition's state checks it (R14)."""
+    """Return the node that exists as long as the topic of this id: every write of a partition's state checks it
+    (R14)."""
     return f"{TOPIC_GUARDS}/{uuid_text(topic_id)}"
 
 
@@ -227,7 +228,7 @@ _MOST_ADDRESS_CHARS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself in /brokers/ids/N: where clients and brokers reach it, and whose logs it has.
+    """A broker's registration in /brokers/ids/N: where clients and brokers reach it, and whose logs it has.
 
     ``steady`` are earlier incarnations whose logs are proven to be whole in this one (rule R12); the node calls them
     steady_incarnations.
@@ -483,7 +484,7 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
 
 
 def decode_config_node(path: str, data: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
-    """Return the settings in a node, and the fields beside them that are not known. Raises MalformedNode."""
+    """Return the settings in a node, and its other fields, which are not known. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
         config = {name: text(value) for name, value in fields["config"].items()}

@@ -3,12 +3,12 @@
 One store is one session. Answers, events and session states come in the order in which they arrived on the connection,
 and ZooKeeper sends an event before any answer that shows its change.
 
-kazoo opens a new session when the old one has expired. A store does not: LOST is final, whatever was asked for before
-fails, and nothing of it can run in a later session (the flag is set under the lock that queues requests, in kazoo's own
-thread, before kazoo fails what is pending).
+kazoo opens a new session when the old one has expired. A store does not: LOST is final. Requests made before fail, and
+none of them can run in a later session (the flag is set under the lock that queues requests, in kazoo's own thread,
+before kazoo fails what is pending).
 
-What a failed connection leaves unknown is told as ConnectionLoss and never retried here: only the caller can know
-whether the write happened. Requests made while the session is SUSPENDED wait for the connection.
+An outcome that a failed connection leaves unknown is reported as ConnectionLoss and never retried here: only the caller
+can know whether the write happened. Requests made while the session is SUSPENDED wait for the connection.
 
 kazoo forgets all watches with a connection. Here they last as long as their session: when the connection is lost, a
 read of each watched node is queued before any later request; what changed meanwhile fires then, the others are left
@@ -195,7 +195,7 @@ class ZooKeeperStore(Store):
         return self._create(create)
 
     def _acl(self, path: str, *, private: bool = False) -> list[ACL]:
-        """Return who may do what with a node that is created. Source: kafka.zk.ZkData.defaultAcls."""
+        """Return the access rights of a node that is created. Source: kafka.zk.ZkData.defaultAcls."""
         if private:
             return list(CREATOR_ALL_ACL)
         # Consumers, who prove nothing, write below theirs.
@@ -245,7 +245,7 @@ class ZooKeeperStore(Store):
         self._handler.call(lambda: self.listeners.report(new))
 
     def _tell(self, watcher: Watcher, event: WatchedEvent) -> None:
-        """Tell a watcher of an event, unless it has been told of this very one."""
+        """Call a watcher with an event, unless it was called with this very one."""
         if event is not self._event:
             self._event, self._told = event, set()
         if watcher in self._told:
@@ -403,9 +403,9 @@ def open_zookeeper(
 ) -> ZooKeeperStore:
     """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
-    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``; with ``set_acl`` what is created
-    may be changed by nobody else, though everybody may read it; what consumers share stays open. With ``watches_trees``
-    an ensemble that cannot do that is refused with RegistryTooOld.
+    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``. With ``set_acl`` only this
+    credential may change the nodes that are created, though all clients may read them; what consumers share stays open.
+    With ``watches_trees`` an ensemble that cannot do that is refused with RegistryTooOld.
     Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
     """
     handler = OneThreadHandler()

@@ -1,6 +1,6 @@
 """Where a broker's registry is when it is elsewhere, and how the broker is known there: the settings ``zookeeper.*``.
 
-Pure, and loads nothing of kazoo's: most brokers have a registry of their own.
+Pure, and does not load kazoo: most brokers have a registry of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ZooKeeperAddress:
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"{DIGEST}={REDACTED}: not of the form USER:PASSWORD")
         if set_acl and digest is None:
-            raise ConfigError(f"{SET_ACL}=true: needs {DIGEST}=USER:PASSWORD, by whom alone nodes may be changed then")
+            raise ConfigError(f"{SET_ACL}=true: needs {DIGEST}=USER:PASSWORD; only that user may then change nodes")
         session_timeout_ms = values["zookeeper.session.timeout.ms"]
         connection_timeout_ms = values["zookeeper.connection.timeout.ms"]
         return cls(

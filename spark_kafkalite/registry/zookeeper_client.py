@@ -8,7 +8,7 @@
   one session can run in the next. It hands events to the watches of trees, too (``tree_watches``).
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
   was left for.
-- :class:`ClientLog`: what kazoo has to say, each message once a minute, and its course of events for who debugs.
+- :class:`ClientLog`: kazoo's log lines, each message once a minute, and its course of events at level DEBUG.
 
 Only this file and ``registry/zookeeper.py`` import kazoo.
 """
@@ -54,7 +54,7 @@ class _Queue(queue.SimpleQueue[Any]):
     """What kazoo wants of a queue, without a lock in Python for each element."""
 
     def task_done(self) -> None:
-        """Nobody waits for that."""
+        """Do nothing: no thread waits for that."""
 
 
 class OneThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -104,7 +104,7 @@ class AddWatch:
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> None:
-        """Take the answer, which says nothing beyond its header."""
+        """Take the answer, which has only its header."""
 
 
 class Client(KazooClient):  # type: ignore[misc]
@@ -153,8 +153,8 @@ class Client(KazooClient):  # type: ignore[misc]
     def add_tree_watch(self, path: str, watcher: Watcher) -> Any:
         """Leave a watch on everything at or below ``path``; return kazoo's pending answer.
 
-        From now on ``watcher`` is told what the server reports, on this connection and, where :meth:`add_again` is
-        called for them, on later ones.
+        From now on ``watcher`` gets the server's events, on this connection and, where :meth:`add_again` is called for
+        them, on later ones.
         """
         path = self.chroot + path if path != "/" else self.chroot or "/"
         known = self._tree_watches.get(path, ())
@@ -204,8 +204,8 @@ class Client(KazooClient):  # type: ignore[misc]
     def wait_until_connected(self, timeout_s: float) -> bool:
         """Wait until there is a session, or the credentials are refused; return whether there is one now.
 
-        kazoo's own event does not do: a refusal clears it a moment after the session has set it, and whoever looks in
-        between or afterwards would take the refusal for a server that does not answer.
+        kazoo's own event does not do: a refusal clears it a moment after the session has set it. A thread that checks
+        it in between or afterwards would take the refusal for a server that does not answer.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._state_changed:
@@ -220,7 +220,7 @@ class Client(KazooClient):  # type: ignore[misc]
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
     """One client's log: names its servers, and holds back a message that was logged a moment ago.
 
-    Where kazoo tells of connections and sessions that come and go, whoever uses the client says so in words of its own.
+    Where kazoo logs that connections and sessions come and go, the user of the client logs it in words of its own.
     """
 
     def __init__(self, connect: str) -> None:

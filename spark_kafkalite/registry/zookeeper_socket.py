@@ -2,8 +2,8 @@
 
 kazoo asks the system before each piece that it reads or writes, two or three times for a message of a hundred bytes,
 and each time other threads take the interpreter. A failover is hundreds of messages within a moment, so here a burst is
-read and sent at once: what has arrived is kept until it is asked for, what is written until no request waits, and who
-waits is known without asking the system.
+read and sent at once. Received bytes are kept until kazoo asks for them, written bytes until no request waits; no
+system call is needed to know whether one waits.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Waiting:
 def readable(ends: Sequence[ServerSocket | Waiting], timeout_s: float | None) -> list[ServerSocket | Waiting]:
     """Return which ends have something to read, none when the time is over.
 
-    What is kept to be sent is sent before anybody waits, and once no request waits that would add to it. While it does
-    not all fit, what arrives is looked for as well: a server may take no more before it is rid of its answers.
+    What is kept to be sent is sent before the wait, and once no request waits that would add to it. While it does not
+    all fit, received data is looked for as well: a server may take no more before its answers are read.
     Raises OSError where the connection is broken.
     """
     until_s = None if timeout_s is None else time.monotonic() + timeout_s

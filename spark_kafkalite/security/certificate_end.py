@@ -1,4 +1,4 @@
-"""When a certificate ends, read from its DER: the standard library tells it of a peer's certificate only.
+"""When a certificate ends, read from its DER: the standard library returns it for a peer's certificate only.
 
 Reads what is on the way there, and leaves it to OpenSSL whether the certificate is one: what comes here has been loaded
 into a context. Source: RFC 5280, section 4.1.

@@ -1,7 +1,7 @@
 """The cluster secret, by which brokers prove to each other that they belong to one cluster (SCRAM-SHA-256). Pure.
 
-A broker N is the user ``broker-N``, and the secret is every broker's password: who has it can be any of them. While the
-secret is being changed there are two. The first is the one that a broker uses, and both are accepted, so the change
+A broker N is the user ``broker-N``, and the secret is every broker's password: anyone with the secret can act as any
+broker. While the secret is being changed there are two. A broker uses the first one and accepts both, so the change
 takes three steps, each on every broker before the next one: add the new one as the second, put it first, remove the old
 one.
 """
@@ -72,7 +72,7 @@ def broker_user(broker_id: int) -> str:
 
 
 def broker_of_user(user: str) -> int | None:
-    """Return the broker that a user is, None for a user who is none."""
+    """Return the broker that a user name stands for, None for another user."""
     match = _USER.fullmatch(user)
     if match is None or int(match[1]) > _MAX_BROKER_ID:
         return None
@@ -105,15 +105,15 @@ class ClusterSecret:
         return hash(self._texts)
 
     def client(self, broker_id: int, remedy: str, wire_version: int) -> ScramClient:
-        """Return broker N's side of one exchange; ``remedy`` says what to check when it is refused.
+        """Return broker N's side of one exchange; ``remedy`` is what to check when it is refused.
 
-        With its proof it says which version of the inner wire it has.
+        Together with its proof it sends its version of the inner wire.
         """
         said = {_WIRE_VERSION: str(wire_version)}
         return ScramClient(MECHANISM, broker_user(broker_id), self._texts[0], remedy=remedy, extensions=said)
 
     def server(self) -> ScramServer:
-        """Return the side of one exchange to which a broker proves itself."""
+        """Return the server's side of one exchange, in which a broker authenticates."""
         return ScramServer(MECHANISM, self._credential, self._decoy_secret)
 
     def fingerprint_of(self, server: ScramServer) -> bytes | None:
@@ -125,7 +125,7 @@ class ClusterSecret:
 
     @staticmethod
     def wire_version_of(server: ScramServer) -> int | None:
-        """Return the version of the inner wire that the client of an exchange has said, None when it has said none."""
+        """Return the version of the inner wire that the client of an exchange sent, None when it sent none."""
         said = server.extensions.get(_WIRE_VERSION, "")
         return int(said) if _VERSION_FORM.fullmatch(said) else None
 

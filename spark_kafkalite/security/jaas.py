@@ -70,8 +70,8 @@ class JaasEntry:
 def parse_jaas(text: str) -> JaasEntry:
     """Return the one entry that ``text`` consists of.
 
-    Raises ConfigError for a text that is not of the form, saying where, and for a login module that is not supported,
-    saying what to use instead.
+    Raises ConfigError for a text that is not of the form, with the place, and for a login module that is not supported,
+    with what to use instead.
     """
     tokens = _tokens(text)
     kind, name, at = next(tokens)

@@ -5,7 +5,7 @@ of that ends the file. An entry is a tag, an alias and a time, then for a privat
 certificates, for a trusted certificate (2) one certificate. A key is protected by a stream of SHA-1 digests over the
 password. Source: sun.security.provider.JavaKeyStore, sun.security.provider.KeyProtector.
 
-Names and texts are Java's "modified UTF-8", lengths are checked against what is there before anything is made of them.
+Names and texts are Java's "modified UTF-8". Lengths are compared with the bytes left before they are used.
 """
 
 from __future__ import annotations

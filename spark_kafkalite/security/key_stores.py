@@ -1,6 +1,6 @@
 """A client's key and the certificates it trusts, from the ``ssl.keystore.*`` and ``ssl.truststore.*`` settings.
 
-PEM (a file, or the text itself), PKCS12 and JKS; a file's content says which it is, not its ``type`` setting, since
+PEM (a file, or the text itself), PKCS12 and JKS. A file's content decides which it is, not its ``type`` setting, since
 Java's tools write PKCS12 under the name of JKS. The rules are Kafka's
 (org.apache.kafka.common.security.ssl.DefaultSslEngineFactory), with one liberty: a PEM key may have any form that
 OpenSSL reads, not PKCS#8 only. Only PKCS12 needs the library ``cryptography``.
@@ -45,7 +45,7 @@ _warned_of: set[str] = set()
 class ClientKey:
     """A private key (PEM) and its certificate chain (DER), the key's own certificate first.
 
-    ``password`` is that of the PEM text, None when it is not encrypted. ``source`` says where the key is from.
+    ``password`` is that of the PEM text, None when it is not encrypted. ``source`` is the setting that the key is from.
     """
 
     key: bytes = field(repr=False)

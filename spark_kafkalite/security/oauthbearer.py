@@ -1,7 +1,7 @@
 """OAUTHBEARER on the client's side. Source: RFC 7628, and org.apache.kafka.common.security.oauthbearer.
 
-A broker that refuses a token says so in two steps: it answers with JSON, to which the client says one byte, and then
-with the error.
+A broker refuses a token in two steps: it answers with JSON, to which the client replies one byte, and then with the
+error.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class OAuthBearerExchange:
 
     @property
     def remedy(self) -> str:
-        """What to check, and what the broker has said against the token."""
-        return f"{self._remedy} (the broker says: {self._reason})" if self._reason else self._remedy
+        """What to check, and the broker's reason against the token."""
+        return f"{self._remedy} (the broker's reason: {self._reason})" if self._reason else self._remedy
 
     def first(self) -> bytes:
         """Return the token and the extensions."""
@@ -92,7 +92,7 @@ class OAuthBearerLogin:
     def exchange(self) -> OAuthBearerExchange:
         """Return the exchange for a new connection. Takes as long as a token does to come, 8 seconds at most.
 
-        Raises SaslAuthenticationFailed when there is no token to be had, saying why.
+        Raises SaslAuthenticationFailed with the reason when there is no token.
         """
         token = self.current_token()
         remedy = f"check {self._source}"

@@ -1,9 +1,9 @@
-"""SASL on the client's side: what a mechanism says in turn, and where its credentials come from. Bytes in, bytes out.
+"""SASL on the client's side: the messages of a mechanism, and where its credentials come from. Bytes in, bytes out.
 
 A :class:`Login` is made once per client from its settings, and makes an :class:`SaslExchange` for each connection;
 tokens are looked up then, so that a long job survives their renewal. Mechanisms are PLAIN (RFC 4616), SCRAM
-(``scram.py``) and OAUTHBEARER (``oauthbearer.py``). Credentials come from exactly one place, and from one that fits the
-mechanism: what does not fit is an error and never passed over, or a client would log in as somebody else.
+(``scram.py``) and OAUTHBEARER (``oauthbearer.py``). Credentials come from exactly one place, which fits the mechanism.
+Credentials that do not fit are an error and never ignored, or a client would log in as another user.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SaslExchange(Protocol):
         """What to check when the broker refuses, for the error's text: which settings, and never their values."""
 
     def first(self) -> bytes:
-        """Return what the client says first."""
+        """Return the client's first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return what the client says to the broker's bytes; None when it is content and the exchange is over.
+        """Return the client's reply to the broker's bytes; None when the exchange has succeeded and is over.
 
-        Raises SaslAuthenticationFailed when the broker cannot be trusted, or says why it refuses.
+        Raises SaslAuthenticationFailed when the broker cannot be trusted, or gives a reason for its refusal.
         """
 
 
@@ -63,7 +63,7 @@ class Login(Protocol):
     def exchange(self) -> SaslExchange:
         """Return the exchange for a new connection. May take as long as a token does to come, 8 seconds at most.
 
-        Raises SaslAuthenticationFailed when there are no credentials to be had, saying why.
+        Raises SaslAuthenticationFailed with the reason when there are no credentials.
         """
 
 
@@ -79,7 +79,7 @@ class PlainExchange:
         return self._message
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return None: whatever the broker says with success, there is nothing to add."""
+        """Return None: the client has nothing to add to the broker's success."""
         return None
 
 

@@ -10,8 +10,8 @@ user's record. There is no channel binding. The password's bytes are its UTF-8 f
 (RFC 5802 asks for SASLprep). With ``tokenauth`` the user is the id of a delegation token, and its HMAC the password.
 
 Source: org.apache.kafka.common.security.scram.internals. Stricter than Kafka: nonces must be equal and not only end
-alike (CVE-2024-56128), ``c=`` must be what the client said first, base64 is strict, and a client bounds the iterations
-that a server can make it do.
+alike (CVE-2024-56128), ``c=`` must repeat the client's first message, base64 is strict, and a client bounds the
+iterations that a server can make it do.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _SERVER_FINAL: Final = re.compile(rf"(?:v=(?P<signature>[^,]+)|e=(?P<error>[^,\0
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a user's password; who has it can pose as the server, not as the user.
+    """What a server keeps of a user's password; anyone with it can pose as the server, not as the user.
 
     ``other`` is the record of a second password that is accepted as well, while the user's password is being changed.
-    Its salt and iterations must be the same: the server tells these before it knows which password the client has.
+    Its salt and iterations must be the same: the server sends these before it knows which password the client has.
     """
 
     salt: bytes
@@ -81,7 +81,7 @@ def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int
 
 
 def decoy_credential(mechanism: str, user: str, secret: bytes) -> ScramCredential:
-    """Return a record for a user who does not exist, with always the same salt: no password fits it.
+    """Return a record for a user that does not exist, with always the same salt: no password fits it.
 
     With it a server answers an unknown user as it does a known one. ``secret`` is the server's.
     """
@@ -104,9 +104,10 @@ class ScramClient:
         nonce: str | None = None,
         extensions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """``is_token`` says that user and password are a delegation token's id and HMAC; ``nonce`` is for tests.
+        """``is_token`` means that user and password are a delegation token's id and HMAC; ``nonce`` is for tests.
 
-        ``extensions`` are said besides, and proved with the rest; who does not know them passes over them."""
+        ``extensions`` are sent in addition, and the proof covers them; a server that does not know them ignores
+        them."""
         self.remedy = remedy
         self._hash_name = SCRAM_HASHES[mechanism]
         self._password = password.encode()
@@ -137,7 +138,7 @@ class ScramClient:
             raise SaslAuthenticationFailed(f"SCRAM: the broker refuses with {final['error'][:200]!r}; {self.remedy}")
         if not hmac.compare_digest(_decoded(final["signature"], "the broker's signature"), self._signature):
             raise SaslAuthenticationFailed(
-                "SCRAM: the broker did not prove that it knows the password: it may be another than it says"
+                "SCRAM: the broker did not prove that it knows the password: it may be an impostor"
             )
         return None
 
@@ -168,7 +169,7 @@ class ScramServer:
     """The server's side of one exchange. ``user`` and ``is_token`` are known after the client's first message,
     ``proved`` is the record of the password that the client has proved to have.
 
-    Every failure looks alike to the client; the exception says what it was, for the server's own log.
+    The client gets the same answer for every failure; the exception has the reason, for the server's own log.
     """
 
     def __init__(
@@ -197,11 +198,11 @@ class ScramServer:
 
     @property
     def is_done(self) -> bool:
-        """Whether the client has proved itself."""
+        """Whether the client has authenticated."""
         return self.proved is not None
 
     def answer(self, message: bytes) -> bytes:
-        """Return what the server says to the client's message; ``is_done`` tells whether the client has proved itself.
+        """Return the server's reply to the client's message; ``is_done`` is then whether the client has authenticated.
 
         Raises SaslAuthenticationFailed for what is not of the form and for a proof that does not fit.
         """
@@ -218,7 +219,7 @@ class ScramServer:
         first = _matched(_CLIENT_FIRST, message, "the client's first SCRAM message")
         self.user = _unescaped(first["user"])
         if first["authzid"] is not None and _unescaped(first["authzid"]) != self.user:
-            raise SaslAuthenticationFailed("SCRAM: a client may act as nobody but its user")
+            raise SaslAuthenticationFailed("SCRAM: a client may act only as its own user")
         said = (each.partition("=") for each in first["extensions"].split(",") if each)
         self.extensions = {name: value for name, _, value in said}
         self.is_token = "tokenauth=true" in first["extensions"].lower().split(",")
@@ -236,7 +237,7 @@ class ScramServer:
         if not hmac.compare_digest(final["nonce"], self._nonce):
             raise SaslAuthenticationFailed("SCRAM: the nonce is not this exchange's")
         if _decoded(final["binding"], "the channel binding") != self._gs2:
-            raise SaslAuthenticationFailed("SCRAM: the channel binding is not what the client said first")
+            raise SaslAuthenticationFailed("SCRAM: the channel binding differs from the client's first message")
         proof = _decoded(final["proof"], "the client's proof")
         if len(proof) != len(credential.stored_key):
             raise SaslAuthenticationFailed("SCRAM: the proof is not as long as the hash")

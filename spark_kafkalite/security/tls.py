@@ -3,7 +3,7 @@
 A non-blocking ``SSLSocket`` corrupts the stream when a write is repeated with other bytes, and a blocking one ignores
 the kernel's receive timeout; an ``SSLObject`` over two ``MemoryBIO`` does neither, since it never touches a socket.
 
-What a failed handshake means to a user is said in ``tls_errors``.
+``tls_errors`` explains to a user what a failed handshake means.
 """
 
 from __future__ import annotations
@@ -182,16 +182,16 @@ def _load_key(context: ssl.SSLContext, key: ClientKey) -> None:
 class TlsStream:
     """One end of a TLS connection. For one thread at a time; the caller moves the bytes.
 
-    Ciphertext that came from the peer goes in by :meth:`received`; ciphertext for the peer comes out of
-    :meth:`take_output`, which is to be asked after every other call, even one that raised: it then has the alert that
-    tells the peer why. After :meth:`ended`, :meth:`handshake` or :meth:`read_into` are to be called once more: they say
-    what the end means.
+    Ciphertext that came from the peer goes in by :meth:`received`. Ciphertext for the peer comes out of
+    :meth:`take_output`. Call it after every other call, even one that raised: it then has the alert with the reason for
+    the peer. After :meth:`ended`, call :meth:`handshake` or :meth:`read_into` once more to learn what the end means.
     """
 
     __slots__ = ("_encrypted", "_first_bytes", "_host", "_incoming", "_object", "_outgoing")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None) -> None:
-        """``host`` is the name or address connected to, which the peer's certificate must name if the context says."""
+        """``host`` is the name or address connected to, which the peer's certificate must name if the context requires
+        it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         # Neither the zone of an address nor the dot of an absolute name is part of what a certificate names.
@@ -217,7 +217,7 @@ class TlsStream:
     def handshake(self) -> bool:
         """Go on with the handshake; return whether it is done, else more bytes must be received.
 
-        Raises SslHandshakeFailed, in one line that says which setting to change, and HandshakeFailed when the peer
+        Raises SslHandshakeFailed, with one line that names the setting to change, and HandshakeFailed when the peer
         ended it or does not speak TLS.
         """
         try:
@@ -236,9 +236,9 @@ class TlsStream:
     def read_into(self, view: memoryview) -> int | None:
         """Decrypt into ``view`` (not empty); return how many bytes, 0 at the stream's end, None when more must come.
 
-        At most one record's worth, 16 KiB, in a call. An end without a farewell is an end, too: Kafka's programs often
-        just close, and frames have lengths. Raises SslHandshakeFailed when the peer refuses our certificate (TLS 1.3
-        tells that only here), ConnectionError for what is not the stream's.
+        At most one record's worth, 16 KiB, in a call. An end without a close_notify alert is an end, too: Kafka's
+        programs often just close, and frames have lengths. Raises SslHandshakeFailed when the peer refuses our
+        certificate (TLS 1.3 reports that only here), ConnectionError for bytes that are not of the stream.
         """
         try:
             return self._object.read(len(view), view)  # type: ignore[return-value]
@@ -253,7 +253,7 @@ class TlsStream:
 
     @property
     def has_input(self) -> bool:
-        """Whether bytes that were received wait to be read: the socket will not say so.
+        """Whether bytes that were received wait to be read: the socket does not report them.
 
         False after :meth:`read_into` has returned None, until more is received: an incomplete record does not count.
         """
@@ -262,7 +262,7 @@ class TlsStream:
     def write(self, data: memoryview) -> None:
         """Encrypt all of ``data``. Raises ConnectionError when the stream is broken.
 
-        The ciphertext waits in memory: who has much to send gives some 64 KiB at a time.
+        The ciphertext waits in memory: a caller with much to send passes some 64 KiB at a time.
         """
         try:
             for start in range(0, len(data), _PIECE_BYTES):
@@ -282,7 +282,7 @@ class TlsStream:
         return output
 
     def close(self) -> None:
-        """Say farewell to the peer, when there was a handshake; :meth:`take_output` then has it."""
+        """Send a close_notify alert to the peer, if there was a handshake; :meth:`take_output` then has it."""
         try:
             self._object.unwrap()
         except (ssl.SSLError, ValueError):

@@ -151,7 +151,7 @@ def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLO
 
 
 def _unverified_chain(connection: ssl.SSLObject) -> list[Mapping[str, Any]]:
-    """Return what the peer's certificates say, the peer's own first; empty when this Python does not tell.
+    """Return the contents of the peer's certificates, the peer's own first; empty when this Python cannot return them.
 
     For texts only. The public way, SSLObject.get_unverified_chain, is new in Python 3.13, and gives bytes.
     """

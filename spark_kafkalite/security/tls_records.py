@@ -1,4 +1,4 @@
-"""How TLS is told from anything else by its first bytes: all of TLS that clients without it load."""
+"""How TLS is recognised by its first bytes: the only part of TLS that clients without it load."""
 
 from __future__ import annotations
 

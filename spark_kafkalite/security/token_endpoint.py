@@ -1,10 +1,10 @@
 """Tokens by OAuth's client-credentials flow: one POST to the identity provider. Source: RFC 6749, 4.4; KIP-768, 1139.
 
-What keeps a client's secret and a server's network safe from those who may set an option: only URLs that the
-environment variable ``KAFKALITE_OAUTHBEARER_ALLOWED_URLS`` lists are asked (CVE-2025-27817), redirects are not
-followed, and ``http://`` serves for loopback only, where Kafka's client would send the secret in clear. As in Kafka the
-trusted certificates are the system's, or those of ``ssl.*`` options in ``sasl.jaas.config``; the client's own ``ssl.*``
-settings are for brokers. Proxies are not used.
+This module keeps a client's secret and a server's network safe from users that may set an option. Only URLs in the
+environment variable ``KAFKALITE_OAUTHBEARER_ALLOWED_URLS`` are asked (CVE-2025-27817), and redirects are not followed.
+``http://`` works for loopback only; Kafka's client would send the secret in clear. As in Kafka the trusted certificates
+are the system's, or those of ``ssl.*`` options in ``sasl.jaas.config``; the client's own ``ssl.*`` settings are for
+brokers. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class _NotNow(Exception):
-    """What may go better the next time; the text says what it was."""
+    """A failure that may be over at the next attempt; the text describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class EndpointSource:
             return response.status, response.read(_LONGEST_ANSWER + 1)
 
     def _check_trust(self, error: Exception) -> None:
-        """Raise SaslAuthenticationFailed if ``error`` says that the endpoint's certificate is not trusted."""
+        """Raise SaslAuthenticationFailed if ``error`` means that the endpoint's certificate is not trusted."""
         import ssl
 
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -187,7 +187,7 @@ class EndpointSource:
         return checked_token(token.strip(), expires_at_s, str(self))
 
     def _reason(self, answer: dict[str, Any]) -> str:
-        """Return what a refusal says of its reason (RFC 6749, 5.2), without anything that was sent to it."""
+        """Return a refusal's reason (RFC 6749, 5.2), without anything that was sent to the endpoint."""
         said = ": ".join(str(answer[name]) for name in ("error", "error_description") if answer.get(name))
         sent = self._headers()["Authorization"].partition(" ")[2]
         if not said or self.client_secret in said or quote_plus(self.client_secret) in said or sent in said:
@@ -221,7 +221,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _problem(error: Exception) -> str:
-    """Say what went wrong with a connection; never what came over it."""
+    """Return what went wrong with a connection; never the bytes that came over it."""
     import ssl
 
     if isinstance(error, ssl.SSLError):

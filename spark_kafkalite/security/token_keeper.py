@@ -111,7 +111,7 @@ class TokenKeeper:
             return self._next_token()
 
     def take(self, token: HeldToken) -> bool:
-        """Use a token that somebody else has fetched from an equal source, unless the present one lives longer.
+        """Use a token that another process has fetched from an equal source, unless the present one lives longer.
 
         Returns whether the next connection will do without an identity provider.
         """
@@ -150,7 +150,7 @@ class TokenKeeper:
         return held
 
     def _run_thread(self) -> None:
-        """Have the thread run and look at what has changed. The lock is held."""
+        """Start the thread if needed, and wake it to check what has changed. The lock is held."""
         self._changed.notify_all()
         if self._thread is not None:
             return
@@ -177,7 +177,7 @@ class TokenKeeper:
                 self._changed.notify_all()
 
     def _next_due_s(self, *, has_failed: bool) -> float | None:
-        """Return when to fetch the next token without being asked; None when only who needs one shall cause it."""
+        """Return when to fetch the next token in advance; None when it is fetched only on demand."""
         now_s = time.time()
         if self._held is None or self._held.expires_at_s is None or not _lives(self._held):
             return None
@@ -229,7 +229,7 @@ def keeper_of(source: TokenSource, rules: RefreshRules) -> TokenKeeper:
 
 
 def _lives(token: HeldToken) -> bool:
-    """Whether the token is known to be of use for now; one that does not tell serves one connection only."""
+    """Whether the token is known to be valid for now; a token without an expiry time serves one connection only."""
     return token.expires_at_s is not None and time.time() < token.expires_at_s
 
 

@@ -42,15 +42,15 @@ class TokenSource(Protocol):
         """Whether it may be asked for each connection; else its tokens are kept until shortly before they expire."""
 
     def __str__(self) -> str:
-        """Name the source by the setting that tells it."""
+        """Name the source by the setting that selects it."""
 
     def fetch(self) -> HeldToken:
-        """Return a new token. Raises SaslAuthenticationFailed when there is none, saying why."""
+        """Return a new token. Raises SaslAuthenticationFailed with the reason when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A file that somebody else keeps fresh."""
+    """A file that another program keeps fresh."""
 
     setting: str
     path: str
@@ -78,7 +78,7 @@ class ProviderSource:
         return f"sasl.token.provider={self.name}"
 
     def fetch(self) -> HeldToken:
-        """Return what the callable gives. Its exceptions are told by their type: their text may hold secrets."""
+        """Return the callable's result. Its exceptions are reported by their type: their text may hold secrets."""
         module_name, _, path = self.name.partition(":")
         try:
             provider: Any = importlib.import_module(module_name)
@@ -139,7 +139,7 @@ class UnsecuredSource:
 
 
 def checked_token(value: str, expires_at_s: float | None, source: str) -> HeldToken:
-    """Return the token ``value``. A JWT expires when its ``exp`` says, any other token at ``expires_at_s``.
+    """Return the token ``value``. A JWT expires at its ``exp``, any other token at ``expires_at_s``.
 
     Raises SaslAuthenticationFailed for what no token is; ``source`` names where it came from.
     """
@@ -162,7 +162,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _claims(token: str) -> Mapping[str, Any]:
-    """Return the claims of a JWT without verifying it, nothing of any other token."""
+    """Return the claims of a JWT without verifying it; empty for any other token."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -186,7 +186,7 @@ def _told(error: BaseException) -> str:
 def read_token_file(path: str, setting: str, longest: int) -> str:
     """Return the text of a file, at most ``longest`` bytes, without blanks around it.
 
-    Raises SaslAuthenticationFailed, with ``setting`` as what told the file, when it cannot be read.
+    Raises SaslAuthenticationFailed, which names ``setting`` as the source of the file's name, when it cannot be read.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -212,5 +212,5 @@ def _decoded(content: bytes) -> str | None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to would else be waited for, for ever."""
+    """Open a file at once; a pipe without a writer would otherwise block for ever."""
     return os.open(path, flags | os.O_NONBLOCK)

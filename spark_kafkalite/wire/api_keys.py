@@ -1,9 +1,9 @@
 """The API keys: the numbers by which the protocol names its APIs.
 
 They are those that this system serves, asks for, or will serve: produce, fetch, metadata, groups, topics, configs,
-transactions, ACLs, quotas, SASL and reassignments; not those of the controller quorum, share groups, streams groups and
-telemetry. Versions stand elsewhere: those that can be encoded in ``messages``, those that a broker serves beside its
-handlers (``broker.requests.dispatch``), those that the client asks in (``client.network.connection``).
+transactions, ACLs, quotas, SASL and reassignments. Those of the controller quorum, share groups, streams groups and
+telemetry are left out. Versions are elsewhere: those that can be encoded in ``messages``, those that a broker serves in
+its handlers (``broker.requests.dispatch``), those that the client requests in ``client.network.connection``.
 Those from :data:`FIRST_OWN_KEY` on are not Kafka's: only brokers send them, to each other (``wire.inner``).
 Source: org.apache.kafka.common.protocol.ApiKeys.
 """

@@ -1,21 +1,20 @@
 """Message bodies to bytes and back, for every API and version that ``messages/`` and ``inner/`` know.
 
 The functions that do it are compiled from the ``SCHEMA`` of the message classes at the first use of an (API, version,
-direction), see ``codec_compiler``; a body that nobody sends costs nothing. What they promise:
+direction), see ``codec_compiler``; a body that is never sent costs nothing. What they promise:
 
-- Malformed bytes raise ``FrameError``, nothing else, in time and memory bounded by the length of the frame: an array's
-  count is compared with the bytes left (each element has a least size in that version) before anything is made of it,
-  and the array elements and tagged fields of one *request* are together at most ``MAX_REQUEST_ELEMENTS``: an empty
-  struct of two bytes costs some forty times that in memory, and a million of them would stall a broker for a second.
-- The forms in slices give the same results and errors, and yield often enough that whoever runs them can stop in
-  between.
+- Malformed bytes raise ``FrameError``, nothing else, in time and memory bounded by the length of the frame. An array's
+  count is compared with the bytes left before anything is made of it: each element has a least size in that version.
+- The array elements and tagged fields of one *request* are together at most ``MAX_REQUEST_ELEMENTS``. An empty struct
+  of two bytes costs some forty times that in memory, and a million of them would stall a broker for a second.
+- The forms in slices give the same results and errors, and yield often enough that their caller can stop in between.
 - Unknown tagged fields are skipped (KIP-482); a known one must have exactly the length that it claims.
 - Bytes after the end of a body are ignored, as Apache Kafka's generated readers do: newer peers may send more than the
   version they name promises.
 - ``records`` fields are views into the buffer that was given, everything else is copied out.
 
 A value that a message class lets you set but the version cannot hold (a null where none is allowed, a number out of
-range) raises ``ValueError`` when encoding: that is a bug of ours, not of a peer.
+range) raises ``ValueError`` when encoding: that is our bug, not a peer's.
 """
 
 from __future__ import annotations

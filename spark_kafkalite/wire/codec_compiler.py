@@ -20,8 +20,9 @@ lengths are compared before anything is read at them, so no index is ever negati
 
 Only names and numbers from generated classes get into the source, nothing that came from a peer.
 
-In slices, what loops over elements is a generator that yields after every ``_ELEMENTS_AT_ONCE`` of them, or after so
-many bytes, and so is what calls it; a struct without such loops is read or written by a plain function in both forms.
+In slices, a function that loops over elements is a generator that yields after every ``_ELEMENTS_AT_ONCE`` of them, or
+after so many bytes. Functions that call it are generators, too. A plain function reads or writes a struct without such
+loops in both forms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every error code of the protocol, its exception class and its name.
 
-The classes come from ``errors.py`` where our code raises or catches them by name; the rest are made here from a table,
-so that whatever code a broker sends has a class, a name and a word on whether another try may help. A test compares the
-whole with kio's list.
+The classes come from ``errors.py`` where our code raises or catches them by name. The others are made here from a
+table, so that each code that a broker sends has a class, a name and a note on whether a retry may help. A test compares
+the whole with kio's list.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def class_for(code: int) -> type[KafkaError]:
 def error_for(code: int, message: str | None = None) -> KafkaError:
     """Return an exception, not raised, for a code that came over the wire.
 
-    ``message`` is the broker's own text; without one, or with an empty one, the class's meaning stands in. The text
+    ``message`` is the broker's own text; without one, or with an empty one, the class's meaning is the text. The text
     ends with the code's name and number.
     """
     cls = class_for(code)
@@ -152,7 +152,7 @@ def name_of(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Say whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return code != NONE and class_for(code).retriable
 
 

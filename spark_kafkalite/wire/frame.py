@@ -4,8 +4,9 @@ A frame is its length, an int32, big endian, and as many bytes. That is so in Ka
 brokers, clients and the served registry all cut their streams here. A length is a peer's word: outside the allowed
 ones it raises :class:`FrameSizeError`, and memory is touched only as the bytes arrive that it promises.
 
-Who receives into memory of its own uses :class:`FrameReader`: frames are views of where they arrived, and only one that
-was cut off is copied. Who is given bytes, and takes frames from them when it suits, uses :class:`FrameBuffer`.
+A receiver with its own memory uses :class:`FrameReader`: frames are views of the bytes where they arrived, and only a
+frame that was cut off is copied. A receiver that is given bytes, and takes frames from them later, uses
+:class:`FrameBuffer`.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def lend_memory(size_bytes: int) -> memoryview:
 class FrameReader:
     """The frames of one stream, cut where they arrive.
 
-    In turn: receive into :meth:`room`, say how much with :meth:`received`, take frames with :meth:`next_frame` until
-    there is none, then :meth:`keep_rest`: the scratch is free for others from then on, and the reader holds nothing
-    but what is cut off. Who must stop before has the rest copied by :meth:`stash`, and later goes on with
-    :meth:`next_frame`. A frame is valid until something is received again, or until its own memory is used again.
+    In turn: receive into :meth:`room`, report the number of bytes with :meth:`received`, take frames with
+    :meth:`next_frame` until there is none, then :meth:`keep_rest`. From then on the scratch is free for other readers,
+    and the reader holds only the frame that is cut off. A caller that must stop before calls :meth:`stash`, which
+    copies the rest, and later goes on with :meth:`next_frame`. A frame is valid until something is received again, or
+    until its own memory is used again.
     """
 
     __slots__ = (

@@ -35,15 +35,15 @@ RequestHeader = tuple[int, int, int, str | None]
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Say whether this version uses compact lengths and tagged fields; False for an API that is not known."""
+    """Return whether this version uses compact lengths and tagged fields; False for an API that is not known."""
     return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
 def read_request_header(view: Buffer) -> tuple[RequestHeader, int]:
     """Return a request frame's header and the position of its body.
 
-    The header of an unknown API or version is read too, as far as that is possible: who answers it or closes the
-    connection is dispatch's matter. Raises FrameError when the frame is too short or the client id is not UTF-8.
+    The header of an unknown API or version is read too, as far as that is possible: dispatch decides whether to answer
+    it or to close the connection. Raises FrameError when the frame is too short or the client id is not UTF-8.
     """
     try:
         api_key, version, correlation_id, length = _FIXED.unpack_from(view)

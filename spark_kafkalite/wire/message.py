@@ -5,7 +5,7 @@ costs about half a millisecond at import, and a broker's handlers import some hu
 
 One class stands for all versions of its struct, as in Kafka's own Java classes. A field that does not exist in the
 version being encoded is left out silently; a field that did not exist in the version that was decoded has its default.
-``SCHEMA`` says what exists when, one row a field in wire order:
+``SCHEMA`` lists which field exists in which versions, one row a field in wire order:
 
     (name, type, first version, last version, nullable from version or None, tag or None)
 

@@ -65,7 +65,7 @@ def read_tagged_field(buffer: Buffer, position: int, end: int) -> tuple[int, int
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, end: int, count: int) -> int:
-    """Skip ``count`` tagged fields that nobody here knows and return the position after them."""
+    """Skip ``count`` tagged fields that are unknown here and return the position after them."""
     if count * 2 > end - position:  # a tag and a size have at least one byte each
         raise FrameError(f"{count} tagged fields do not fit into the {end - position} bytes left in the frame")
     if count > MAX_TAGGED_FIELDS:
@@ -92,7 +92,7 @@ def bad_length(field: str, length: int, left: int) -> NoReturn:
 
 
 def too_many_bytes(field: str, length: int) -> NoReturn:
-    """Refuse a byte field that would hold everybody up."""
+    """Refuse a byte field that would delay all other requests."""
     raise FrameError(f"{field} has {length} bytes, at most {MAX_REQUEST_BYTES_FIELD} are possible")
 
 

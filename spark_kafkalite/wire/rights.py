@@ -68,7 +68,8 @@ _NEEDED: Final[dict[tuple[int, int], str]] = {
 
 
 def refusal(api_key: int, code: int, text: str | None) -> KafkaError:
-    """Return the exception for an API's error code, as ``error_for``; it says which right is missing, if one is."""
+    """Return the exception for an API's error code, as ``error_for``; its text names the missing right, if one is
+    missing."""
     needed = _NEEDED.get((api_key, code))
     if needed is None:
         return error_for(code, text)

@@ -82,7 +82,7 @@ class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
         """Create topics and wait until their partitions have leaders; with ``validate_only`` only check the requests.
 
         Raises TopicAlreadyExists (36; not with ``if_not_exists``), InvalidTopic (17), InvalidPartitions (37),
-        InvalidReplicationFactor (38), InvalidConfig (40) and what else the broker says.
+        InvalidReplicationFactor (38), InvalidConfig (40) and the broker's other errors.
         """
         wanted = {topic.name: topic for topic in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
         deadline = self._deadline(timeout_ms)

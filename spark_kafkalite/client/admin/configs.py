@@ -60,10 +60,10 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a topic or broker. ``source`` says where the value comes from; ``value`` is None when secret.
+    """One setting of a topic or broker. ``source`` is where the value comes from; ``value`` is None when secret.
 
     ``synonyms`` are all places that it may come from, the first in force; empty unless they were asked for. ``kind`` is
-    the type, None when the broker does not say.
+    the type, None when the broker does not return it.
     """
 
     name: str

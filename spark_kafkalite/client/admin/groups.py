@@ -42,7 +42,7 @@ from spark_kafkalite.wire.rights import refusal
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group in a list. ``state`` and ``group_type`` are empty where the broker is too old to tell."""
+    """One group in a list. ``state`` and ``group_type`` are empty where the broker is too old to return them."""
 
     group_id: str
     protocol_type: str

@@ -36,8 +36,8 @@ from spark_kafkalite.wire.rights import refusal
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """How far a follower is that compares its log with its leader's. ``state``: waiting, comparing, same, different or
-    failed; ``text`` says the rest."""
+    """A follower's comparison of its log with its leader's. ``state``: waiting, comparing, same, different or failed;
+    ``text`` has the details."""
 
     state: str
     text: str
@@ -54,7 +54,7 @@ class ReplicaInfo:
 
     ``damaged``: the ranges of offsets that it had and lacks, the end exclusive. ``why_stopped``: why it copies nothing
     from its leader any more, None where it does. ``comparison``: the last one that ``compare_replicas`` has asked for.
-    Only brokers of this project say these.
+    Only brokers of this project return these three.
     """
 
     size_bytes: int
@@ -69,7 +69,7 @@ class ReplicaInfo:
 class LogDirInfo:
     """One log directory of a broker.
 
-    ``error`` says why it cannot be used. Bytes of the file system are None where the broker does not tell.
+    ``error`` is why it cannot be used. Bytes of the file system are None where the broker does not return them.
     """
 
     path: str

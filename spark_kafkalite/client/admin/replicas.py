@@ -1,4 +1,4 @@
-"""Administration of replicas: who may lead a partition, what each replica's log has, and elections.
+"""Administration of replicas: which replicas may lead a partition, what each replica's log has, and elections.
 
 The base of :class:`spark_kafkalite.client.admin.admin.Admin` for these calls.
 """
@@ -43,7 +43,7 @@ NOTHING: Final[Mapping[TopicPartition, Ranges]] = MappingProxyType({})
 class EligibleReplicas:
     """Replicas that may lead though they have left the ISR, because it was smaller than min.insync.replicas (KIP-966).
 
-    ``last_known`` are those that were eligible last and cannot be trusted any more; nobody but an operator elects them.
+    ``last_known`` are those that were eligible last and cannot be trusted any more; only an operator can elect them.
     """
 
     eligible: tuple[int, ...]
@@ -56,8 +56,8 @@ class EligibleReplicas:
 class Leaderless:
     """A partition without a leader: why, what its replicas' logs have, and what an operator is to do.
 
-    ``best`` is the replica that an unclean election takes (None: no replica is live); ``losses`` say for each live
-    replica what is lost, or may be, if that one leads. ``replicas`` is as the broker says it, one object a replica.
+    ``best`` is the replica that an unclean election takes (None: no replica is live). ``losses`` has for each live
+    replica what is lost, or may be, if that one leads. ``replicas`` is the broker's text, one object a replica.
     """
 
     reason: str
@@ -69,7 +69,7 @@ class Leaderless:
 
     @classmethod
     def read(cls, text: str | None) -> Leaderless | None:
-        """Return what a broker has said; None where it has said nothing, or what cannot be read."""
+        """Return the broker's report; None where it is empty or cannot be read."""
         try:
             fields = json.loads(text or "")
             losses = {int(broker): tuple(map(str, told)) for broker, told in fields["losses"].items()}
@@ -127,9 +127,10 @@ class ReplicaAdmin(AdminRequests):
     def replica_ends(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, dict[int, int | KafkaliteError]]:
-        """Return each replica's log end offset as the broker itself has it, or why it does not say.
+        """Return each replica's log end offset from its own broker, or the error why it is missing.
 
-        Brokers that are not live are left out. The ends of a partition without a leader say who would lose how much.
+        Brokers that are not live are left out. For a partition without a leader, the ends show how many records each
+        election would lose.
         """
         deadline = self._deadline(timeout_ms)
         wanted = [TopicPartition(*each) for each in partitions]

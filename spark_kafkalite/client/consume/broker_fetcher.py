@@ -138,8 +138,8 @@ class BrokerFetcher:
     def __init__(
         self, cluster: ClusterClient, pool: BufferPool, *, check_crcs: bool = True, new_buffer_bytes: int = 0
     ) -> None:
-        """``new_buffer_bytes`` is for who knows how large answers will be; with 0 a new buffer is as large as the
-        answer that it is made for.
+        """``new_buffer_bytes`` is for a caller that knows how large answers will be; with 0 a new buffer is as large as
+        the answer that it is made for.
         """
         self._cluster = cluster
         self._pool = pool

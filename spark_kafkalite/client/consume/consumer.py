@@ -1,6 +1,6 @@
 """The consumer: subscribe as a member of a group or assign partitions by hand, seek, poll records or columns, commit.
 
-Fetching runs ahead in the background (:mod:`.read_ahead`); ``poll()`` decodes and returns what is there, or waits
+Fetching runs ahead in the background (:mod:`.read_ahead`); ``poll()`` decodes and returns what was fetched, or waits
 (:mod:`.polling`). A partition's position is the offset of the next record that the user gets; it moves when a poll
 returns, by the ends of batches, so that gaps left by compaction and transaction markers are passed. Records of one
 partition come in order of their offsets; partitions take turns.
@@ -95,10 +95,11 @@ class Consumer:
     ) -> None:
         """Read these topics, or all whose whole name matches ``pattern``, together with the other members of the group.
 
-        Takes the place of the last subscription. The callbacks get lists of partitions, in the thread that polls:
-        ``on_revoked`` before partitions are given up (commit what is done there), ``on_assigned`` when there are new
-        ones (seek there), ``on_lost`` when partitions were taken away unasked and may be read elsewhere already;
-        without it ``on_revoked`` is called. What they raise, that poll raises. An empty list of topics unsubscribes.
+        Replaces the last subscription. The callbacks get lists of partitions, in the thread that polls. ``on_revoked``
+        is called before partitions are given up (commit what is done there), ``on_assigned`` when there are new ones
+        (seek there). ``on_lost`` is called when partitions were taken away unasked and another member may read them
+        already; without it ``on_revoked`` is called. What they raise, that poll raises. An empty list of topics
+        unsubscribes.
         """
         self._check_open()
         group = self._require_group("subscribe()")
@@ -150,7 +151,7 @@ class Consumer:
         return [TopicPartition(topic, info.partition) for info in self.topic_info(topic, timeout_ms).partitions]
 
     def topic_info(self, topic: str, timeout_ms: int | None = None) -> TopicInfo:
-        """Return what the cluster says of a topic."""
+        """Return the cluster's metadata of a topic."""
         self._check_open()
         return self._cluster.topic(topic, self._deadline(timeout_ms))
 
@@ -219,7 +220,7 @@ class Consumer:
         return -1 if self._group is None else self._group.member.generation_id
 
     def enforce_rebalance(self, reason: str = "the consumer asks for a rebalance") -> None:
-        """Have the group rebalance; the next poll joins anew."""
+        """Have the group rebalance; the next poll joins again."""
         self._require_group("enforce_rebalance()").request_rejoin(reason)
 
     def commit(
@@ -279,7 +280,7 @@ class Consumer:
         return self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     def end_offsets(self, partitions: Partitions, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
-        """Return the offset after the last record that this consumer may see, as its isolation.level says.
+        """Return the offset after the last record that this consumer may see, as its isolation.level decides.
 
         While a leader that was elected just now does not know that, it is what the last fetch saw.
         """

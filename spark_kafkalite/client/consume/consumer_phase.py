@@ -7,8 +7,8 @@
     LEFT      that is done, and is not done again
     CLOSED    every call but close() raises ClosedError
 
-A consumer without a group goes from CLOSING to CLOSED, and so does one whose polling thread did not let go in time.
-Who closes and has no time left does not wait for another thread that is LEAVING.
+A consumer without a group goes from CLOSING to CLOSED, and so does one whose polling thread did not let go in time. A
+``close()`` without time left does not wait for another thread that is LEAVING.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 - All that waits or is asked for stays within ``queued.max.bytes``, but for single batches that are larger.
 - One fetch asks for no more than the broker's share of that, since it may wait for long: the idle brokers' fetches
   would else take all the room, and the one that has records would never be asked.
-- With ``fair`` each partition has a share of these bytes, and one that nobody reads must not use up the room of others:
+- With ``fair`` each partition has a share of these bytes, and one without a reader must not use up the room of others:
   when there is none left, one partition of which nothing waits may have one batch.
-- The broker fills an answer in the order of the request: everybody comes first in turn.
+- The broker fills an answer in the order of the request: each partition comes first in turn.
 - A fetch that leaves out partitions whose buffers are full must not be parked for long by the idle others.
 """
 

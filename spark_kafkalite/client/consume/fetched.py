@@ -55,7 +55,7 @@ class BufferPool:
 
 
 class AnswerMemory:
-    """The buffer of one answer, given back to its pool by the last user."""
+    """The buffer of one answer; its last user returns it to its pool."""
 
     def __init__(self, pool: BufferPool, buffer: Memory) -> None:
         self._pool = pool
@@ -163,7 +163,7 @@ class FetchedBatches:
             return CorruptMessage(
                 f"the {self.size_bytes} bytes from there on hold no whole batch, so its length is wrong"
             )
-        return CorruptMessage(f"the batches from there on say that they end at offset {self._headers[-1].next_offset}")
+        return CorruptMessage(f"the headers of the batches from there on end at offset {self._headers[-1].next_offset}")
 
     @property
     def first_base_offset(self) -> int:
@@ -247,8 +247,8 @@ class FetchedBatches:
         return self._payload
 
     def leader_epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the last batch that begins before an offset, None when none does; also afterwards,
-        when the batches' memory has been given back. Before epochs were written it is -1."""
+        """Return the leader epoch of the last batch that begins before an offset, None when none does; also after the
+        batches' memory has been released. Before epochs were written it is -1."""
         index = bisect_left(self._headers, offset, key=_base_offset)
         return self._headers[index - 1].partition_leader_epoch if index else None
 

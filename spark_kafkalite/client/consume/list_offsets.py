@@ -3,8 +3,8 @@
 Timestamps are milliseconds; negative ones name places (``model.EARLIEST_TIMESTAMP`` and others).
 
 A leader that was elected just now does not know yet how far its log is committed, and answers OFFSET_NOT_AVAILABLE (78;
-LEADER_NOT_AVAILABLE before version 5). That is no news: who knows an end from before gives it as ``last_known``, and
-others wait. Source: KIP-207.
+LEADER_NOT_AVAILABLE before version 5). A caller that knows an earlier end passes it as ``last_known`` and gets that;
+other callers wait. Source: KIP-207.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How large the log is at some offsets: a short fetch at each, of which only the batches' headers are looked at.
+"""How large the log is at some offsets: a short fetch at each, of which only the batches' headers are read.
 
-No request says how many bytes a range of offsets takes. DescribeLogDirs gives the size of a whole log, old segments and
-new ones alike, and asks for rights on the cluster that readers do not have. A fetch says exactly what lies at one
-place, from any broker and with the right to read, and costs at least one batch.
+No request returns how many bytes a range of offsets takes. DescribeLogDirs gives the size of a whole log, old segments
+and new ones alike, and asks for rights on the cluster that readers do not have. A fetch returns exactly what lies at
+one place, from any broker and with the right to read, and costs at least one batch.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _SamplesQuestion(LeaderQuestion):
 
     def take(self, answer: FetchResponse) -> Failures:
         if answer.error_code:
-            raise refusal(ApiKey.FETCH, answer.error_code, "a broker refuses to say how large records are")
+            raise refusal(ApiKey.FETCH, answer.error_code, "a broker refuses the fetch that measures record sizes")
         failures: Failures = {}
         outside: list[TopicPartition] = []
         empty: list[TopicPartition] = []

@@ -1,6 +1,6 @@
 """The state of one partition that a consumer reads: its position, what was fetched of it, and its errors.
 
-Plain state without a lock of its own: whoever touches it holds :attr:`.read_ahead.ReadAhead.lock`.
+Plain state without a lock of its own: its users hold :attr:`.read_ahead.ReadAhead.lock`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TopicPartitionState:
         self.drop_buffered()
 
     def take_error(self) -> KafkaliteError | None:
-        """Return why there is nothing to read; one that may be mended meanwhile is forgotten, and tried again."""
+        """Return why there is nothing to read; an error that may be fixed meanwhile is forgotten, and tried again."""
         error = self.error
         if isinstance(error, TO_BE_MENDED):
             self.error = None

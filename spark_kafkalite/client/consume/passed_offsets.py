@@ -1,9 +1,9 @@
 """Counts the offsets of fetched batches that hold no record for their reader, by why they hold none.
 
-A reader that must account for every offset (the load job's audit) compares what it got with what the log says. So
-nothing here is a difference between offsets and decoded rows: a batch's header says how many records it holds, and of
-a batch that a range cuts in two the records' own offsets are looked at. A record that gets lost on its way to the
-reader is missing in the sum of both then.
+A reader that must account for every offset (the load job's audit) compares the records it got with the log's count. So
+nothing here is a difference between offsets and decoded rows: a batch's header has the number of its records. Where a
+range cuts a batch in two, the records' own offsets are counted. A record that gets lost on its way to the reader is
+then missing in the sum of both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What ``poll()`` does: waits for fetched batches, decodes them, and keeps the rows that it has not returned.
 
-Owns the rows that were decoded and not returned yet, the partitions' turns, the wait for something to decode, and the
-knowledge of what the user has in hand: what the last poll returned, and nothing says yet that it was processed.
-Decoding is done outside of the read-ahead's lock; a partition that was moved, revoked or paused meanwhile loses its
-rows (its ``generation`` tells). One thread polls at a time; who may wake it is written at each method.
+Owns the rows that were decoded and not returned yet, the partitions' turns, and the wait for something to decode. It
+also knows which records the user has in hand: those of the last poll that are not known to be processed. Decoding is
+done outside of the read-ahead's lock; a partition that was moved, revoked or paused meanwhile loses its rows (its
+``generation`` shows it). One thread polls at a time; each method states which threads may wake it.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class RowSource:
     def take_records(self, wanted: int, next_rows: Callable[[bool], DecodedRows | None]) -> list[Record]:
         """Return up to so many records, fewer where they take more than _MAX_DECODED_BYTES together.
 
-        ``next_rows`` gives the next rows; its argument says whether it may wait.
+        ``next_rows`` gives the next rows; its argument is whether it may wait.
         """
         records: list[Record] = []
         held_bytes = 0
@@ -302,12 +302,12 @@ class RowSource:
             self._ahead.changed.notify_all()
 
     def take_woken(self) -> bool:
-        """Whether somebody woke the poll; asked once, when it ends."""
+        """Whether another thread woke the poll; asked once, when it ends."""
         woken, self._woken = self._woken, False
         return woken
 
     def close(self) -> None:
-        """Have whoever polls get ClosedError. From any thread."""
+        """Have the polling thread get ClosedError. From any thread."""
         self._closed = True
         self._ahead.notify()
 
@@ -318,7 +318,7 @@ class RowSource:
 
 
 def _leader_epoch_before(position: int, buffers: Sequence[FetchedBatches], state: TopicPartitionState) -> int:
-    """Return the leader epoch of what lies before a position; that known so far when nothing of these does."""
+    """Return the leader epoch of the record before a position, or the last one known when no buffer has that record."""
     for buffer in reversed(buffers):
         leader_epoch = buffer.leader_epoch_before(position)
         if leader_epoch is not None:

@@ -4,10 +4,10 @@ A thread fetches the next pieces while the user decodes the last one; at most ``
 bounded by about ``(read_ahead + 2) * max_bytes``. Pieces come undecoded (:class:`.fetched.FetchedBatches`);
 :func:`columns_from` turns them into columns.
 
-Every offset of the range is either delivered or known not to be there: a position that is no longer in the log raises
-:class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means, and a log that was cut
-below what was read ``errors.LogTruncated``. Errors that pass (a leader moves, a broker restarts) are retried inside;
-without any progress for ``timeout_ms`` the last of them is raised.
+Every offset of the range is either delivered or known not to exist. A position that is no longer in the log raises
+:class:`RangeNotInLog` with the log's ends, so that the caller can decide what losing data means. A log that was cut
+below what was read raises ``errors.LogTruncated``. Errors that pass (a leader moves, a broker restarts) are retried
+inside; without any progress for ``timeout_ms`` the last of them is raised.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFAULT_MAX_BYTES: Final = 8 << 20
 
 
 class RangeNotInLog(OffsetOutOfRange):
-    """Offsets of the range are not in the log: deleted by retention, or beyond the end of a log that was made anew."""
+    """Offsets of the range are not in the log: deleted by retention, or beyond the end of a recreated log."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, log_start_offset: int, log_end_offset: int
@@ -85,7 +85,7 @@ class RangeFetcher:
         ``start_epoch`` is that of the record before ``start_offset``, or a later one in which the log was seen to reach
         so far; -1: it is not known.
 
-        ``unknown_timeout_ms`` is for how long the brokers may know nothing of the partition, before that is raised as
+        ``unknown_timeout_ms`` is for how long the brokers may not know the partition, before that is raised as
         UnknownTopicOrPartition; None is ``timeout_ms``.
 
         ``passed`` gets the counts of what is decoded, in the thread that decodes: when the range has been decoded, they

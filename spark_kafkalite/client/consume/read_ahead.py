@@ -62,7 +62,7 @@ class ReadAhead:
     ) -> None:
         """``fetch_committed`` is given by a consumer with a group: its partitions start from committed offsets.
 
-        ``fair``: partitions have readers of their own, and one that nobody reads must not use up the room of others.
+        ``fair``: partitions have readers of their own, and one without a reader must not use up the room of others.
         Then each has its share of ``queued.max.bytes``, and may hold one batch beyond it.
         """
         self._fair = fair
@@ -173,12 +173,12 @@ class ReadAhead:
             }
 
     def notify(self) -> None:
-        """Wake who waits for something to change."""
+        """Wake the threads that wait for something to change."""
         with self.lock:
             self.notify_moved()
 
     def notify_moved(self) -> None:
-        """Wake who waits, after positions or leaders have changed; the lock is held."""
+        """Wake the threads that wait, after positions or leaders have changed; the lock is held."""
         self.changed.notify_all()
         self._keeper_wanted.notify_all()
 
@@ -250,7 +250,7 @@ class ReadAhead:
     def _look_up(self, lookups: Mapping[TopicPartition, tuple[int, int | None]]) -> bool:
         """Find the positions of partitions that have none.
 
-        Returns whether something must be mended before all are found: polls raise that, and have it tried again.
+        Returns whether some need a fix before they are found: polls raise that error, and have it tried again.
         """
         places = {each: place for each, (_, place) in lookups.items() if place is not None}
         outcome = self._start.find(places, auto_create=self._auto_create)

@@ -1,7 +1,7 @@
 """Where a consumer starts in partitions that it has no position in: committed offsets, ends of logs, times.
 
 A partition of a group's consumer starts from what the group has committed; without that, and in every other consumer,
-from where ``auto.offset.reset`` says. Look-ups run in the read-ahead's keeper thread, a topic at a time, because one
+from where ``auto.offset.reset`` points. Look-ups run in the read-ahead's keeper thread, a topic at a time, because one
 that does not exist must not hold up the others.
 """
 

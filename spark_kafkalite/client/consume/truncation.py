@@ -1,6 +1,6 @@
 """A log that was cut below what was read of it, as after an unclean election (KIP-320).
 
-A fetch says which leader epoch the last record before its offset had, and a leader whose log has no such record there
+A fetch carries the leader epoch of the last record before its offset. A leader whose log has no such record there
 answers with its own last epoch up to that one, and where it ends. Brokers do so from Fetch 12 on; older ones are asked
 with OffsetForLeaderEpoch before a fetch, whenever the leader is another one than that of the last record.
 """
@@ -29,7 +29,7 @@ _CONSUMER: Final = -1
 
 
 def check_not_truncated(topic_partition: TopicPartition, offset: int, diverging: tuple[int, int]) -> None:
-    """Raise LogTruncated when a diverging epoch and its end offset say that ``offset`` lies beyond the common log.
+    """Raise LogTruncated when a diverging epoch and its end offset mean that ``offset`` lies beyond the common log.
 
     An epoch that ends at or behind the offset has lost nothing: positions that were looked up carry the epoch of their
     leader, which may have ended without a record. Source: SubscriptionState.maybeCompleteValidation.

@@ -1,7 +1,7 @@
 """Administration of one group at its coordinator: describe it, delete its offsets, delete it.
 
-They are no members of it. Whether they may is the coordinator's to say: it deletes no group with members, and no
-offsets that members read.
+They are no members of it. The coordinator decides whether they may: it deletes no group with members, and no offsets
+that members read.
 """
 
 from __future__ import annotations

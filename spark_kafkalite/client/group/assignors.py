@@ -5,7 +5,7 @@ Its result depends on nothing else, members are ordered as Java's clients order 
 :class:`RoundRobinAssignor` give what Java's assignors give: members of both kinds may lead the same group. Topics that
 do not exist have no count and are left out.
 
-The sticky ones are in :mod:`.sticky`. Racks are not looked at: where no partition's replicas have racks, or no member
+The sticky ones are in :mod:`.sticky`. Racks are not considered: where no partition's replicas have racks, or no member
 names one, KIP-881's rules are those here.
 
 Range deals out each topic by itself, in order of partition numbers, the first ``partitions % members`` members getting
@@ -111,7 +111,7 @@ class RoundRobinAssignor:
 
 
 def readers_by_topic(partition_counts: Mapping[str, int], members: Members) -> dict[str, list[GroupMemberSubscription]]:
-    """Return who has subscribed to each topic that exists: topics by name, members in their order."""
+    """Return the subscribers of each topic that exists: topics by name, members in their order."""
     readers: dict[str, list[GroupMemberSubscription]] = {}
     for member in sorted(members, key=GroupMemberSubscription.order):
         for topic in dict.fromkeys(member.subscription.topics):

@@ -25,7 +25,7 @@ _UNCHANGED_S: Final = 60.0
 
 
 class AutoCommit:
-    """The automatic commits of one consumer; ``is_on`` says whether it wants any."""
+    """The automatic commits of one consumer; ``is_on`` is whether it wants any."""
 
     def __init__(self, config: GroupConfig, lane: CommitLane, clock: Clock) -> None:
         self.is_on = config.auto_commit
@@ -46,7 +46,7 @@ class AutoCommit:
         return self.is_on and self._lane.is_idle and self._clock.monotonic_s() >= self._next_s
 
     def restart(self) -> None:
-        """Begin anew, with other partitions: whoever had them meanwhile may have committed others."""
+        """Begin again, with other partitions: another member may have committed other offsets for them meanwhile."""
         self._next_s = self._clock.monotonic_s() + self._interval_s
         self._stored = {}
 

@@ -64,7 +64,7 @@ class CommitLane:
         return bool(self._done)
 
     def submit(self, offsets: CommittedOffsets, member: GroupMember, callback: CommitCallback | None) -> None:
-        """Have offsets stored in the background; ``take_outcomes()`` says later how that went."""
+        """Have offsets stored in the background; ``take_outcomes()`` later returns the outcome."""
         commit = PendingCommit(offsets, member, callback)
         with self._lock:
             # A newer one takes the place of one that nobody asks about, so that a queue behind a coordinator that is

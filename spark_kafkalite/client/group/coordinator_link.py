@@ -1,9 +1,10 @@
 """A group's coordinator: finds it, sends it requests, and finds it again when it moves.
 
 Owns the look-up (FindCoordinator) and its memory, and the list of errors that mean "ask again": the coordinator loads
-(14), none is there at present (15), another broker is it (16), its write took too long (7), the connection broke. Such
-requests are repeated until the deadline, with the pauses of ``retry.backoff.ms``; everything else in an answer is the
-caller's. A repeated request may have been done already, which those of groups bear.
+(14), none is available at present (15), another broker is it (16), its write took too long (7), the connection broke.
+Such requests are repeated until the deadline, with the pauses of ``retry.backoff.ms``. The caller handles everything
+else in an answer. The coordinator may have done a repeated request already, so it must be safe to repeat; requests of
+groups are.
 
 Short requests share the client's one connection to that broker; a request that the broker may hold for minutes
 (JoinGroup, SyncGroup) needs a connection of its own: :meth:`CoordinatorLink.connect`.

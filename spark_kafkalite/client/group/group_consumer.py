@@ -1,16 +1,16 @@
 """The part of a group's member that runs in the polling thread: rebalances, callbacks, commits.
 
-:meth:`GroupConsumer.step`, called by every poll before it returns anything, does what is due and waits for nothing but
-the commit of what a cooperative member gives up: it hands over what :class:`.membership.Membership` has put down, calls
-the user's callbacks, gives partitions to the read-ahead and takes them away, and starts automatic commits. What a
-callback raises comes out of that poll, after the step.
+Every poll calls :meth:`GroupConsumer.step` before it returns anything. The step does what is due and waits for nothing
+but the commit of what a cooperative member gives up. It hands over the changes that :class:`.membership.Membership` has
+recorded, calls the user's callbacks, gives partitions to the read-ahead and takes them away, and starts automatic
+commits. What a callback raises comes out of that poll, after the step.
 
 A rebalance, eager: commit what earlier polls returned (``enable.auto.commit``), wait for commits that are on their way,
 ``on_revoked`` of all partitions, give them up, join; then take the new ones and call ``on_assigned``. Cooperative: join
-with all partitions kept, and meanwhile records go on; then commit those that are gone, ``on_revoked`` of them only,
-give them up, ``on_assigned`` of the new ones, and join again when something was given up, so that others get it.
+with all partitions kept, and meanwhile records go on. Then commit those that are gone, ``on_revoked`` of them only,
+give them up, ``on_assigned`` of the new ones. Join again when something was given up, so that others get it.
 
-Fallen out of the group (no heartbeats, no polls, fenced): ``on_lost`` of all partitions, because somebody else may have
+Fallen out of the group (no heartbeats, no polls, fenced): ``on_lost`` of all partitions, because other members may have
 them already; nothing is committed.
 
 Partitions that come back with the rebalance that took them stay paused when they were. Their positions are those
@@ -51,7 +51,7 @@ _REVOKE_COMMIT_MS = 5_000
 
 
 class GroupConsumer:
-    """The group's side of one consumer: a member once it has subscribed, else only somebody who commits."""
+    """The group's side of one consumer: a member once it has subscribed, before that only a client that commits."""
 
     def __init__(self, config: GroupConfig, cluster: ClusterClient, clock: Clock) -> None:
         self.config = config
@@ -121,7 +121,7 @@ class GroupConsumer:
         self._preparing_until_s = None
 
     def unsubscribe(self, reason: str, deadline: Deadline) -> None:
-        """Give all partitions up and leave the group; the consumer may subscribe or assign anew."""
+        """Give all partitions up and leave the group; the consumer may subscribe or assign again."""
         membership = self._membership
         if membership is None:
             return
@@ -150,7 +150,7 @@ class GroupConsumer:
             raise failure
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the next poll join anew."""
+        """Have the next poll join again."""
         if self._membership is not None:
             self._membership.request_rejoin(reason)
 
@@ -274,7 +274,7 @@ class GroupConsumer:
         )
 
     def _revoke(self, partitions: list[TopicPartition], failures: list[Exception]) -> None:
-        """Give partitions up: tell the user, then stop reading them."""
+        """Give partitions up: call the user's callback, then stop reading them."""
         if not partitions:
             return
         failure = self._call(self._on_revoked, partitions)
@@ -418,7 +418,7 @@ class GroupConsumer:
             self._auto_commit()
 
     def close(self, deadline: Deadline) -> None:
-        """Commit what polls returned if that is automatic, tell the user, and leave the group at once."""
+        """Commit what polls returned if that is automatic, call the user's callbacks, and leave the group at once."""
         failure: Exception | None = None
         try:
             if self._membership is not None:

@@ -2,8 +2,8 @@
 
 Lag in records is the log's end less the committed offset, as Kafka's tools count it. Lag in time is the age of the
 record that comes next: now less that record's timestamp, read from the log itself, with one fetch of one batch for each
-partition that has a lag (nothing else is read). So it is right also where offsets were committed long ago or by hand,
-and it depends on producers' clocks where the topic has their timestamps. Nothing to read is an age of 0.
+partition that has a lag (nothing else is read). So it is right also where offsets were committed weeks before or by
+hand, and it depends on producers' clocks where the topic has their timestamps. Nothing to read is an age of 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartitionLag:
     def records(self) -> int | None:
         """Records from the committed offset to the end of the log, None where either is not known.
 
-        Negative when the log ends before the committed offset: the topic was made anew.
+        Negative when the log ends before the committed offset: the topic was recreated.
         """
         if self.committed is None or self.log_end_offset is None:
             return None

@@ -1,19 +1,19 @@
 """One member of a consumer group: joining, the thread that keeps it a member, leaving.
 
-Owns the member's id and generation, the connection on which JoinGroup and SyncGroup may be held for minutes, and the
-thread ``kafkalite-group`` that does all requests but LeaveGroup: it joins when it is told to, then sends heartbeats,
-and leaves the group when nobody polled for ``max.poll.interval.ms``. It never calls the user's code: what there is to
-do for the thread that polls (:mod:`.group_consumer`) is put down here, and ``notify`` wakes that one.
+Owns the member's id and generation, and the connection on which JoinGroup and SyncGroup may be held for minutes. Its
+thread ``kafkalite-group`` does all requests but LeaveGroup: it joins on request, then sends heartbeats, and leaves the
+group when no thread polled for ``max.poll.interval.ms``. It never calls the user's code. It records here what the
+thread that polls (:mod:`.group_consumer`) has to do, and ``notify`` wakes that thread.
 
     UNJOINED   in no generation, wants to join   -> JOINING   join(), after what the user wanted done before
     JOINING    JoinGroup, then SyncGroup         -> JOINED    the coordinator gave a generation and an assignment
                                                  -> UNJOINED  failed for good, or the partitions kept are lost
-    JOINED     heartbeats                        -> JOINING   join(), because the group rebalances or somebody asked
+    JOINED     heartbeats                        -> JOINING   join(), because the group rebalances or a caller asked
                                                  -> UNJOINED  unknown to the coordinator, stalled, or left
 
 What each error code asks for is :data:`.protocol.AFTER`; whatever is not in it is a failure, which the next poll
-raises. Requests that fail otherwise are repeated, after finding the coordinator again; the coordinator drops a member
-that was silent for ``session.timeout.ms``, and says so at the next heartbeat.
+raises. Requests that fail otherwise are repeated, after finding the coordinator again. The coordinator removes a member
+that was silent for ``session.timeout.ms``, and answers its next heartbeat with an error.
 
 Everything is under one lock but the requests themselves. ``leave()`` counts ``_epoch`` up, and what a request brings
 that was sent under an older one is dropped.
@@ -71,7 +71,7 @@ class Phase(Enum):
 
 
 class Joined(NamedTuple):
-    """The outcome of a rebalance: as whom this member is in, how partitions were dealt out, and what it got."""
+    """The outcome of a rebalance: this member's identity, how partitions were assigned, and its own share."""
 
     member: GroupMember
     protocol: str
@@ -456,7 +456,7 @@ class Membership:
             self._after(epoch, request, answer.error_code)
 
     def _leave_stalled(self, epoch: int) -> None:
-        """Leave because nobody polls, so that others get the partitions."""
+        """Leave because no thread polls, so that others get the partitions."""
         with self._lock:
             if self._epoch != epoch or self._phase is not Phase.JOINED:
                 return

@@ -6,7 +6,7 @@ registry alike, and by ``offsets rewind``.
 
 Rules, as ``kafka-consumer-groups --reset-offsets`` has them: an offset outside the log becomes its nearest end; a time
 after the last record becomes the end; ``to-current`` of a partition without a committed offset becomes the end;
-``shift-by`` needs one. Unlike there, what was bent is written into the plan, beside the partition that it concerns.
+``shift-by`` needs one. Unlike there, each such correction is written into the plan, with its partition.
 
 CSV: ``topic,partition,offset`` for one group, ``group,topic,partition,offset`` for several, one partition a line,
 UTF-8; a heading and empty lines are skipped.
@@ -64,7 +64,8 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class PlannedReset:
-    """What a reset does to one partition. ``old`` None: nothing was committed; ``note`` says what was bent."""
+    """What a reset does to one partition. ``old`` None: nothing was committed; ``note`` is how the offset was
+    corrected."""
 
     topic_partition: TopicPartition
     old: int | None

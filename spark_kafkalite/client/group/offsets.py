@@ -1,8 +1,9 @@
 """Committed offsets of a group: storing them at its coordinator, and asking for them.
 
 A commit is one request and one record batch: all its partitions or, when the coordinator refuses some, the others. It
-is answered when it is replicated. Members commit as such (:class:`GroupMember`), and are refused once the group has
-moved on; whoever is no member may commit only while the group has none (a simple consumer, an administrator).
+is answered when it is replicated. Members commit with their identity (:class:`GroupMember`), and are refused once the
+group has moved on. A client that is no member may commit only while the group has none (a simple consumer, an
+administrator).
 
 An offset is the next one to read. Asking leaves out partitions that the group never committed. Offsets that an open
 transaction may still change are waited for (KIP-447).
@@ -51,7 +52,7 @@ _MOVED_ON: Final = frozenset({IllegalGeneration.code, UnknownMemberId.code})
 
 
 class GroupMember(NamedTuple):
-    """As whom a member commits. The default is nobody: outside of any generation."""
+    """The identity of a member that commits. The default is no member, outside of any generation."""
 
     member_id: str = ""
     generation_id: int = -1

@@ -95,7 +95,7 @@ def join_request(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMemberSubscription]:
-    """Return all members, as the leader is told; one whose bytes cannot be read has no topics, and others go on."""
+    """Return all members, as sent to the leader; one whose bytes cannot be read has no topics, and others go on."""
     members = []
     for each in answer.members:
         try:
@@ -110,7 +110,7 @@ def members_of(answer: JoinGroupResponse) -> list[GroupMemberSubscription]:
 def sync_request(
     config: GroupConfig, member: GroupMember, protocol: str, assignments: Mapping[str, Assignment]
 ) -> SyncGroupRequest:
-    """Return the request for this member's assignment, which the leader's brings along for everybody."""
+    """Return the request for this member's assignment; the leader's also carries the assignments of all members."""
     return SyncGroupRequest(
         group_id=config.group_id,
         generation_id=member.generation_id,
@@ -126,7 +126,7 @@ def sync_request(
 
 
 def heartbeat_request(config: GroupConfig, member: GroupMember) -> HeartbeatRequest:
-    """Return the request that says: still here."""
+    """Return the request that keeps the member's session alive."""
     return HeartbeatRequest(
         group_id=config.group_id,
         generation_id=member.generation_id,

@@ -6,13 +6,13 @@ partitions of the subscription. Where two members claim a partition, the newer g
 generation neither is.
 
 With the same subscription everywhere, quotas decide, as in Java's assignors (ConstrainedAssignmentBuilder): every
-member keeps what it has up to its quota, and the rest is dealt out in order. With different subscriptions, everybody
-keeps what is still subscribed to, new partitions go to the member with the fewest, and partitions then move along
-chains of members until no chain leads from a member to one with at least two fewer; last, partitions of the same topic
+member keeps what it has up to its quota, and the rest is dealt out in order. With different subscriptions, every member
+first keeps what is still subscribed to, and new partitions go to the member with the fewest. Partitions then move along
+chains of members until no chain leads from a member to one with at least two fewer. Last, partitions of the same topic
 are exchanged where that brings one back. Java's search stops earlier: its results may be less even, never more.
 
-Cooperative members keep their partitions while they join, so one that changes hands goes to nobody at first: its owner
-sees that it is gone, gives it up and joins again, and only then is it given to the other (KIP-429).
+Cooperative members keep their partitions while they join, so a partition that changes hands is unassigned at first. Its
+owner sees that it is gone, gives it up and joins again. Only then is it assigned to the other (KIP-429).
 
 Source: AbstractStickyAssignor, StickyAssignor, CooperativeStickyAssignor; KIP-54.
 """
@@ -148,7 +148,7 @@ def _believed(
 
 
 def _by_quota(kept: Assignments, free: list[TopicPartition]) -> Assignments:
-    """Give everybody ``partitions // members`` or one more, from what it has first.
+    """Assign every member ``partitions // members`` or one more, from what it has first.
 
     ``free`` is in order of topics and numbers.
     """

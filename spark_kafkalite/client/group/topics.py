@@ -66,7 +66,7 @@ class GroupTopics:
         return self._selection.pattern is None or self._cluster.knows_all_topics
 
     def is_behind(self, snapshot: ClusterSnapshot) -> bool:
-        """Whether :meth:`change` has something new to look at."""
+        """Whether the snapshot is newer than the one that :meth:`change` has read."""
         return snapshot.version != self._seen_version
 
     def for_join(self) -> frozenset[str]:

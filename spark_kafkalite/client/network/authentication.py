@@ -1,8 +1,8 @@
 """Authenticates a connection by SASL: the exchange of bytes is the login's, here it is carried by Kafka's requests.
 
-SaslHandshake names the mechanism, SaslAuthenticate carries what both say in turn. The last answer may say for how long
-the session lasts (KIP-368); before it ends the same is done again over the same connection, with nothing else in
-between. Source: SaslClientAuthenticator.
+SaslHandshake names the mechanism, SaslAuthenticate carries the messages of both sides in turn. The last answer may give
+the lifetime of the session (KIP-368). Before it ends the client authenticates again over the same connection, with
+nothing else in between. Source: SaslClientAuthenticator.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol,
     """Authenticate the connection and return the session's lifetime in ms, 0 for one without end.
 
     Raises UnsupportedSaslMechanism (33), IllegalSaslState (34) when the listener does not authenticate,
-    SaslAuthenticationFailed (58) with what the broker says, BrokerUnreachable.
+    SaslAuthenticationFailed (58) with the broker's reason, BrokerUnreachable.
     """
     if not connection.serves(ApiKey.SASL_HANDSHAKE):
         raise _no_sasl(connection.name, protocol)

@@ -84,7 +84,7 @@ class WakeUp:
             os.read(self._read, 4096)
 
     def rearm(self) -> None:
-        """Have the next signal count; to be called before looking at what was signalled."""
+        """Have the next signal count; call it before reading what was signalled."""
         self._signalled = False
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """A client's view of the cluster and its way into it: metadata, leaders, and requests to any, one or the right broker.
 
 Owns the metadata cache (:mod:`.metadata`), one pooled connection per broker for short requests, and the thread that
-refreshes metadata when somebody reports it stale or it grows old. Producers and consumers open connections of their own
+refreshes metadata when a caller reports it stale or it grows old. Producers and consumers open connections of their own
 with :meth:`ClusterClient.connect`, because a long poll or a stream of produce requests must not wait behind anything.
 
 Any broker answers metadata: those known are asked first, then the bootstrap addresses, each until the deadline. When
-none can be reached, the error names every address that was tried and why it failed, and says which of them were
-advertised by the cluster, since a wrong ``advertised.listeners`` is the usual reason. When to give up before the
-deadline is decided in :mod:`.first_contact`.
+none can be reached, the error names every address that was tried and why it failed. It also names which of them the
+cluster advertised, since a wrong ``advertised.listeners`` is the usual reason. :mod:`.first_contact` decides when to
+give up before the deadline.
 
 Thread-safe. ``close()`` may be called from any thread; those that wait get ClosedError or BrokerUnreachable.
 """
@@ -67,7 +67,7 @@ class ClusterClient:
         clock: Clock = SYSTEM_CLOCK,
         open_connection: Callable[..., BrokerConnection] = BrokerConnection.open,
     ) -> None:
-        """``open_connection`` stands in for ``BrokerConnection.open``, in tests."""
+        """``open_connection`` replaces ``BrokerConnection.open`` in tests."""
         self.config = config
         self._clock = clock
         self._open_connection = open_connection
@@ -103,7 +103,7 @@ class ClusterClient:
     def add_listener(self, listener: Callable[[ClusterSnapshot], None]) -> None:
         """Have ``listener`` called, on whichever thread refreshes, after every refresh.
 
-        Also when the background cannot refresh and :meth:`take_failure` says why.
+        Also when the refresh in the background fails; :meth:`take_failure` then returns why.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -128,9 +128,9 @@ class ClusterClient:
     def take_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[NodeEndpoint] = ()
     ) -> None:
-        """Believe a broker that refuses a request and says who leads now (node id, leader epoch), if that is news.
+        """Take over the leaders (node id, leader epoch) that a broker named when it refused a request, if they are new.
 
-        Listeners are told before this returns; no request is made.
+        Listeners are called before this returns; no request is made.
         """
         with self._lock:
             before = self._snapshot
@@ -158,8 +158,8 @@ class ClusterClient:
     def topic(self, name: str, deadline: Deadline, *, allow_auto_create: bool = False) -> TopicInfo:
         """Return a topic, from the cache while that is young, waiting for one that is being created.
 
-        Raises UnknownTopicOrPartition (3), or what else the broker says of it, when the deadline passes or the error is
-        not one that passes.
+        Raises UnknownTopicOrPartition (3), or the broker's other error for the topic, when the deadline passes or the
+        error is permanent.
         """
         backoff = self._backoff()
         info = self._snapshot.topics.get(name)
@@ -216,7 +216,7 @@ class ClusterClient:
         return self._knows_all
 
     def take_failure(self) -> KafkaliteError | None:
-        """Return why metadata cannot be refreshed in the background until somebody mends it; once for each try."""
+        """Return why metadata cannot be refreshed in the background without a user's help; once for each try."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -334,9 +334,9 @@ class ClusterClient:
     def request_any(self, api_key: int, message: Any, deadline: Deadline) -> Any:
         """Send one request to whichever broker answers first, going round until the deadline.
 
-        Raises BrokerUnreachable then; what connecting again would not mend when each broker was tried once
-        (SslHandshakeFailed and its like), at once when one has refused credentials (SaslAuthenticationFailed), and
-        NoBrokerThere as :mod:`.first_contact` has it.
+        Raises BrokerUnreachable at the deadline. Raises an error that a new connection would not fix
+        (SslHandshakeFailed and its like) when each broker was tried once. Raises SaslAuthenticationFailed at once when
+        a broker has refused the credentials, and NoBrokerThere as :mod:`.first_contact` decides.
         """
         backoff = Backoff(self.config.reconnect_backoff_ms, self.config.reconnect_backoff_max_ms)
         report_at_s = self._clock.monotonic_s() + _SILENCE_S

@@ -104,7 +104,7 @@ class BrokerConnection:
     def open(
         cls, host: str, port: int, config: ClientConfig, deadline: Deadline, half_open: HalfOpen | None = None
     ) -> BrokerConnection:
-        """Connect, encrypt, learn the broker's versions and authenticate, as ``security.protocol`` says.
+        """Connect, encrypt, learn the broker's versions and authenticate, as ``security.protocol`` requires.
 
         Every address of the host is tried. ``half_open`` holds the connection meanwhile. Raises BrokerUnreachable
         naming each and why it failed, HandshakeFailed for what takes the connection and does not go on,
@@ -194,7 +194,7 @@ class BrokerConnection:
         return self._renew_at_s is not None and self._clock.monotonic_s() >= self._renew_at_s
 
     def renew(self, deadline: Deadline) -> None:
-        """Authenticate again, in no more time than opening a connection may take once all answers are there.
+        """Authenticate again, after all outstanding answers have arrived; it may take as long as opening a connection.
 
         Raises BrokerUnreachable: a new connection finds out whether the credentials still do.
         """

@@ -1,9 +1,9 @@
 """When a client that has never reached its cluster gives up.
 
-Something that takes connections and does not go on as a broker does may be a broker that starts or stops. But when none
-has ever answered, it is far more often a wrong address or a wrong ``security.protocol``: who is told so after some
-seconds can mend it, and who waits for a timeout of minutes has learned nothing. What refuses connections is waited for:
-there is nothing yet.
+A program that accepts connections but does not answer as a broker may be a broker that starts or stops. But when none
+has ever answered, it is far more often a wrong address or a wrong ``security.protocol``. An error after some seconds
+lets the user fix it; a timeout after minutes would explain nothing. The client keeps waiting for an address that
+refuses connections: nothing listens there yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FirstContact:
         return deadline.earlier_of(1000 * max(_LEAST_TRY_S, left_s / addresses_left))
 
     def check(self, failures: Sequence[BrokerUnreachable], told: str) -> None:
-        """Raise NoBrokerThere when it is time to, after every address was tried; ``told`` says what they did."""
+        """Raise NoBrokerThere when it is time to, after every address was tried; ``told`` describes their failures."""
         if self.made or not failures or not all(isinstance(each, HandshakeFailed) for each in failures):
             return
         certain = all(isinstance(each, HandshakeFailed) and each.is_certain for each in failures)

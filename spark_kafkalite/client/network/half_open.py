@@ -1,4 +1,5 @@
-"""The connections that a client is opening: while a broker is silent they are nobody's, and its end must end them."""
+"""The connections that a client is opening: while a broker is silent they have no owner, and the client's end closes
+them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A question about many partitions, put to the leader of each, in rounds until every one has answered.
 
-In a round each leader is asked once, for all of its partitions; between rounds there is a pause, and metadata is asked
-anew where an error says that it is stale. What is asked, what an answer says, and which error ends the question are the
-:class:`LeaderQuestion`'s.
+In a round each leader is asked once, for all of its partitions. Between rounds there is a pause, and metadata is
+refreshed where an error shows that it is stale. The :class:`LeaderQuestion` decides what is asked, what an answer
+means, and which error ends the question.
 """
 
 from __future__ import annotations

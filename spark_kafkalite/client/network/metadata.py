@@ -1,8 +1,8 @@
 """What a client knows of a cluster: brokers, topics, partitions and their leaders, as immutable values.
 
-Pure: :func:`merge` turns a Metadata answer and the last picture into the next one, :func:`with_leaders` what the answer
-to a produce request or a fetch says of a partition that has moved. A partition's leader epoch never
-goes back within one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
+Pure: :func:`merge` makes the next snapshot from a Metadata answer and the last snapshot. :func:`with_leaders` makes it
+from the new leaders in the answer to a produce request or a fetch. A partition's leader epoch never goes back within
+one topic id, so that an answer from a broker that lags behind does not undo what is known (KIP-320).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _merged_topic(last: TopicInfo | None, received: Any) -> TopicInfo:
 
 
 def not_live(broker_id: int, snapshot: ClusterSnapshot) -> str:
-    """Say that a broker is not there, and which ones are."""
+    """Return that a broker is not live, and which ones are."""
     live = ", ".join(map(str, sorted(snapshot.nodes))) or "none"
     return f"broker {broker_id} is not among the live brokers of the cluster at present: {live}"
 
@@ -174,8 +174,8 @@ def topic_error(name: str, code: int, *, allow_auto_create: bool = False) -> Kaf
     """Return why a topic cannot be used, by its error code in the metadata; 0 when it has no leader yet."""
     if code == UnknownTopicOrPartition.code:
         hint = (
-            "; the broker does not create it automatically (auto.create.topics.enable), or cannot at present, which "
-            "its log says"
+            "; the broker does not create it automatically (auto.create.topics.enable), or cannot at present (see the "
+            "broker's log)"
             if allow_auto_create
             else ""
         )

@@ -88,10 +88,11 @@ class Pipeline:
             raise self._broken("sending to it", error) from error
 
     def read(self) -> list[tuple[InFlight, memoryview]]:
-        """Read what is there and return the answers that are complete, each with its request.
+        """Read the received bytes and return the answers that are complete, each with its request.
 
-        Without TLS that is what one system call brings: the socket stays readable while there is more. With TLS, bytes
-        that have left the socket are all read, as it tells of them no more; they are bounded by one system call too.
+        Without TLS that is what one system call brings: the socket stays readable while there is more. With TLS, all
+        bytes that have left the socket are read, as the socket does not signal them again; they are bounded by one
+        system call too.
         """
         answers: list[tuple[InFlight, memoryview]] = []
         self._read(self._sock.recv_into, answers)
@@ -102,7 +103,7 @@ class Pipeline:
         return answers
 
     def _read(self, recv_into: Callable[[memoryview], int | None], answers: list[tuple[InFlight, memoryview]]) -> bool:
-        """Read once, and add the answers that are complete; returns whether anything was there."""
+        """Read once, and add the answers that are complete; returns whether anything was received."""
         frames = self._frames
         try:
             received = recv_into(frames.room()[0])

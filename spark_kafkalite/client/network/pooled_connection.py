@@ -1,7 +1,7 @@
 """A connection for short requests: opened on demand, shared by threads in turn, replaced when it breaks.
 
-A connection that sat idle may have been closed by the broker without anybody noticing; a request that fails on such a
-one is sent once more on a new one. Requests that are sent twice that way must bear it, which those of clients do.
+A broker may close an idle connection without the client's notice. If a request fails on such a connection, it is sent
+once more on a new one. So every request here must be safe to repeat; the clients' requests are.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def needs_refresh(error: BaseException) -> bool:
-    """Whether the error says that the client's metadata is stale."""
+    """Whether the error means that the client's metadata is stale."""
     return isinstance(error, KafkaliteError) and error.refresh_metadata
 
 

@@ -73,7 +73,7 @@ def version_for(api_key: int, served: Mapping[int, tuple[int, int]], name: str) 
 
 
 def api_versions_request() -> ApiVersionsRequest:
-    """Return the request that a connection begins with; it says who we are."""
+    """Return the first request of a connection; it names this client's software."""
     return ApiVersionsRequest(client_software_name="spark-kafkalite", client_software_version=_software_version())
 
 

@@ -1,9 +1,9 @@
-"""A socket with TLS in front of it, for connections that know nothing of that.
+"""A socket with TLS in front of it, for connections that are not aware of TLS.
 
-It has the methods of :class:`.sockets.ByteSocket`, blocking or not. Encrypting and decrypting is :class:`TlsStream`'s,
-which sees no socket; here the ciphertext is moved. What the peer asks for in between (key updates) is answered on the
-way. For one thread at a time, but ``shutdown()`` and ``close()``, which end the system's socket only: TLS's own word of
-good-bye is not said, since the length of a frame tells where a stream was cut off.
+It has the methods of :class:`.sockets.ByteSocket`, blocking or not. :class:`TlsStream` encrypts and decrypts, without a
+socket; this class moves the ciphertext. It answers the peer's requests in between (key updates) on the way. For one
+thread at a time, except ``shutdown()`` and ``close()``, which end the system's socket only. They send no close_notify
+alert, since the length of a frame shows where a stream was cut off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _scratch() -> memoryview:
 
 
 class TlsSocket:
-    """The socket. It is blocking until told otherwise."""
+    """The socket. It is blocking until ``setblocking(False)``."""
 
     def __init__(self, sock: socket.socket, stream: TlsStream) -> None:
         """``sock`` is connected, and this one's from then on."""
@@ -52,7 +52,7 @@ class TlsSocket:
         self.first_received = b""
 
     def handshake(self, deadline: Deadline) -> None:
-        """Agree on keys and look at each other's certificates.
+        """Agree on keys and check each other's certificates.
 
         Raises SslHandshakeFailed or HandshakeFailed as :meth:`TlsStream.handshake` does, TimeoutError or
         BlockingIOError at the deadline, OSError.
@@ -79,8 +79,8 @@ class TlsSocket:
     def recv_into(self, buffer: memoryview) -> int | None:
         """Receive decrypted bytes; returns 0 at the end of the stream, None when what came is no whole record yet.
 
-        The system's socket is asked at most once, and only when nothing is there that was received before. Raises
-        SslHandshakeFailed when the peer refuses our certificate, which TLS 1.3 tells only now.
+        The system's socket is asked at most once, and only when no bytes received before are left. Raises
+        SslHandshakeFailed when the peer refuses our certificate, which TLS 1.3 reports only now.
         """
         received = self.recv_decrypted(buffer)
         if received is None:
@@ -115,7 +115,7 @@ class TlsSocket:
 
     @property
     def has_input(self) -> bool:
-        """Whether received bytes may be read that the system's socket does not tell of any more."""
+        """Whether received bytes may be read that the system's socket does not signal any more."""
         return self._stream.has_input
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
@@ -183,7 +183,7 @@ class TlsSocket:
             raise
 
     def _look_for_reason(self) -> None:
-        """Raise SslHandshakeFailed when what the peer has sent before it closed says so."""
+        """Raise SslHandshakeFailed when that is the reason in the peer's last bytes before it closed."""
         try:
             scratch = _scratch()
             received = self._sock.recv_into(scratch, 0, socket.MSG_DONTWAIT)
@@ -197,7 +197,7 @@ class TlsSocket:
             return
 
     def _send_last_words(self) -> None:
-        """Tell the peer why there will be no connection, if that is possible."""
+        """Send the peer the reason why the handshake failed, if that is possible."""
         try:
             output = self._stream.take_output()
             if output:

@@ -1,8 +1,8 @@
-"""What a client says when it has come to a wrong door: a port where no broker answers in the way that it speaks.
+"""The errors of a client whose address does not lead to a Kafka listener for its ``security.protocol``.
 
-There is no certain sign of most of it: a listener that expects TLS closes the connection of who speaks without, one
-that authenticates answers ApiVersions and closes at the next request, and what is no broker does as it likes. So the
-errors say what happened, and which settings lead to that.
+Most such cases have no certain sign. A listener that expects TLS closes a connection without it. A listener that
+authenticates answers ApiVersions and closes at the next request. A program that is no broker may do anything. So the
+errors name what happened, and which settings lead to that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _HTTP: Final = (b"HTTP", b"<htm", b"<HTM", b"<!do", b"<!DO")
 
 
 def nothing_said(name: str, protocol: SecurityProtocol, happened: str) -> HandshakeFailed:
-    """Return the error for what closes, or is silent, before its first answer; ``happened`` says which."""
+    """Return the error for a peer that closes, or is silent, before its first answer; ``happened`` is which of the
+    two."""
     if protocol.encrypts:
         plain = "SASL_PLAINTEXT" if protocol.uses_sasl else "PLAINTEXT"
         hint = f"a listener without TLS does so (then set security.protocol={plain})"
@@ -35,9 +36,9 @@ def closed_at_first_request(name: str, protocol: SecurityProtocol) -> HandshakeF
     sasl = "SASL_SSL" if protocol.encrypts else "SASL_PLAINTEXT"
     return HandshakeFailed(
         f"{name}: it is a broker, and closed the connection at the first request: a listener that authenticates by "
-        f"SASL does so (then set security.protocol={sasl}, sasl.mechanism and credentials), and so does a broker that "
-        "cannot read from its disk what it has begun to send (its log names the partition and the file; it answers "
-        f"with KAFKA_STORAGE_ERROR when it is asked again); this client has security.protocol={protocol.value}"
+        f"SASL does so (then set security.protocol={sasl}, sasl.mechanism and credentials; this client has "
+        f"security.protocol={protocol.value}). So does a broker that cannot read from its disk what it has begun to "
+        "send: its log names the partition and the file, and it answers the next request with KAFKA_STORAGE_ERROR"
     )
 
 
@@ -49,9 +50,9 @@ def no_tls(name: str, problem: str, first_bytes: bytes) -> HandshakeFailed:
 
 
 def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> HandshakeFailed:
-    """Return the error for a first answer that is no broker's in this protocol, told by the bytes that it begins with.
+    """Return the error for a first answer that no broker sends in this protocol, judged by its first bytes.
 
-    ``is_certain`` when they tell what it is.
+    ``is_certain`` when the bytes show what it is.
     """
     certain = True
     if is_tls(first_bytes) and not protocol.encrypts:
@@ -72,6 +73,6 @@ def stranger(name: str, protocol: SecurityProtocol, first_bytes: bytes) -> Hands
 
 
 def _over_tls(protocol: SecurityProtocol) -> str:
-    """Say which protocols reach a listener with TLS."""
-    # Without credentials nobody can know whether the listener wants any.
+    """Return the protocols that reach a listener with TLS."""
+    # Without credentials the client cannot find out whether the listener wants any.
     return "SASL_SSL" if protocol.uses_sasl else "SSL, or SASL_SSL if it asks for credentials"

@@ -1,8 +1,7 @@
 """A group's offsets in the registry, below ``/consumers``, and the group of registry consumers around them.
 
-A coordinator refuses to move the offsets of a group with members. The registry cannot, so
-:meth:`RegistryOffsets.alter` looks right before it writes and right after, and says so when a consumer has come
-between.
+A coordinator refuses to move the offsets of a group with members. The registry cannot, so :meth:`RegistryOffsets.alter`
+checks for members right before it writes and right after, and raises an error when a consumer has joined in between.
 
 Nothing here opens a session: that is the link's, and with it the registry's address and how long an answer may take.
 """
@@ -156,7 +155,7 @@ class RegistryOffsets:
         self._delete_tree(consumer_nodes.group_path(self.group_id))
 
     def _partitions_below(self, path: str, deadline: Deadline | None) -> list[TopicPartition]:
-        """Return the partitions that have a node below ``path``; other names there are nobody's."""
+        """Return the partitions that have a node below ``path``; other names there are ignored."""
         session = self._link.session(deadline)
         asked = {
             topic: session.children(f"{path}/{topic}") for topic in self._link.names(session.children(path), deadline)

@@ -4,8 +4,8 @@
 (:mod:`.registry`), as ``offsets.storage`` calls them. Registry consumers, the command line and Spark's streams read and
 write offsets through :class:`OffsetStore`; :class:`GroupStore` adds what administrators do to a group.
 
-An offset is the next one to read. A write replaces what was there, whatever it was: that offsets do not go back is the
-matter of those who write.
+An offset is the next one to read. A write replaces any earlier offset, also a larger one: the writer has to ensure that
+offsets do not go back.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class DualOffsets:
             store.close()
 
     def _each_with(self, deadline: Deadline | None) -> Iterator[tuple[OffsetStore, Deadline | None]]:
-        """Yield each store with as much time as both are given: one that is away must not use up the other's."""
+        """Yield each store with as much time as both are given: an unavailable store must not use up the other's."""
         given_s = 0.0 if deadline is None else deadline.left_s()
         for store in self._stores:
             yield store, None if deadline is None else Deadline.after_ms(given_s * 1000, deadline.clock)

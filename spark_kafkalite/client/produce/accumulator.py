@@ -4,20 +4,20 @@ Sans-IO: no sockets, no threads, no clock of its own. The producer appends, the 
 :attr:`Accumulator.lock`; every method here expects it to be held.
 
 Invariants
-- A partition's batches leave in the order in which they were opened. Its batches are in flight to one broker at a time,
-  and after a failure nothing more of it is sent until all that was in flight has come back (``muted``), so that a retry
+- A partition's batches leave in the order in which they were opened. Its batches are in flight to one broker at a time.
+  After a failure nothing more of it is sent until all that was in flight has come back (``muted``), so that a retry
   never overtakes or is overtaken. At most ``max_in_flight`` batches of a partition are unanswered.
 - An idempotent producer's batch gets its sequence when it first leaves and keeps it on every retry, so that the broker
-  recognises a repetition. Sequences start over, under the next epoch, only when the broker has said that a sequence
-  does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) and no earlier batch is outstanding: that
-  batch is then surely not in the log under its old sequence. They also do when records of a batch are given up, whose
-  sequences nothing will fill. Epochs are counted per partition; the broker keeps them so
+  recognises a repetition. Sequences start over, under the next epoch, only in two cases. One is that the broker reports
+  that a sequence does not follow its log (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) while no earlier batch is
+  outstanding: that batch is then surely not in the log under its old sequence. The other is that records of a batch are
+  given up, so that their sequences will never be filled. Epochs are counted per partition; the broker keeps them so
   too. Source: KIP-360.
-- A broker that has only just made a partition may refuse its first batches and take the next. Without sequences those
-  change places then; with them nothing is gained, for a broker that holds nothing of a producer takes any sequence as
-  its first. So a partition has one batch in flight until one was acknowledged (``proven``), and again when one has to
-  be sent again, until all up to that one have their outcome. This also keeps a batch that is sent again among the last
-  five of an idempotent producer, which are all that a broker recognises.
+- A broker that has only just created a partition may refuse its first batches and take the next. Without sequences
+  those change places then. Sequences do not help: a broker without state for a producer takes any sequence as its
+  first. So a partition has one batch in flight until one was acknowledged (``proven``). The same holds when one has to
+  be sent again, until all up to that one have their outcome. This also keeps a repeated batch among the last five of an
+  idempotent producer, which are all that a broker recognises.
 - A producer that is not idempotent keeps the order as long as no batch fails with others behind it in flight.
 - ``reserved_bytes`` of all batches together stay within ``buffer_memory``, but for one batch that alone is larger.
 """
@@ -149,7 +149,7 @@ class Accumulator:
         return True
 
     def release(self, size_bytes: int) -> None:
-        """Give memory back and wake those who wait for it."""
+        """Release memory and wake the callers that wait for it."""
         self.reserved_bytes -= size_bytes
         if self.memory_waiters:
             self.memory_freed.notify_all()
@@ -383,8 +383,8 @@ class Accumulator:
     def expire(self, now_s: float) -> tuple[list[tuple[PartitionQueue, ProducerBatch]], float | None]:
         """Return the batches whose delivery timeout has passed, without an outcome yet, and when the next one passes.
 
-        Batches in flight are returned too; the caller gives them their outcome, and their answer, when it comes, is
-        ignored. Their sequence stays used: should they not be in the log, the broker says so about the next batch.
+        Batches in flight are returned too; the caller gives them their outcome, and their later answer is ignored.
+        Their sequence stays used: if they are not in the log, the broker reports it for the next batch.
         """
         expired: list[tuple[PartitionQueue, ProducerBatch]] = []
         next_s: float | None = None
@@ -401,7 +401,7 @@ class Accumulator:
 
 
 def expiry_error(batch: ProducerBatch, delivery_timeout_ms: int, last_error: KafkaliteError | None) -> DeliveryTimeout:
-    """Return the error of a batch that expired; it says whether the records may be in the log."""
+    """Return the error of a batch that expired; its text states whether the records may be in the log."""
     outcome = "they may or may not be in the log" if batch.attempts else "they were never sent"
     reason = f"; last error: {last_error}" if last_error is not None else ""
     return DeliveryTimeout(

@@ -20,7 +20,8 @@ from spark_kafkalite.wire.error_codes import name_of
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. ``offset`` is -1 when the broker did not say: with ``acks=0``, or for a late duplicate."""
+    """Where a record is. ``offset`` is -1 when the broker did not return it: with ``acks=0``, or for a late
+    duplicate."""
 
     topic: str
     partition: int
@@ -56,8 +57,8 @@ class ProducerBatch:
     """Records of one partition that travel and are acknowledged together.
 
     Has ``records`` (still open, or closed but not yet encoded) or ``encoded`` (a whole record batch), never both.
-    ``rows`` says for each record which row it was in what ``send_batch()`` was given; where that is known, a record
-    that the broker refuses for itself fails alone, and the others of the batch are sent again without it.
+    ``rows`` has the row of each record in the input of ``send_batch()``. Where it is known, a record that the broker
+    refuses for itself fails alone, and the others of the batch are sent again without it.
     """
 
     __slots__ = (
@@ -176,7 +177,7 @@ class ProducerBatch:
     # Outcome --------------------------------------------------------------------------------------------------------
 
     def settle(self, base_offset: int, log_append_time_ms: int, error: Exception | None) -> None:
-        """Set the outcome and wake those who wait. Callbacks are run separately, outside all locks."""
+        """Set the outcome and wake the callers that wait. Callbacks are run separately, outside all locks."""
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.error = error
@@ -326,7 +327,7 @@ class BatchDelivery:
                 self._left += batch.record_count
 
     def complete(self) -> None:
-        """Say that all batches have been added."""
+        """Note that all batches have been added."""
         self._count_down(1)
 
     def _count_down(self, count: int) -> None:

@@ -2,9 +2,9 @@
 
 What an answer means
 - success, or DUPLICATE_SEQUENCE_NUMBER (46): the batch is in the log;
-- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again; when no earlier batch is outstanding the
-  broker has lost the sequence (a log that lost its end, or a batch that was given up), and the partition's sequences
-  start over under the next epoch (KIP-360);
+- OUT_OF_ORDER_SEQUENCE_NUMBER (45), UNKNOWN_PRODUCER_ID (59): sent again. When no earlier batch is outstanding the
+  broker has lost the sequence: its log lost its end, or a batch was given up. The partition's sequences then start
+  over under the next epoch (KIP-360);
 - MESSAGE_TOO_LARGE (10) for a batch of several records: split into halves, which take its place (KIP-126);
 - INVALID_TIMESTAMP (32), INVALID_RECORD (87), and MESSAGE_TOO_LARGE for one record, where a batch knows the rows of its
   records: the records that the broker names fail alone, and the others take the batch's place. Where the broker names
@@ -12,10 +12,10 @@ What an answer means
 - another retriable error: sent again after a pause, until ``delivery.timeout.ms``;
 - anything else: the batch fails with it.
 
-A batch that fails is logged with its reason and counted as not looked at (:mod:`.undelivered`).
+A batch that fails is logged with its reason and counted until its outcome is read (:mod:`.undelivered`).
 
-Belongs to whoever has the sender's turn; a batch is settled once, under the accumulator's lock. Users' callbacks wait
-until the sender's thread runs them, outside of all locks (:meth:`Outcomes.run_callbacks`).
+Only the thread that has the sender's turn uses it; a batch is settled once, under the accumulator's lock. Users'
+callbacks wait until the sender's thread runs them, outside of all locks (:meth:`Outcomes.run_callbacks`).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Outcomes:
 
     @property
     def has_to_tell(self) -> bool:
-        """Whether something has its outcome that users' functions have not all been told of."""
+        """Whether a batch has its outcome and some callbacks of users have not been called with it."""
         return bool(self._settled) or self._telling
 
     def expire(self, now_s: float) -> float:

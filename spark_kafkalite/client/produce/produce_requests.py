@@ -52,7 +52,7 @@ class ProduceAnswer(NamedTuple):
 
 
 def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
-    """Return the outcome of each partition in an answer, and who leads what is refused. Raises FrameError."""
+    """Return the outcome of each partition in an answer, and the new leaders of refused ones. Raises FrameError."""
     outcomes: dict[tuple[str, int], ProduceOutcome] = {}
     leaders: dict[TopicPartition, tuple[int, int]] = {}
     response = parse_produce_response(frame, version)
@@ -67,7 +67,7 @@ def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
 
 
 def _said(item: ProducedPartition) -> str | None:
-    """Return the broker's words: on the batch, and on the first record that is wrong where they say something else."""
+    """Return the broker's text on the batch, followed by that on the first wrong record where it differs."""
     if not item.record_errors:
         return item.error_message
     index, text = item.record_errors[0]

@@ -9,7 +9,7 @@ each at most once, whatever is retried, for as long as the producer lives. Memor
 beyond it ``send()`` waits up to ``max.block.ms``, then raises BufferExhausted.
 
 What fails is never silent: each failed batch is a line of the log with the broker's reason, and at the end of the
-``with`` block an UndeliveredRecords counts what neither ``result()`` nor a callback was told of.
+``with`` block an UndeliveredRecords counts the failures that neither ``result()`` nor a callback reported.
 
 Thread-safe: any number of threads may send; ``close()`` may come from any of them. Callbacks (``on_delivery``) run on
 the producer's thread and must not block; what they raise is logged. They may call ``send()`` as long as memory is free.
@@ -74,8 +74,8 @@ class _TopicState:
 class Producer:
     """Sends records to topics. Use it as a context manager, or call :meth:`close`.
 
-    The ``with`` block ends with UndeliveredRecords when records failed that neither ``result()`` nor a callback was
-    told of; when another error ends the block, and after a bare :meth:`close`, the log says so.
+    The ``with`` block ends with UndeliveredRecords when records failed that neither ``result()`` nor a callback
+    reported. When another error ends the block, and after a bare :meth:`close`, this is logged instead.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Producer:
     ) -> Delivery:
         """Send one record and return its handle; ``handle.result()`` waits for the broker's acknowledgement.
 
-        ``value`` None is a tombstone. ``timestamp_ms`` None is now; ``timestamp``, as some clients call it, is a
-        TypeError that says so. With ``producer.type=sync`` the record is acknowledged or its error raised, when this
-        returns.
+        ``value`` None is a tombstone. ``timestamp_ms`` None is now; ``timestamp``, the name in some other clients,
+        raises a TypeError with a hint. With ``producer.type=sync`` the record is acknowledged or its error raised, when
+        this returns.
         Raises BufferExhausted, MessageTooLarge (10) for a record above ``max.request.size``, SerializationError,
         UnknownTopicOrPartition (3), BrokerUnreachable, ClosedError.
         """
@@ -285,7 +285,7 @@ class Producer:
         return self._cluster.topic(topic, deadline, allow_auto_create=True)
 
     def topic_state(self, topic: str, partition: int = 0) -> tuple[TopicPartitioner, list[PartitionQueue]]:
-        """Return the partitioner and the queues of a topic, asking anew when this partition is not known.
+        """Return the partitioner and the queues of a topic; ask the cluster again when this partition is not known.
 
         For the encoder of columns.
         """
@@ -355,7 +355,7 @@ class Producer:
         callback has been called.
 
         Raises TimeoutError when ``timeout_s`` pass first, and nothing for records that failed, as in Kafka's clients:
-        ask their handles, or give callbacks. What nobody has asked for when the ``with`` block ends is counted there.
+        ask their handles, or give callbacks. The end of the ``with`` block counts failures that were not read.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         accumulator = self._accumulator
@@ -378,7 +378,7 @@ class Producer:
         ClosedError.
 
         May be called more than once, and from a callback: then it does not wait. Raises nothing for records that
-        failed; the log counts those that nobody has looked at.
+        failed; the number of failures that were not read is logged.
         """
         self._end(timeout_s)
         if error := self._sender.undelivered.error():

@@ -1,9 +1,9 @@
-"""The producer thread's connections: one to each broker that leads a partition, opened and renewed beside the thread.
+"""The producer thread's connections: one to each broker that leads a partition, opened and renewed in other threads.
 
 A link has a pipeline that the thread's selector watches, or is connecting in a short-lived thread, or waits until it
-may try again. A session that is to be renewed (KIP-368) takes the same way: once nothing is on its way, the pipeline
-gives its connection to such a thread, which authenticates again and brings it back, or a new one; nothing is sent
-meanwhile, so that order is kept.
+may try again. A session that is to be renewed (KIP-368) takes the same way. Once nothing is in flight, the pipeline
+passes its connection to such a thread. That thread authenticates again and returns the connection, or a new one.
+Nothing is sent meanwhile, so that order is kept.
 
 Only the thread that has the sender's turn uses it.
 """
@@ -120,13 +120,13 @@ class ProducerLinks:
         return opened
 
     def watch(self, node: int, pipeline: Pipeline) -> None:
-        """Have the selector tell of what the pipeline now waits for."""
+        """Have the selector report what the pipeline now waits for."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipeline.wants_write else 0)
         if self._selector.get_key(pipeline).events != events:
             self._selector.modify(pipeline, events, node)
 
     def drop(self, node: int) -> None:
-        """Close a node's connection, which nobody needs at present."""
+        """Close a node's connection, which is not needed at present."""
         link = self._links[node]
         assert link.pipeline is not None
         self._selector.unregister(link.pipeline)

@@ -1,9 +1,9 @@
 """Encodes many records at once into batches: from Arrow columns, or from Python values and mappings.
 
 Rows are given partitions column by column (the kernel hashes keys and groups rows), and the kernel copies keys and
-values into batches; nothing here runs once per row, but for what only Python can do: a user's partitioner function, and
+values into batches. Nothing here runs once per row, except what only Python can do: a user's partitioner function, and
 taking apart Python objects. Rows without key go to the sticky partition, which changes with every batch, or round robin
-or at random, as the producer's ``partitioner`` says.
+or at random: the producer's ``partitioner`` decides.
 
 A batch may take up to ``max.request.size``; one that its topic finds too large is split by the sender.
 """
@@ -49,7 +49,7 @@ class Topics(Protocol):
     config: ProducerConfig
 
     def topic_state(self, topic: str, partition: int = 0) -> tuple[TopicPartitioner, list[PartitionQueue]]:
-        """Return the partitioner and the queues of a topic, asking anew when this partition is not known."""
+        """Return the partitioner and the queues of a topic; ask the cluster again when this partition is not known."""
         ...
 
     def next_sticky(self, partitioner: TopicPartitioner) -> int:

@@ -1,8 +1,8 @@
 """The producer's background thread: sends batches to their leaders, and takes the responses.
 
-One thread waits on all brokers' sockets at once; opening connections and asking for a producer id happen in short-lived
-threads, so that a broker that does not answer delays nobody else's records. The thread owns the pipelines and all that
-is in flight; the accumulator is touched under its lock; callbacks of users run on this thread, outside all locks.
+One thread waits on all brokers' sockets at once. Opening connections and asking for a producer id happen in short-lived
+threads, so that a broker that does not answer delays only its own records. The thread owns the pipelines and all that
+is in flight; the accumulator is used under its lock; callbacks of users run on this thread, outside all locks.
 
 :mod:`.outcomes` decides what an answer means for its batches.
 A lost connection or a request that is not answered within ``request.timeout.ms`` takes all its batches back to their
@@ -104,12 +104,12 @@ class Sender(threading.Thread):
     # From other threads ---------------------------------------------------------------------------------------------
 
     def wake_by(self, at_s: float) -> None:
-        """Have the thread look at the accumulator at ``at_s`` (monotonic) at the latest."""
+        """Have the thread check the accumulator at ``at_s`` (monotonic) at the latest."""
         if at_s < self.wakes_at_s:
             self.wake()
 
     def wake(self) -> None:
-        """Have the thread look at the accumulator now."""
+        """Have the thread check the accumulator now."""
         self._wake_up.signal()
 
     def send_now(self) -> None:
@@ -136,7 +136,7 @@ class Sender(threading.Thread):
 
     @property
     def undelivered(self) -> Undelivered:
-        """The failures that nobody has looked at."""
+        """The failures that were not read."""
         return self._outcomes.undelivered
 
     def refuse_records(self, state: ProducerPhase) -> None:
@@ -151,11 +151,11 @@ class Sender(threading.Thread):
 
     @property
     def has_to_tell(self) -> bool:
-        """Whether something has its outcome that users' functions have not all been told of."""
+        """Whether a batch has its outcome and some callbacks of users have not been called with it."""
         return self._outcomes.has_to_tell
 
     def wait_for_callbacks(self, deadline: float | None) -> None:
-        """Wait until users' functions have been told of all that has its outcome now; not from within such a function.
+        """Wait until users' callbacks have been called with all outcomes known now; not from within such a callback.
 
         Raises TimeoutError at ``deadline`` (time.monotonic()).
         """
@@ -274,8 +274,8 @@ class Sender(threading.Thread):
         return next_s
 
     def _without_leader(self, queues: list[PartitionQueue], now_s: float) -> None:
-        """Look for the leaders of all partitions that lack one, whose batches wait, unless the broker does not tell us
-        of the topic."""
+        """Look for the leaders of partitions without one whose batches wait. Fail the batches of a topic that this
+        client may not describe."""
         topics = self._cluster.snapshot.topics
         waiting = []
         for queue in queues:

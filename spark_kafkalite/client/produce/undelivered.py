@@ -1,8 +1,8 @@
-"""Counts failed records whose outcome nobody asked for: for the error at the end of a producer's ``with`` block.
+"""Counts failed records whose outcome was not read: for the error at the end of a producer's ``with`` block.
 
-An outcome counts as looked at when ``result()`` raised it, or an ``on_delivery`` function was called with it; with
+An outcome counts as read when ``result()`` raised it, or an ``on_delivery`` function was called with it; with
 ``send_batch()`` also when ``errors()`` returned it. Only failures are counted, per partition: a record that arrives
-costs nothing here, and a producer that lives long with failing records keeps numbers, not batches.
+costs nothing here, and a long-lived producer with failing records keeps numbers, not batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAMED_PARTITIONS = 5
 
 
 class Undelivered:
-    """All failures of one producer that nobody has looked at. Thread-safe."""
+    """All failures of one producer that were not read. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,14 +24,14 @@ class Undelivered:
         self._of_partition: dict[TopicPartition, tuple[int, Exception]] = {}
 
     def add(self, topic_partition: TopicPartition, record_count: int, error: Exception) -> FailedRecords:
-        """Count the records of a batch that fails; to be called before anybody can see its outcome."""
+        """Count the records of a batch that fails; call it before its outcome can be read."""
         with self._lock:
             count, first_error = self._of_partition.get(topic_partition, (0, error))
             self._of_partition[topic_partition] = count + record_count, first_error
         return FailedRecords(self, topic_partition, record_count)
 
     def take_off(self, topic_partition: TopicPartition, record_count: int) -> None:
-        """Count records no more, because somebody has seen that they failed."""
+        """Count records no more, because their failure was read."""
         with self._lock:
             count, error = self._of_partition.pop(topic_partition)
             if count > record_count:
@@ -49,8 +49,8 @@ class Undelivered:
             named += f" and {len(found) - _NAMED_PARTITIONS} more partitions"
         first_error = found[0][1][1]
         error = UndeliveredRecords(
-            f"{total} records were not delivered, and neither result() nor on_delivery was told ({named}); the first "
-            f"reason: {first_error}; the log has one line for each batch: send them again, or look at each outcome"
+            f"{total} records were not delivered, and neither result() nor on_delivery reported it ({named}); the "
+            f"first reason: {first_error}; the log has one line for each batch: send them again, or check each outcome"
         )
         error.record_count = total
         error.__cause__ = first_error
@@ -58,7 +58,7 @@ class Undelivered:
 
 
 class FailedRecords:
-    """The records of one failed batch, and which of them were looked at. Thread-safe."""
+    """The records of one failed batch, and which of their outcomes were read. Thread-safe."""
 
     __slots__ = ("_lock", "_record_count", "_seen", "_topic_partition", "_undelivered")
 
@@ -71,7 +71,7 @@ class FailedRecords:
         self._seen: set[int] | None = set()
 
     def look_at(self, index: int) -> None:
-        """Somebody has seen that the record at ``index`` of the batch failed."""
+        """Note that the failure of the record at ``index`` of the batch was read."""
         with self._lock:
             if self._seen is None or index in self._seen:
                 return
@@ -79,7 +79,7 @@ class FailedRecords:
         self._undelivered.take_off(self._topic_partition, 1)
 
     def look_at_all(self) -> None:
-        """Somebody has seen that the whole batch failed."""
+        """Note that the failure of the whole batch was read."""
         with self._lock:
             left = 0 if self._seen is None else self._record_count - len(self._seen)
             self._seen = None

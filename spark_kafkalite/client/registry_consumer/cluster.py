@@ -1,7 +1,7 @@
 """The cluster as the registry shows it: brokers from /brokers/ids, leaders from /brokers/topics.
 
 Everything else is the :class:`.cluster.ClusterClient` of our other clients, which asks brokers for the same. Metadata
-is read when somebody reports it stale; nothing is watched here.
+is read when a caller reports it stale; nothing is watched here.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def live_brokers(link: RegistryLink, deadline: Deadline | None = None) -> dict[i
 
 
 def _decoded(decode: Callable[[bytes], T], node: tuple[bytes, Stat] | None) -> T | None:
-    """Return what a node says; None when it does not exist, or says nothing that can be read, which others survive."""
+    """Return a node's decoded content; None when it does not exist, or cannot be read, so that one bad node does no
+    harm."""
     try:
         return None if node is None else decode(node[0])
     except MalformedNode as malformed:

@@ -2,10 +2,10 @@
 
 At the start, in this order (and again with every new session): 1. register under /consumers/G/ids; 2. watch that
 directory; 3. watch /brokers/ids; 4. with a topic filter, watch /brokers/topics; 5. rebalance. Rebalancing also watches
-the node of every topic that is read, for partitions that are added. Whatever fires, the member rebalances: it reads
-consumers and topics anew, computes its share (:mod:`.rebalance`), gives up what is no longer its own and
-claims the rest by making ephemeral owner nodes, both in one transaction of the registry. Partitions that stay with
-their thread are not touched.
+the node of every topic that is read, for partitions that are added. When a watch fires, the member rebalances. It reads
+consumers and topics again, and computes its share (:mod:`.rebalance`). It gives up what is no longer its own and claims
+the rest by making ephemeral owner nodes, both in one transaction of the registry. Partitions that stay with their
+thread are not touched.
 
 When a claimed partition still has another owner, the member gives up all it owns, waits until that owner node goes or
 ``rebalance.backoff.ms`` have passed, and begins again. Rebalancing fails when that takes ``rebalance.max.retries`` such
@@ -13,9 +13,9 @@ pauses; a consumer that starts then gives up, a running one reports it and goes 
 
 Invariants: nothing is read of a partition without its owner node, and what was read is committed before the node goes.
 A session that has expired took the nodes with it: then nothing is read or committed any more until the member has
-joined again. This process may learn of that late (the network is cut, or the process was frozen), so reading needs a
-lease: the member asks for its registration every sixth of the session's time, and each answer allows reading for that
-time, counted from the moment of asking.
+joined again. This process may learn of that only after a delay (the network is cut, or the process was frozen), so
+reading needs a lease. The member asks for its registration every sixth of the session's time. Each answer allows
+reading for the session's time, counted from the moment of asking.
 
 An operation whose answer was lost is looked up by the nodes' ephemeral owners before anything else is claimed.
 """
@@ -60,7 +60,7 @@ _GRACE_MS: Final = 2_000
 
 
 class RebalanceListener(Protocol):
-    """Who reads the partitions: what a member tells its connector."""
+    """The part of a connector that reads the partitions: what a member calls when they change."""
 
     def joined(self) -> None:
         """A new session has begun; nothing is owned."""
@@ -188,7 +188,7 @@ class RegistryMember:
             return self._closing
 
     def _pause(self, seconds: float, *, woken_by_changes: bool = True) -> None:
-        """Wait, but not after the end, or (unless told otherwise) once something has changed."""
+        """Wait, but not after the end, nor (by default) once something has changed."""
         until_s = self._clock.monotonic_s() + seconds
         with self._lock:
             while not self._closing and not (woken_by_changes and (self._wanted or self._expired)):

@@ -7,7 +7,7 @@ partition is handed out.
 
 Processed and handed out are two things. A record counts as processed when the next one is asked for, so that what is
 committed meanwhile never covers a record that is still being worked on (at-least-once). The thread that reads a stream
-may say so earlier: a commit that it asks for itself covers the record in its hand.
+may count it earlier: a commit by that thread itself covers the record in its hand.
 
 Locks: ``_lock`` is held for a few instructions, never while waiting; where both are held, it is taken before the
 read-ahead's.
@@ -133,7 +133,7 @@ class MessageStream:
                 self._take_piece(deadline)
 
     def _done_with_hand(self) -> None:
-        """Count the record in hand, of a partition that may be somebody else's by now, as processed."""
+        """Count the record in hand as processed; its partition may have another owner by now."""
         owned, self._in_hand = self._in_hand, None
         if owned is not None and owned is not self._from:
             owned.processed = owned.next_offset
@@ -141,7 +141,7 @@ class MessageStream:
     def _settle(self) -> None:
         """Write down how far the partition has got whose rows are being handed out; the lock is held.
 
-        Handing out only counts rows: this is done when somebody asks.
+        Handing out only counts rows; this is computed on demand.
         """
         owned = self._from
         if owned is None or not self._row:
@@ -321,7 +321,7 @@ class MessageStream:
 def start(ahead: ReadAhead, owned: OwnedPartition) -> None:
     """Have the read-ahead fetch a partition that was just assigned to it from where its owner is to go on.
 
-    Without an offset the read-ahead looks up where auto.offset.reset says, and the owner follows.
+    Without an offset the read-ahead looks up the start by auto.offset.reset, and the owner follows.
     """
     with ahead.lock:
         state = ahead.states[owned.topic_partition]

@@ -1,9 +1,10 @@
-"""Who reads which partition in a group without a master: Algorithm 1 of the paper, over consumer threads. Pure.
+"""Which thread reads which partition in a group without a master: Algorithm 1 of the paper, over consumer threads.
+Pure.
 
 Every consumer computes the same from the same registry. For each topic, its partitions are sorted by the broker of
-their first replica and then by number, so that those of one broker lie together; the threads of all consumers that read
-the topic are sorted by their names; and each thread takes a range of partitions. The first ``partitions mod threads``
-threads take one more: with the plain quotient, as the paper prints it, the remainder would be read by nobody.
+their first replica and then by number, so that those of one broker lie together. The threads of all consumers that read
+the topic are sorted by their names, and each thread takes a range of partitions. The first ``partitions mod threads``
+threads take one more: with the plain quotient, as the paper prints it, no thread would read the remainder.
 
 Consumers that saw different states of the registry may compute overlapping ranges. Nothing here prevents that: the
 owner nodes do, of which there can be only one a partition.
@@ -68,7 +69,7 @@ def range_assignment(partitions: Sequence[int], threads: Sequence[str]) -> dict[
 def assignment(
     consumers: Mapping[str, ConsumerRegistration], topics: Mapping[str, Partitions], *, exclude_internal: bool = True
 ) -> dict[TopicPartition, str]:
-    """Return the thread that reads each partition of ``topics``; those of topics that nobody reads are left out."""
+    """Return the thread that reads each partition of ``topics``; topics without readers are left out."""
     assigned: dict[TopicPartition, str] = {}
     for topic, partitions in topics.items():
         threads = sorted(

@@ -5,16 +5,17 @@
     for record in stream:
         ...
 
-This is Kafka 0.8's high-level consumer. Who reads what is settled in the registry (:mod:`.member`); this
-module owns what follows from it: the streams, one shared read-ahead with a thread for each broker, and the offsets.
+This is Kafka 0.8's high-level consumer. The registry settles which consumer reads which partition (:mod:`.member`).
+This module owns the rest: the streams, one shared read-ahead with a thread for each broker, and the offsets.
 
 Offsets are committed every ``auto.commit.interval.ms``, before a partition is given up, at :meth:`shutdown` and by
-:meth:`commit_offsets`; of records that were processed, which is when the next one was asked for. After a crash the
-successor begins at the last commit: records may come again, and none is lost. One lock orders all commits of a
-connector, the owner nodes go after the last one, and a commit is made, and tried again, only in the session in which
-the partitions were owned; so offsets do not go back but by a rewind. A coordinator, with offsets.storage=kafka, cannot
-know who owns what: a commit there is preceded by a request to the registry that an expired session cannot make, and a
-consumer stopped just between the two (SIGSTOP, a frozen machine) may set the offsets of its successor back to its own.
+:meth:`commit_offsets`. They are those of records that were processed, which is when the next one was asked for. After a
+crash the successor begins at the last commit: records may come again, and none is lost. One lock orders all commits of
+a connector, and the owner nodes go after the last one. A commit is made, and tried again, only in the session in which
+the partitions were owned; so offsets do not go back but by a rewind. With offsets.storage=kafka the coordinator does
+not know the owners. So a commit there is preceded by a request to the registry that an expired session cannot make. A
+consumer that is stopped just between the two (SIGSTOP, a frozen machine) may set the offsets of its successor back to
+its own.
 
 Threads: callers' (streams, commits), the member's, the registry's callbacks, and one for automatic commits.
 """
@@ -199,7 +200,7 @@ class ConsumerConnector:
                 self._stream_of(owned).add(owned)
 
     def _own(self, topic_partition: TopicPartition, thread: str, committed: CommittedOffset | None) -> OwnedPartition:
-        """Go on where this very thread was, if nobody has committed since; else from the committed offset."""
+        """Go on where this very thread was, if no other has committed since; else from the committed offset."""
         offset = None if committed is None else committed.offset
         former = self._former.pop(topic_partition, None)
         if former is not None and (former.thread, former.committed) == (thread, offset):
@@ -251,7 +252,7 @@ class ConsumerConnector:
     # Offsets --------------------------------------------------------------------------------------------------------
 
     def commit_offsets(self) -> None:
-        """Commit what was processed, trying again as ``offsets.commit.max.retries`` says.
+        """Commit what was processed, with up to ``offsets.commit.max.retries`` retries.
 
         The record that the calling thread got last counts as processed; of records in other threads' hands, none does.
         Raises the last error: with dual.commit.enabled, when either store could not be written.

@@ -17,7 +17,7 @@ from spark_kafkalite.registry.consumer_nodes import SubscriptionPattern
 
 
 class TopicFilter:
-    """A pattern and what it says about topics; made as :class:`Whitelist` or :class:`Blacklist`."""
+    """A pattern and which topics it selects; made as :class:`Whitelist` or :class:`Blacklist`."""
 
     kind: ClassVar[SubscriptionPattern]
 

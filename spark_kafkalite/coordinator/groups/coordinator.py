@@ -1,19 +1,20 @@
 """The groups that this broker coordinates: waiting requests, timers and writes around the pure ``group.py``.
 
-A request to join or sync is a future; it is the *ticket* that a group gives back with its answer. What a call of a
-group gives back ends in one place (:meth:`GroupCoordinator._carry_out`): answers are given, metadata goes to the
-group's shard, the group's one timer is set, and a group of which nothing is left is forgotten.
+A request to join or sync is a future; it is the *ticket* that a group returns with its answer. One method carries out
+what a call of a group returns (:meth:`GroupCoordinator._carry_out`). It gives the answers, hands metadata to the
+group's shard, sets the group's one timer, and forgets a group that has become empty and is not stored.
 
 A group is written when its leader has assigned (members get their assignments once that is committed), when it becomes
 empty, and when a static member comes back under a new id. What was committed before a crash is read again by the shard;
-the members' sessions then begin anew.
+the members' sessions then begin again.
 
-Memory is bounded: what members and ids given out in advance take, in all groups together, is at most
-``group.coordinator.max.bytes``. Who needs more gets the room of groups that never synced (``memory.py``), or hears
-that there is no coordinator, and asks again later. ``GroupLimits.max_bytes`` bounds one group.
+Memory is bounded: the members and the ids given out in advance, of all groups together, take at most
+``group.coordinator.max.bytes``. A group that needs more gets the room of groups that never synced (``memory.py``).
+Otherwise its client receives CoordinatorNotAvailable and retries later. ``GroupLimits.max_bytes`` bounds one group.
 
 If this broker itself stood still (the host was suspended, the process stopped), heartbeats lie unread while deadlines
-have passed. A timer that fires late therefore waits once more, as long as it was late, before anybody is thrown out.
+have passed. A timer that fires late therefore waits once more, for as long as it was late, before the group removes a
+member.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class GroupCoordinator:
         return self._shards.is_loading
 
     def now_ms(self) -> int:
-        """The time that groups go by."""
+        """The time in ms, monotonic, that groups use."""
         return int(self._now_s() * 1000)
 
     def _now_s(self) -> float:
@@ -309,7 +310,7 @@ class GroupCoordinator:
         self._carry_out(shard, group, group.expire(self.now_ms()))
 
     def _warn_late(self, late_s: float) -> None:
-        """Say once for all groups that the broker stood still."""
+        """Log once for all groups that the broker stood still."""
         now_s = self._clock.monotonic_s()
         if now_s - self._warned_s > _LONGEST_GRACE_S:
             self._warned_s = now_s

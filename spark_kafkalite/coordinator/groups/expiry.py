@@ -1,8 +1,8 @@
 """Deletes expired offsets, offsets of deleted topics, and groups without offsets.
 
-Deleting means writing tombstones; the offsets go from memory when those are committed. What has expired is said in
-``offsets.py``. An empty group without offsets goes at the first look that finds it so, as in Kafka. It, too, is there
-until its tombstone is committed; a member who joins meanwhile keeps it, and its next record comes behind the tombstone.
+Deleting means writing tombstones; the offsets leave memory when those are committed. ``offsets.py`` decides what has
+expired. An empty group without offsets is deleted by the first look that finds it so, as in Kafka. It, too, stays until
+its tombstone is committed. A member that joins meanwhile keeps it, and its next record comes behind the tombstone.
 
 One task does all of it, a look every ``offsets.retention.check.interval.ms`` and one after each deletion of topics. A
 look goes group by group (``sweep.py``), and between two groups others have their turn.
@@ -29,7 +29,7 @@ class OffsetExpiry:
     """See the module's text."""
 
     def __init__(self, shards: GroupShards, slices: Slices, clock: Clock, retention_ms: Callable[[], int]) -> None:
-        """``retention_ms`` says how long offsets are kept, as of now."""
+        """``retention_ms`` returns how long offsets are kept at present."""
         self._shards = shards
         self._slices = slices
         self._clock = clock
@@ -43,7 +43,7 @@ class OffsetExpiry:
         self._task = asyncio.get_running_loop().create_task(self._run(interval_s))
 
     async def stop(self) -> None:
-        """End; what was not deleted is looked at after the next start."""
+        """End; the next start deletes what is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,26 +1,29 @@
 """One group: what every request, every deadline and every committed record does to it. Pure.
 
 No clock, no socket, no log: methods take the time (``now_ms``, monotonic) and return what is to be done about it as
-values (``members.py``: answers to requests that waited, metadata to be written). Whoever holds a group calls
-:meth:`Group.expire` when :attr:`Group.wake_ms` has come, :meth:`Group.apply` when a record of it is committed, and
-:meth:`Group.persisted` when what was to be written is in, or could not be. A group has a roster (``roster.py``: its
-members and the requests that wait) and a rebalance (``rebalance.py``: state, generation, deadlines, answers); the
-states and what may follow what are in ``states.py``.
+values (``members.py``: answers to requests that waited, metadata to be written). The owner of a group calls
+:meth:`Group.expire` when :attr:`Group.wake_ms` has come, and :meth:`Group.apply` when a record of it is committed. It
+calls :meth:`Group.persisted` when a write has succeeded or failed. A group has a roster (``roster.py``: its members and
+the requests that wait) and a rebalance (``rebalance.py``: state, generation, deadlines, answers). The states and their
+transitions are in ``states.py``.
 
-What is committed of a group changes by :meth:`Group.apply` alone: the members and the generation that a load finds, and
-the assignments that make a generation stable. Everything else (who joins, who waits, which generation is being agreed
-upon) is this broker's, until it is written, and ends with it.
+Only :meth:`Group.apply` changes the committed part of a group: the members and the generation that a load finds, and
+the assignments that make a generation stable. Everything else (joining members, waiting requests, the generation that
+is being agreed upon) belongs to this broker until it is written, and ends with it.
 
-Invariants: a generation number only grows; a group with members has one leader, who is one of them; all members have
-at least one protocol in common; an instance id belongs to one member; every ticket is answered once, or dropped by
-:meth:`Group.abandon`. A member whose request waits here cannot be heard of, so it cannot fall silent either; only a
-new one that waits for long is given up, since it may have gone and come again under another id.
+Invariants: a generation number only grows. A group with members has one leader, which is one of them. All members have
+at least one protocol in common. An instance id belongs to one member. Every ticket is answered once, or dropped by
+:meth:`Group.abandon`. A member whose request waits here cannot send heartbeats, so its session cannot expire either.
+Only a new member that waits for long is removed, since it may have gone and joined again under another id.
 
 Where a rule surprises, it is Apache Kafka's (GroupCoordinator and GroupMetadata of 3.9), and clients rely on it. Five
-are our own: a static member that nothing is heard of keeps its place until its session ends, not until the next
-rebalance does; a static member that comes back with other topics starts a rebalance; a new member whose connection
-closes before it got an answer is forgotten at once; a member may replace all of its protocols if the others have one of
-the new ones; ids given out in advance are bounded in number, the oldest goes first.
+rules are our own:
+
+- a static member that sends no heartbeats keeps its place until its session ends, not until the next rebalance does;
+- a static member that comes back with other topics starts a rebalance;
+- a new member whose connection closes before it got an answer is forgotten at once;
+- a member may replace all of its protocols if the others have one of the new ones;
+- ids given out in advance are bounded in number, the oldest is dropped first.
 """
 
 from __future__ import annotations
@@ -91,8 +94,8 @@ class Group:
     def apply(self, metadata: GroupMetadata) -> None:
         """Take over a committed record of the group.
 
-        A group of which nothing was known becomes what the record says. One at work is ahead of its records, and only
-        the assignments begin to hold for which this one was written; a record that is overtaken changes nothing.
+        A group that was unknown takes its state from the record. A group at work is ahead of its records: only the
+        assignments for which this record was written take effect, and an outdated record changes nothing.
         """
         if self.is_forgettable:
             self._restore(metadata)
@@ -127,7 +130,8 @@ class Group:
         )
 
     def resume(self, now_ms: int) -> list[Effect]:
-        """Begin to watch the members of a group that was read from the log. Too many of them have to join anew."""
+        """Begin to watch the members of a group that was read from the log. If there are too many, all have to join
+        again."""
         for member in self.members.values():
             self.rebalance.hear(member, now_ms)
         if len(self.members) > self.limits.max_size:
@@ -198,22 +202,25 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether the group has no members, and expects nobody."""
+        """Whether the group has no members, and no id was given out to join with."""
         return self.is_dead or (self.is_empty and not self.pending)
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nothing would be missed, if the group has no offsets: it is empty, unwritten, and expects nobody."""
+        """Whether nothing would be missed, if the group has no offsets: it has no members, no pending ids, and is not
+        stored."""
         return self.is_empty and not self.is_stored and not self.pending
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics that the members read; None when nobody can say, as of members that are no consumers."""
+        """Return the topics that the members read; None when it is unknown, such as for members that are no
+        consumers."""
         if self.members and (self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None):
             return None
         return topics_of(member.metadata(self.protocol) for member in self.members.values())
 
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> None:
-        """Raise what forbids a commit: who names no member may commit to an empty group only."""
+        """Raise what forbids a commit: a request without a member id and generation may commit to an empty group
+        only."""
         self._raise_if_dead()
         if generation < 0 and self.is_empty:
             return
@@ -263,7 +270,7 @@ class Group:
         self._raise_for(HEARTBEAT)
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Note that the member was heard of."""
+        """Note that the member sent a request."""
         member = self.members.get(member_id)
         if member is not None:
             self.rebalance.hear(member, now_ms)
@@ -303,7 +310,8 @@ class Group:
         self.rebalance.end()
 
     def resign(self) -> list[Effect]:
-        """End the group here, because another broker coordinates it; whoever waits is sent there."""
+        """End the group here, because another broker coordinates it; waiting requests are answered with
+        NotCoordinator."""
         return self._end_with(NotCoordinator(f"group {self.group_id} has moved to another broker"))
 
     def evict(self) -> list[Effect]:
@@ -326,7 +334,7 @@ class Group:
         return self.rebalance.take_effects()
 
     def persisted(self, persist: Persist, error: KafkaError | None, now_ms: int) -> list[Effect]:
-        """Go on after a write, in the step that applied its record; ``error``: what members are told if it failed."""
+        """Go on after a write, in the step that applied its record; ``error``: what members receive if it failed."""
         if persist.restart is not None:
             self._restarted(persist.restart, error, now_ms)
         elif persist.assignments is not None:
@@ -385,7 +393,7 @@ class Group:
     # Joining and syncing --------------------------------------------------------------------------------------------
 
     def _join_unknown(self, request: JoinRequest, former: Member | None, ticket: Hashable, now_ms: int) -> None:
-        """Have somebody join who has no id yet; ``former``: the member that the same instance was before."""
+        """Add a member that has no id yet; ``former``: the member that the same instance was before."""
         prefix = request.group_instance_id or request.client_id[:_CLIENT_ID_CHARS]
         # A random id, which nobody can guess: whoever knows it may act for the member.
         member_id = f"{prefix}-{uuid.uuid4()}"
@@ -412,7 +420,7 @@ class Group:
         rebalance.joined_new(now_ms)
 
     def _join_known(self, request: JoinRequest, ticket: Hashable, now_ms: int) -> None:
-        """Have a member join again, or somebody join with the id given out to it."""
+        """Have a member join again, or add a member that joins with the id given out to it."""
         rebalance = self.rebalance
         if request.member_id in rebalance.pending:
             if request.group_instance_id is not None:
@@ -433,7 +441,7 @@ class Group:
         rebalance.rejoin(now_ms)
 
     def _restart(self, member: Member, member_id: str, request: JoinRequest, ticket: Hashable, now_ms: int) -> None:
-        """Give a static member that came back a new id; whoever still uses the old one is fenced."""
+        """Give a static member that came back a new id; requests with the old one are fenced."""
         rebalance, roster = self.rebalance, self.roster
         restart = StaticRestart(
             ticket, member.member_id, self.leader or NO_MEMBER_ID, member.as_request(), request.may_skip_assignment

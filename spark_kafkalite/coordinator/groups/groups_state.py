@@ -1,8 +1,8 @@
 """The groups and offsets of one partition of ``__consumer_offsets``, as its records make them. Pure.
 
-What the log says of a group (members, generation, assignments, offsets) is here because a record was applied, and for
+The committed state of a group (members, generation, assignments, offsets) is here because a record was applied, and for
 no other reason. A :class:`Group` has more than that while it is at work: see ``group.py`` for what is its own until it
-is written. A group that has nothing but offsets is known by their records.
+is written. A group that has only offsets is known by their records.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupsState(StateMachine):
                 self._apply_tombstone(key.group)
 
     def _apply_tombstone(self, group_id: str) -> None:
-        """Forget a group, but not one that somebody has joined since the tombstone was written."""
+        """Forget a group, unless a member has joined it since the tombstone was written."""
         group = self.groups.get(group_id)
         if group is not None and group.is_vacant:
             del self.groups[group_id]
@@ -77,7 +77,7 @@ class GroupsState(StateMachine):
         return group
 
     def holds(self, group: Group) -> bool:
-        """Say whether this is the group of its name, and not one that was forgotten."""
+        """Return whether this is the current group of its name, and not one that was forgotten."""
         return self.groups.get(group.group_id) is group
 
     def summary(self) -> str:

@@ -98,8 +98,8 @@ class SyncRequest:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. Of the two tickets at most one is there; ``deadline_ms`` is None while one is, and nothing can be
-    heard of the member.
+    """One member. It has at most one of the two tickets. ``deadline_ms`` is None while it has one, because it sends no
+    heartbeats then.
 
     ``is_new`` until its first join has been answered: such a member does not know its id yet, or not for sure.
     """
@@ -147,7 +147,7 @@ class Member:
         return frozenset(name for name, _ in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member said with a protocol, nothing when it does not have it."""
+        """Return the member's metadata for a protocol; empty when it does not have the protocol."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -191,7 +191,7 @@ def _size_bytes(member: JoinRequest | Member) -> int:
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a request to join. ``members`` (id, instance id, metadata) is there for the leader only."""
+    """The answer to a request to join. Only the leader's has ``members`` (id, instance id, metadata)."""
 
     ticket: Hashable
     error: KafkaError | None
@@ -227,7 +227,8 @@ class StaticRestart:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the group as it is now, with ``assignments`` in place of those that its members have, and say how it went.
+    """Write the group as it is now, with ``assignments`` in place of those that its members have, and report the
+    outcome.
 
     ``assignments`` is None except after the leader's sync, ``restart`` except after the return of a static member.
     """
@@ -244,7 +245,8 @@ Effect = JoinAnswer | SyncAnswer | Persist
 
 
 def is_instance_id(text: str) -> bool:
-    """Say whether this may be a ``group.instance.id``: any text, as for Apache Kafka's brokers, if it is not too long.
+    """Return whether this may be a ``group.instance.id``: any text, as for Apache Kafka's brokers, if it is not too
+    long.
 
     Java's client insists on characters of a topic's name; librdkafka does not, and has members named ``host:port``.
     """

@@ -1,8 +1,8 @@
 """What the members of all groups take in memory, and which group has to go when another one needs the room.
 
-A group that never synced goes first, the oldest first: it holds room for as long as its members' sessions last, and
-nobody reads anything by it. Then groups that hold more than an eighth of all. So a few groups whose members say much
-of themselves keep no other group from joining. What is left refuses the join.
+A group that never synced is removed first, the oldest first: it takes room for as long as its members' sessions last,
+and its members read nothing. Next are groups that hold more than an eighth of the memory. So a few groups with large
+member metadata keep no other group from joining. If this does not free enough, the join is refused.
 
 Pure but for one warning a minute, which names the group.
 """
@@ -51,7 +51,7 @@ class GroupMemory:
     def groups_in_the_way(self, group: Group | None, more_bytes: int) -> list[Group]:
         """Return which groups have to go so that ``group`` may take so much more; nearly always none.
 
-        Raises CoordinatorNotAvailable when there is no room, whoever goes.
+        Raises CoordinatorNotAvailable when there is not enough room even without them.
         """
         missing = self.held_bytes + more_bytes - self._max_bytes
         if missing <= 0:

@@ -1,9 +1,9 @@
 """The committed offsets of one coordinator's groups, in memory as they are in the log.
 
-:meth:`GroupOffsets.apply` is the only way in, for records that a load reads and for those just written alike, and it is
-called in the log's order for records that are committed (below the high watermark). So what is here is what a restart
-would find. Commits on their way into the log are apart, with who writes them: nobody is shown them, and expiry
-leaves their keys alone, because its tombstone would come behind them and delete what was just committed.
+:meth:`GroupOffsets.apply` is the only way in, for records that a load reads and for those just written alike. It is
+called in the log's order for committed records (below the high watermark). So the state here is the state that a
+restart would find. The writer holds commits on their way into the log: they are not shown. Expiry leaves their keys
+alone, because its tombstone would come behind them and delete what was just committed.
 
 When an offset has expired (:func:`expired_offsets`), as Apache Kafka's GroupMetadata.removeExpiredOffsets has it:
 
@@ -77,7 +77,7 @@ class GroupOffsets:
         return {key for key in self._pending_keys() if key.group == group}
 
     def has_any(self, group: str) -> bool:
-        """Say whether the group has offsets, or is being given some."""
+        """Return whether the group has offsets, or has commits on their way into the log."""
         return group in self._groups or any(key.group == group for key in self._pending_keys())
 
 

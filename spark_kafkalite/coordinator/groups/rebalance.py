@@ -80,14 +80,14 @@ class Rebalance:
     # Rebalances -----------------------------------------------------------------------------------------------------
 
     def rejoin(self, now_ms: int) -> None:
-        """Go on after somebody joined."""
+        """Go on after a member joined."""
         if self.state is _PREPARING:
             self.maybe_complete(now_ms)
         else:
             self.prepare(now_ms)
 
     def joined_new(self, now_ms: int) -> None:
-        """Go on after somebody joined who was no member before."""
+        """Go on after a new member joined."""
         self._gathered_more = True
         self.rejoin(now_ms)
 
@@ -99,7 +99,7 @@ class Rebalance:
             self.maybe_complete(now_ms)
 
     def prepare(self, now_ms: int, error: KafkaError | None = None) -> None:
-        """Have all members join anew; those that wait for an assignment are told ``error``."""
+        """Have all members join again; those that wait for an assignment receive ``error``."""
         roster = self.roster
         if self.state is _COMPLETING:
             error = error or RebalanceInProgress(f"group {roster.group_id}: its members have changed; join again")
@@ -131,7 +131,7 @@ class Rebalance:
         self._rebalance_deadline_ms = self.deadline(now_ms + delay_ms)
 
     def maybe_complete(self, now_ms: int) -> None:
-        """Begin the next generation if nobody is missing: no member, and nobody who was given an id to join with."""
+        """Begin the next generation if no member is missing, and no id was given out that has not joined yet."""
         if self.state is not _PREPARING:
             return
         roster = self.roster
@@ -193,7 +193,7 @@ class Rebalance:
                 self.answer_sync(member, member.sync_ticket, now_ms)
 
     def assignment_failed(self, generation: int, error: KafkaError, now_ms: int) -> None:
-        """Have members join anew, because their assignments are not committed."""
+        """Have members join again, because their assignments are not committed."""
         if self.assignment_in_flight and generation == self.generation:
             self.prepare(now_ms, error)
 
@@ -206,7 +206,7 @@ class Rebalance:
         return at_ms
 
     def hear(self, member: Member, now_ms: int) -> None:
-        """Begin a member's session anew, unless its request waits here."""
+        """Begin a member's session again, unless its request waits here."""
         if member.join_ticket is None and member.sync_ticket is None:
             member.deadline_ms = self.deadline(now_ms + member.session_timeout_ms)
 
@@ -217,7 +217,7 @@ class Rebalance:
         self.wake_ms = self.next_wake_ms()
 
     def _expire_members(self, now_ms: int) -> None:
-        """Take out members that are silent for too long, and forget ids that nobody came back with."""
+        """Remove members whose sessions have expired, and forget ids that no member joined with."""
         late = [member_id for member_id, deadline in self.pending.items() if deadline <= now_ms]
         for member_id in late:
             del self.pending[member_id]
@@ -264,7 +264,7 @@ class Rebalance:
         member.deadline_ms = None
 
     def make_way(self, member: Member) -> None:
-        """Answer what the member asked before: it asks again because nobody listens to that answer any more."""
+        """Answer the member's earlier request. The member has sent it again, so it no longer waits for that answer."""
         error = RebalanceInProgress(f"group {self.roster.group_id}: {member.member_id} has asked again")
         self.answer_error(member, error)
 
@@ -293,7 +293,7 @@ class Rebalance:
     def answer_join(
         self, member: Member, ticket: Hashable, now_ms: int, *, leader: str | None = None, skip_assignment: bool = False
     ) -> None:
-        """Tell a member of the present generation. ``leader``: the id that it is told, if not that of the leader."""
+        """Answer a join with the present generation. ``leader``: the leader's id in the answer, if not the real one."""
         self.roster.unpark(member)
         member.is_new = False
         told_leader = (self.roster.leader or NO_MEMBER_ID) if leader is None else leader

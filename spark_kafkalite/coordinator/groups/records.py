@@ -1,8 +1,8 @@
 """The records of ``__consumer_offsets``: keys and values, byte for byte as Apache Kafka writes them.
 
-Pure: bytes in, values out. It owns the formats and nothing else; ``groups_state.py`` keeps what the records say. Apache
-Kafka's tools read what this writes, and this reads what Apache Kafka wrote, so that a log directory can move in either
-direction.
+Pure: bytes in, values out. It owns the formats and nothing else; ``groups_state.py`` keeps the contents of the records.
+Apache Kafka's tools read what this writes, and this reads what Apache Kafka wrote, so that a log directory can move in
+either direction.
 
 All integers are big endian. Each key and each value begins with its own version (int16). A *string* is an int16 length
 (-1: null) and UTF-8; *bytes* are an int32 length and the bytes. A null value is a tombstone: the offset, or the group,
@@ -29,8 +29,8 @@ group        4        as 3, flexible
 
 Flexible means compact lengths (varint of the length plus one, 0 is null) and tagged fields at the end of each struct;
 tags are skipped. Times are milliseconds since the epoch, -1 when unknown. Keys of other versions belong to coordinators
-that do not exist here (KIP-848 and later); reading one raises :class:`UnreadableRecord`, and whoever loads a log skips
-it with a warning: a record that cannot be read must not keep a broker from serving all others.
+that do not exist here (KIP-848 and later). Reading one raises :class:`UnreadableRecord`, and the load skips it with a
+warning: an unreadable record must not keep a broker from serving all others.
 
 Source: OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue of Apache Kafka.
 """

@@ -1,12 +1,12 @@
-"""Who is in a group: members by id and instance id, the protocols that they share, and their waiting requests. Pure.
+"""The members of a group by id and instance id, the protocols that they share, and their waiting requests. Pure.
 
 The books of a group, without time, states or answers: ``rebalance.py`` and ``group.py`` decide, and change them through
 methods that keep them together:
 
 - an instance id belongs to one member (``static``), and a member's id never changes but by :meth:`Roster.rename`;
-- a roster with members has one leader, who is one of them;
+- a roster with members has one leader, which is one of them;
 - ``supporters`` counts for each protocol the members that have it;
-- a waiting request (its ticket) belongs to one member, who has at most one; :meth:`Roster.unpark` is the only way out.
+- a waiting request (its ticket) belongs to one member, which has at most one; only :meth:`Roster.unpark` removes it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Roster:
         return max((name for name, _ in leader.protocols if name in common), key=lambda name: votes[name])
 
     def described(self, protocol: str | None) -> tuple[tuple[str, str | None, bytes], ...]:
-        """Return id, instance id and subscription of each member, as a leader is told them."""
+        """Return id, instance id and subscription of each member, as the leader receives them."""
         return tuple(
             (member.member_id, member.group_instance_id, member.metadata(protocol)) for member in self.members.values()
         )
@@ -161,7 +161,7 @@ class Roster:
             self.leader = member_id
 
     def update(self, member: Member, request: JoinRequest) -> None:
-        """Take over what a member says of itself now."""
+        """Take over the member's properties from its new request."""
         self.member_bytes -= member.size_bytes
         self._forget_protocols(member)
         member.protocols = request.protocols
@@ -189,7 +189,7 @@ class Roster:
         self.parked[ticket] = member
 
     def unpark(self, member: Member) -> None:
-        """Note that nothing of the member waits any more."""
+        """Note that no request of the member waits any more."""
         if member.join_ticket is not None:
             del self.parked[member.join_ticket]
             self.joined -= 1

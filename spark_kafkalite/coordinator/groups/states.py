@@ -1,13 +1,14 @@
-"""The states of a group: what each means, which may follow which, and what a member is told in each. Tables only.
+"""The states of a group: what each means, which may follow which, and what a member's requests are answered in each.
+Tables only.
 
 ===================  ===================================================================================================
 state                what it means, and what ends it
 ===================  ===================================================================================================
-Empty                no members; committed offsets may be there. A join.
+Empty                no members; it may have committed offsets. A member joins.
 PreparingRebalance   members rejoin; each waits for its answer. All have joined, or the rebalance timeout is over.
-CompletingRebalance  all know the generation, and wait for the leader's assignment. It is committed; or somebody joins,
-                     leaves, or does not sync within the rebalance timeout.
-Stable               all have their assignments. Somebody joins, leaves or falls silent; the leader joins.
+CompletingRebalance  all know the generation, and wait for the leader's assignment. It is committed; or a member
+                     joins, leaves, or does not sync within the rebalance timeout.
+Stable               all have their assignments. A member joins or leaves, or its session expires; the leader joins.
 Dead                 deleted, or moved to another broker. Nothing.
 ===================  ===================================================================================================
 

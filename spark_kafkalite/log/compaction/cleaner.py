@@ -1,9 +1,9 @@
 """The copy that compaction makes of a log's sealed segments: the last record of each key, offsets unchanged.
 
-Reads ``.log`` files, writes ``BASE.log.cleaned`` with ``BASE.index.cleaned`` and ``BASE.timeindex.cleaned`` beside them
-(the formats of ``segment``, BASE is the first source's), syncs them, and renames nothing: the broker checks and swaps.
-It runs in a child process, knows no broker and no event loop, and leaves nothing behind when it fails. A crash leaves
-``.cleaned`` files, which recovery removes.
+Reads ``.log`` files, writes ``BASE.log.cleaned`` with ``BASE.index.cleaned`` and ``BASE.timeindex.cleaned`` next to
+them (the formats of ``segment``, BASE is the first source's), syncs them, and renames nothing: the broker checks and
+swaps. It runs in a child process, knows no broker and no event loop, and leaves nothing behind when it fails. A crash
+leaves ``.cleaned`` files, which recovery removes.
 
 Two passes. The first puts the last offset of each key of the dirty part into a key map (``records.kernel.KeyMap``) of
 bounded size. When the map is full, what came before the first key without room is cleaned, at whatever record that is,
@@ -11,10 +11,9 @@ and the rest is dirty still: there is always progress. The second copies batch b
 
 * A batch of which every record stays is copied byte for byte; one of which some go keeps everything but the records,
   their count, the largest timestamp and the CRC (``records.assemble.reassemble``).
-* A batch of which none stays goes, with two exceptions. The last one of a producer that is still active goes on saying,
-  without records, what the producer's last sequence was. The last one before ``until_offset`` goes on saying that
-  there is nothing up to there: a reader that waits for what comes next would else never learn that its position has
-  moved on.
+* A batch of which none stays goes, with two exceptions, which stay without records. The last one of a producer that is
+  still active keeps the producer's last sequence. The last one before ``until_offset`` keeps the offset: otherwise a
+  reader that waits for the next record would never learn that its position has moved on.
 * A tombstone that is cleaned for the first time sets its batch's delete horizon, now + ``delete.retention.ms``; once
   that has passed it goes, in a cleaning that finds it in the clean part. There the values that it deletes are known to
   be gone; elsewhere a crash between two swaps could bring one back.

@@ -75,8 +75,8 @@ class CleanerSource:
             position += len(piece)
 
     def naming(self, at: int, offset: int = -1) -> NamedPlace:
-        """Return a context in which what is wrong with a batch, ``at`` in the window, is said of file and position, and
-        of its base offset where that is known."""
+        """Return a context whose errors name the place of a batch, which is ``at`` in the window: the file, the
+        position, and the base offset where that is known."""
         return NamedPlace(self._path, self._window_position + at, offset)
 
     def _read(self, position: int, length: int) -> bytes:
@@ -110,7 +110,7 @@ def _sound_headers(window: bytes) -> list[BatchHeader]:
 
 
 class NamedPlace:
-    """Turns what is said of a batch into UncleanableLog with file and position."""
+    """Turns an error about a batch into UncleanableLog with file and position."""
 
     __slots__ = ("_offset", "_path", "_position")
 
@@ -178,7 +178,7 @@ class CleanedOutput:
             self._written_back_bytes = self._written_bytes
 
     def finish(self, sources: tuple[int, ...]) -> CleanedGroup:
-        """Put everything on the disk, and say what it is."""
+        """Put everything on the disk, and return what it is."""
         file = self._open()
         assert self._written_bytes == self._size_bytes
         self._time_index.maybe_append(*self._max_timestamp)

@@ -1,8 +1,8 @@
 """Which part of a log to compact, and when: pure decisions over the sizes, offsets and times of its segments.
 
-A log has a clean part, below the cleaner's checkpoint, in which every key is there once, and a dirty part behind it.
-Compaction reads the keys of the dirty part and copies clean and dirty part without what they replace. Only whole sealed
-segments are compacted, all of whose records are committed and old enough (``min.compaction.lag.ms``).
+A log has a clean part, below the cleaner's checkpoint, in which every key occurs once, and a dirty part behind it.
+Compaction reads the keys of the dirty part, and copies clean and dirty part without the records that they replace. Only
+whole sealed segments are compacted, all of whose records are committed and old enough (``min.compaction.lag.ms``).
 
 A log is compacted when (:func:`plan_compaction`)
 
@@ -62,7 +62,7 @@ class CompactionPlan(NamedTuple):
 
 
 def first_dirty_offset(state: CompactionState) -> int:
-    """Return where the dirty part begins. A checkpoint outside the log, from before a truncation, says nothing."""
+    """Return where the dirty part begins. A checkpoint outside the log, from before a truncation, is ignored."""
     if state.log_start_offset <= state.checkpoint <= state.active_base_offset:
         return state.checkpoint
     return state.log_start_offset

@@ -1,8 +1,8 @@
-"""The offset checkpoints of all log directories: what they say, who writes them, and which logs they name.
+"""The offset checkpoints of all log directories: their contents, the threads that write them, and which logs they name.
 
 In each directory lie four: recovery points, log starts, how far logs are cleaned, and high watermarks. The thread that
 owns the logs notes their offsets (``start``, at once), any thread runs the :class:`CheckpointJob` (it syncs), and the
-owner looks at its errors (``finish``). Recovery points go first: they are the only ones that a later start pays for.
+owner checks its errors (``finish``). Recovery points go first: they are the only ones that a later start pays for.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Checkpoints:
         self._removed[topic_partition] = object()
 
     def start(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointJob:
-        """Note what all checkpoints are to say. The caller runs the job, in any thread, and then calls ``finish`` in
-        its own. High watermarks that are not given stay what they were."""
+        """Note the contents of all checkpoints. The caller runs the job, in any thread, and then calls ``finish`` in
+        its own. High watermarks that are not given stay as they were."""
         if high_watermarks is not None:
             closed = {key: offset for key, offset in self.high_watermarks.items() if key in self._unopened}
             known = {key: offset for key, offset in high_watermarks.items() if key in self._logs}
@@ -128,7 +128,7 @@ class Checkpoints:
         return CheckpointJob(checkpoints, {})
 
     def finish(self, job: CheckpointJob, on_broken: Callable[[str, str], None]) -> None:
-        """Look at what became of a job.
+        """Handle the outcome of a job.
 
         ``on_broken`` is called with the path of a directory whose disk cannot be trusted, and why. KafkaStorageError
         when a directory's checkpoints could not be written: the old ones are then still there, and those of the other
@@ -173,8 +173,8 @@ class Checkpoints:
         return points, self._set_cleaned_offsets(path, logs)
 
     def cleaned_offsets(self, log: PartitionLog) -> OffsetCheckpoint:
-        """Return the checkpoint of cleaned logs in a log's directory, ready to be written, in a thread, with what the
-        logs say now."""
+        """Return the checkpoint of cleaned logs in a log's directory with the logs' present offsets, ready to be
+        written in a thread."""
         return self._set_cleaned_offsets(log.disk.path, self.logs_by_directory()[log.disk.path])
 
     def _set_cleaned_offsets(self, path: str, logs: Mapping[TopicPartition, PartitionLog]) -> OffsetCheckpoint:

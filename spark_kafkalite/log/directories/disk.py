@@ -16,12 +16,12 @@ BROKEN        all others, and every        the directory is offline until a rest
 ============  ===========================  =====================================================================
 
 A directory refuses records before its disk is full: below ``log.dir.min.free.bytes``. How much may still be written
-until the next look at the file system is counted in ``budget_bytes``, so that an append costs one subtraction.
+until the next check of the file system is counted in ``budget_bytes``, so that an append costs one subtraction.
 
 Small files (checkpoints, indexes, producer snapshots, the registry's pages) must be written even on a disk that others
-have filled. For them ``.kafkalite-reserve`` keeps room, which :meth:`LogDirectory.persist` gives back in pieces, so
-that whoever fills the disk cannot take all of it at once. It is made again when there is room. Nothing is ever read
-from it, and after a crash any length of it will do.
+have filled. For them ``.kafkalite-reserve`` keeps room. :meth:`LogDirectory.persist` releases it in pieces, so that
+another program that fills the disk cannot take all of it at once. The reserve is made again when there is room. Nothing
+is ever read from it, and after a crash any length of it will do.
 
 The loop owns a directory; only :meth:`LogDirectory.release_reserve`, :meth:`LogDirectory.probe` and
 :meth:`LogDirectory.make_reserve` run in threads.
@@ -95,7 +95,7 @@ def kind_of(error: OSError) -> FailureKind:
 
 
 def text_of(error: OSError) -> str:
-    """Return what the system says of an error; of a missing permission also whose it is."""
+    """Return the system's text for an error; for a missing permission also the owner."""
     text = error.strerror or str(error)
     if isinstance(error, PermissionError):
         where = error.filename or "there"
@@ -213,8 +213,8 @@ class LogDirectory:
 
     @property
     def may_resume(self) -> bool:
-        """Whether records are refused and there is room again, as far as the file system says: what did not fit would,
-        with an eighth of the threshold to spare."""
+        """Whether records are refused and the file system has room again: for the write that did not fit, and an eighth
+        of the threshold to spare."""
         if self.refusal is None or self.offline is not None:
             return False
         space = self.space()
@@ -235,7 +235,7 @@ class LogDirectory:
                 self._fs.unlink(path)
 
     def space(self) -> Space | None:
-        """Return the room of the directory's file system, None where the system does not say."""
+        """Return the room of the directory's file system, None where the system does not report it."""
         try:
             return self._fs.space(self.path)
         except OSError:

@@ -35,7 +35,7 @@ def warned_level(percent: float) -> int:
 
 
 def fullness_text(path: str, space: Space) -> str:
-    """Say how full the disk of a log directory is."""
+    """Return how full the disk of a log directory is."""
     return f"the disk of log directory {path} is {int(used_percent(space))} % full ({space.free_bytes} bytes are free)"
 
 

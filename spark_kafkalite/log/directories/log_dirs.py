@@ -1,9 +1,9 @@
 """The log directories of one broker: created, locked, claimed, and which of them can be used.
 
-A directory that cannot be made, locked or read, or does not say whose it is because its ``meta.properties`` is damaged,
-is offline, and the broker works with the others; when none is left it cannot start. One that another process holds, or
-that belongs to another broker or cluster, or to Apache Kafka with its own metadata (KRaft), is a mistake in the
-settings and always an error.
+A directory is offline if it cannot be made, locked or read, or if a damaged ``meta.properties`` does not show its
+owner. The broker works with the others; when none is left it cannot start. Other cases are a mistake in the settings
+and always an error: another process holds the directory, or it belongs to another broker or cluster, or to Apache Kafka
+with its own metadata (KRaft).
 
 A directory that the others know (``siblings``) and that comes up empty is offline too, so that nothing is written where
 its disk belongs; one that is not named any more is missing. What has no log anywhere may lie in one of these.
@@ -111,7 +111,7 @@ class LogDirectories:
             raise ConfigError(str(error)) from error
 
     def _miss_siblings(self) -> None:
-        """Find out which directories are missing, and say so; those that came up empty are not used."""
+        """Find out which directories are missing, and log it; those that came up empty are not used."""
         self.missing = find_siblings(self._fs, self._by_path, self._lost).missing
         for directory_id, path in self.missing.items():
             directory = self._by_path.get(path)
@@ -173,8 +173,8 @@ class LogDirectories:
         self.check_any_online()
 
     def withdraw_claim(self) -> None:
-        """Have the directories that were given this broker's id by claim(), or its cluster's, say none: the id has been
-        another's, or the cluster does not let this broker in."""
+        """Remove this broker's id, or its cluster's, from the directories that claim() gave it to: another broker had
+        the id, or the cluster does not let this broker in."""
         for directory, written in self._claimed_anew:
             path = f"{directory.path}/{META_FILE}"
             with contextlib.suppress(CheckpointError, OSError):
@@ -182,7 +182,7 @@ class LogDirectories:
                 write_meta(self._fs, path, {name: value for name, value in meta.items() if name not in written})
 
     def _claim_one(self, directory: LogDirectory, properties: Mapping[str, str]) -> None:
-        """Have a directory's ``meta.properties`` say this besides what it says, if nothing is against it."""
+        """Add these to a directory's ``meta.properties``, if nothing is against it."""
         path = f"{directory.path}/{META_FILE}"
         try:
             meta = read_meta(self._fs, path) or {}
@@ -231,7 +231,7 @@ class LogDirectories:
         return min(self.online, key=order)
 
     def release_reserve_beside(self, path: str) -> bool:
-        """Give back a piece of a reserve on the file system that holds ``path``; return whether there was any.
+        """Release a piece of a reserve on the file system that holds ``path``; return whether there was any.
 
         In any thread.
         """

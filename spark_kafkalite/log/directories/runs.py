@@ -1,30 +1,30 @@
 """Which earlier runs of a broker have lost nothing: the proof that the next run can give for its logs (rule R12).
 
 A run of the broker's process is its incarnation, a random number. At its start, when the logs are loaded, each log
-directory gets ``kafkalite-run``, which names the run, the boot of the kernel under which it writes (the pages of a
-killed process stay with the kernel), the ids of all directories that it uses, and the earlier runs that were proven
-then. All that such a run has written is there at the next start if
+directory gets ``kafkalite-run``. The file names the run and the boot of the kernel under which it writes (the pages of
+a killed process stay with the kernel). It also names the ids of all directories that the run uses, and the earlier runs
+that were proven then. All that such a run has written exists at the next start if
 
 * every directory of ``log.dirs`` is in use, none is missing, and each has the file,
 * the files agree, and name exactly these directories (else one of several was replaced, or came back from earlier),
 * and the kernel has lived on since, and each file is the one that the run has written; or every directory has the
   marker of a clean stop.
 
-Left out are logs of which loading has found that they lack something (``recovery.LoadedLog``), could not be opened, or
-have vanished: the broker has the registry's states name it no more for these, before it says what it proves
+Left out are logs that lack something according to loading (``recovery.LoadedLog``), could not be opened, or have
+vanished. The broker removes itself from the registry's states of these before it registers what it proves
 (``broker.replication.unproven_logs``). Meanwhile there is no file, so a crash proves nothing.
 
 A directory may be restored from a copy that was made while the run went on: then the kernel has lived on, and what the
-run wrote later is missing. So the file names itself (``File.identity``), and a copy of it is told from it. Logs that
-are copied over those of a directory, with the file left as it was, cannot be told: docs/operations.md says to remove
-it. What was stopped in order may be moved by copying it.
+run wrote later is missing. So the file names itself (``File.identity``), which distinguishes it from a copy. Logs that
+are copied over those of a directory, with the file left as it was, cannot be recognised: docs/operations.md asks to
+remove it. The logs of a broker that was stopped in order may be moved by copying them.
 
-The marker is written by the last run only, and taken by the next, so the file need not say how the run has ended. A
+The marker is written by the last run only, and taken by the next, so the file need not state how the run has ended. A
 directory that fails takes the proof from the others: pages that a failed sync has dropped are gone under the same
 kernel too. Then the files are removed, also from the failed disk, as far as it lets itself be written.
 
-Who proves a run proves what that one had proven, up to MOST_PROVEN runs; a state of the registry that means an older
-one is as good as a state that means nobody.
+A start that proves a run also proves the runs that were proven then, up to MOST_PROVEN runs. A state of the registry
+that names an older one counts as a state without a proven run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class Run(NamedTuple):
-    """What ``kafkalite-run`` says. ``boot_id`` is empty where the system does not tell, and in a copy of the file."""
+    """The content of ``kafkalite-run``. ``boot_id`` is empty where the system has none, and in a copy of the file."""
 
     incarnation: Incarnation
     boot_id: str
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the kernel, "" where the system does not tell. Source: random(4), proc(5)."""
+    """Return the id of this boot of the kernel, "" where the system has none. Source: random(4), proc(5)."""
     try:
         with open(_BOOT_ID_FILE, encoding="ascii") as file:
             return file.read().strip()
@@ -68,8 +68,8 @@ def boot_id() -> str:
 def proven_runs(found: Mapping[str, Run | None], boot_id: str, *, stopped_in_order: bool) -> tuple[Incarnation, ...]:
     """Return the runs whose writes are all there, the last one first; none without a proof.
 
-    ``found`` has what each log directory's file says, by the directory's id; None: there is none, or it cannot be read.
-    ``stopped_in_order``: every directory has the marker of a clean stop. Pure.
+    ``found`` has the content of each log directory's file, by the directory's id; None: there is none, or it cannot be
+    read. ``stopped_in_order``: every directory has the marker of a clean stop. Pure.
     """
     runs = set(found.values())
     run = runs.pop() if runs else None
@@ -84,7 +84,7 @@ def prove_runs(
     fs: Fs, directories: Mapping[str, str], boot_id: str, *, stopped_in_order: bool, why_not: str
 ) -> tuple[Incarnation, ...]:
     """As :func:`proven_runs`, for log directories by path, each with its id. ``why_not`` is what is against any proof,
-    "" if nothing is; a line says so when there is something to prove."""
+    "" if nothing is; it is logged when there is something to prove."""
     found = {directory_id: read_run(fs, path) for path, directory_id in directories.items()}
     proven = () if why_not else proven_runs(found, boot_id, stopped_in_order=stopped_in_order)
     if not proven and any(found.values()):
@@ -100,7 +100,8 @@ def prove_runs(
 
 
 def read_run(fs: Fs, directory: str) -> Run | None:
-    """Return what the file in a log directory says, None when there is none, or it is damaged (a line says so)."""
+    """Return the content of the file in a log directory, None when there is none, or it is damaged (which is
+    logged)."""
     path = f"{directory}/{RUN_FILE}"
     try:
         fields = json.loads(read_small(fs, path))

@@ -7,7 +7,7 @@ again. So each directory has an id, and ``meta.properties`` of each names all of
     kafkalite.directories=ID:PATH,ID:PATH        ours, which Kafka passes over; paths are quoted as in a URL
 
 A directory that has been moved keeps its id and is the same; a new one joins the others at its first start. One that is
-named and not there is missing until it is back, or somebody says that it is lost (``log.dirs.lost``).
+named and does not exist is missing until it is back, or an operator declares it lost (``log.dirs.lost``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DIRECTORIES: Final = "kafkalite.directories"
 
 
 class Siblings(NamedTuple):
-    """The log directories of one broker by id: where those that are there lie, and where the missing ones were."""
+    """The log directories of one broker by id: where the present ones lie, and where the missing ones were."""
 
     present: dict[str, str]
     missing: dict[str, str]
 
 
 def find_siblings(fs: Fs, paths: Iterable[str], lost: Collection[str] = ()) -> Siblings:
-    """Read what the directories say of each other. ``lost``: ids that nobody is to miss.
+    """Read what the directories state of each other. ``lost``: ids that do not count as missing.
 
     A directory that holds logs and has lost its own ``meta.properties`` is known by its path. One that cannot be read
-    says nothing.
+    is ignored.
     """
     present: dict[str, str] = {}
     known: dict[str, str] = {}
@@ -80,5 +80,5 @@ def how_to_go_on(directory_id: str) -> str:
     """Return what can be done about a directory that is missing."""
     return (
         "mount it, or name it in log.dirs, and start the broker again; if it is lost for good, start once with "
-        f"log.dirs.lost={directory_id}: its partitions then begin anew"
+        f"log.dirs.lost={directory_id}: its partitions then begin again, empty"
     )

@@ -26,7 +26,7 @@ class LogLimit(NamedTuple):
 
 
 class Unopened:
-    """The logs that are there and not open, with the reason of each."""
+    """The logs that exist and are not open, with the reason of each."""
 
     def __init__(self, limit: LogLimit | None = None) -> None:
         """``limit`` None means that any number may be open."""
@@ -42,7 +42,7 @@ class Unopened:
         return (found for found, _ in self._logs.values())
 
     def add(self, found: FoundLog, reason: str, *, is_unreadable: bool = False) -> None:
-        """Note a log that could not be opened, and say why in the broker's log unless that has been said.
+        """Note a log that could not be opened, and log why, unless that was done before.
 
         ``is_unreadable``: the log itself cannot be read, and nothing else is in its way.
         """

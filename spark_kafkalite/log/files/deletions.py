@@ -1,7 +1,7 @@
 """Files and directories that were renamed to be deleted, and their removal.
 
 Readers may still be in the middle of them: a slice of a log keeps its file open, so what is removed here is only the
-name. The delay (``file.delete.delay.ms``) is Kafka's, and lets an operator rescue what went by mistake.
+name. The delay (``file.delete.delay.ms``) is Kafka's, and lets an operator rescue files that were deleted by mistake.
 
 The list lives in memory. What a stop or a crash leaves behind ends in ``.deleted`` or ``-delete`` and is removed by the
 next start.

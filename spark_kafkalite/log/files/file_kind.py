@@ -1,7 +1,7 @@
 """Whether a name in a log directory is the file or directory that is expected, and the error when it is not.
 
-Such an error says nothing of the disk (``disk.FailureKind.REFUSED``): somebody has put a directory, a pipe or a link
-there, or restored too little. Its text names it and says what to do, so that whoever catches it need not.
+Such an error is no fault of the disk (``disk.FailureKind.REFUSED``): a person or program has put a directory, a pipe or
+a link there, or restored too little. Its text names the file and what to do, so that callers need not.
 """
 
 from __future__ import annotations

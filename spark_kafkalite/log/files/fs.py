@@ -10,10 +10,10 @@ Two habits that the rest of the log relies on:
 * A file is closed when its last holder lets go of it. A queued answer holds the file that it will be sent from; the
   segment may be removed or the log closed meanwhile, and the descriptor still cannot be reused under the answer's feet.
 
-A read waits for the disk when its bytes are not in the page cache; for who may not wait see ``needs_thread``.
+A read waits for the disk when its bytes are not in the page cache; for callers that may not wait see ``needs_thread``.
 
-Only regular files are opened, and nothing waits for the other end of a pipe: a name that should be a file's or a
-directory's and is of another kind is an error whose text says so, and what to do (``file_kind``).
+Only regular files are opened, and nothing waits for the other end of a pipe. If a name should be a file's or a
+directory's and is of another kind, the error's text names it and what to do (``file_kind``).
 
 What survives a power loss: the bytes of a file after ``sync``, the names in a directory after ``sync_directory``.
 Nothing else does, in no order.
@@ -85,7 +85,7 @@ class File(Protocol):
         ...
 
     def release_reserve(self) -> None:
-        """Give back blocks beyond the end of the file."""
+        """Release blocks beyond the end of the file."""
         ...
 
     def size(self) -> int:
@@ -93,8 +93,8 @@ class File(Protocol):
         ...
 
     def identity(self) -> str:
-        """Return what a copy of the file does not have: it stays over renames, restarts and changes of owner, and a
-        file made anew under the name has another one."""
+        """Return an identity that a copy of the file does not have. It stays over renames, restarts and changes of
+        owner, and a file recreated under the name has another one."""
         ...
 
     def sync(self) -> None:

@@ -10,9 +10,9 @@ Names that are ours begin with a base offset in 20 digits::
     *.deleted                                    retired, waiting for file.delete.delay.ms: removed
     an index without its segment                 removed
 
-Anything else is somebody else's and stays, as a ``.txnindex`` of Kafka's does. A symbolic link is never followed, since
-what it leads to would be written and cut. A log with one among its files is refused, or with a directory, a pipe or the
-like under one of these names, and the other logs go on.
+Anything else belongs to another program and stays, such as a ``.txnindex`` of Kafka's. A symbolic link is never
+followed, since its target would be written and cut. A log is refused if one of its files is a link, or if a directory,
+a pipe or the like has one of these names; the other logs go on.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogFiles(NamedTuple):
         return sorted(self.logs)
 
     def has_whole_indexes(self, base_offset: int) -> bool:
-        """Return whether both indexes of a segment are there with whole entries."""
+        """Return whether both indexes of a segment exist with whole entries."""
         return not (
             self.indexes.get(base_offset, 1) % OffsetIndex.ENTRY.size
             or self.time_indexes.get(base_offset, 1) % TimeIndex.ENTRY.size

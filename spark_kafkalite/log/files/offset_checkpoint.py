@@ -1,8 +1,8 @@
 """One offset checkpoint of a log directory: a number for each log, in a file that is replaced as a whole.
 
-The logs' owner says what the file is to hold (``set``), any thread writes it (``write``): writing syncs, and the event
-loop must not wait for that. What is to be written is replaced as a whole and never changed, so a writer takes the
-newest there is, a writer that comes late finds its work done, and nothing older ever overwrites something newer.
+The logs' owner sets the content of the file (``set``), any thread writes it (``write``): writing syncs, and the event
+loop must not wait for that. The content is replaced as a whole and never changed. So a writer takes the newest content,
+a delayed writer finds its work done, and an older content never overwrites a newer one.
 """
 
 from __future__ import annotations

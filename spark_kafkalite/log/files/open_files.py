@@ -1,9 +1,9 @@
 """A bounded set of open files, so that the number of descriptors does not grow with the number of segments.
 
-Active segments hold their own file, opened here and not kept (:meth:`OpenFiles.open_apart`): errors of writing back are
-told to descriptors that were open when they happened, so such a file stays open until it is synced. Sealed segments and
-index files are opened here when they are read and stay open until others push them out. A file that is pushed out while
-an answer is being sent from it stays open for that answer.
+Active segments hold their own file, opened here and not kept (:meth:`OpenFiles.open_apart`). The system reports errors
+of writing back to descriptors that were open when they happened, so such a file stays open until it is synced. Sealed
+segments and index files are opened here when they are read and stay open until others push them out. A file that is
+pushed out while an answer is being sent from it stays open for that answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OpenFiles:
         self._forgotten = 0
 
     def open_apart(self, path: str, *, create: bool = False) -> File:
-        """Open a file for a holder of its own. For want of descriptors, half of those kept are given back first."""
+        """Open a file for a holder of its own. For want of descriptors, half of those kept are closed first."""
         try:
             return self.fs.open(path, create=create)
         except OSError as error:

@@ -50,7 +50,7 @@ class OsFile:
         return CALLS.make("pread", self.path, os.pread, self._descriptor, length, position)
 
     def _pread_from_memory(self, length: int, position: int) -> bytes | None:
-        """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot tell."""
+        """Return what ``pread`` would, or raise NotInMemory; None where the file system cannot read that way."""
         buffer = bytearray(length)
         try:
             count = os.preadv(self._descriptor, (buffer,), position, NOWAIT)

@@ -142,7 +142,7 @@ def _write_checked(fs: Fs, path: str, lines: Iterable[str]) -> None:
 def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
     """Return an offset checkpoint's entries; empty when the file is missing, or made and not written, as Kafka does.
 
-    An entry that no log can have costs its partition alone: it is left out, and a line says so.
+    An entry that no log can have costs its partition alone: it is left out and logged.
     """
     if fs.exists(path) and not read_small(fs, path):
         return {}

@@ -1,8 +1,8 @@
 """The warning about a batch whose CRC is wrong, written when its bytes are read anyway.
 
-Fetches go from the file to the socket and look at no byte of a batch, so its consumers meet the damage. The look-up of
-a record by time and the load of groups have the bytes in their hands: they look, say what is wrong, and go on as they
-would. The cleaner, recovery and ``dump-log`` have lines of their own, which name the same.
+Fetches go from the file to the socket and read no byte of a batch, so its consumers meet the damage. The look-up of a
+record by time and the load of groups have the bytes in memory: they check them, log what is wrong, and go on. The
+cleaner, recovery and ``dump-log`` have log lines of their own, which name the same.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from spark_kafkalite.records.layout import BatchHeader
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 60.0
-# What the kernel says of a place is the place in the piece that was read.
+# The position in the kernel's text is that in the piece that was read.
 _PLACE_IN_PIECE: Final = re.compile(r"^record batch at position \d+: ")
 
 
 def without_place(error: CorruptMessage | InvalidRecord) -> str:
-    """Return what the kernel says is wrong, without where in the piece that it was given."""
+    """Return the kernel's text of what is wrong, without the position in the piece that it was given."""
     return _PLACE_IN_PIECE.sub("", str(error), 1)
 
 
@@ -37,7 +37,7 @@ class TakesDamage(Protocol):
 
 
 class DamageLines:
-    """Says of one log which batches are damaged, at most once a minute. Any thread may call it."""
+    """Logs which batches of one log are damaged, at most once a minute. Any thread may call it."""
 
     __slots__ = ("_clock", "_known_damage", "_left_out", "_next_s", "_topic_partition")
 
@@ -50,7 +50,7 @@ class DamageLines:
         self._left_out = 0
 
     def look(self, data: bytes | memoryview, header: BatchHeader, path: str, position: int) -> bool:
-        """Return whether the batch, the whole of ``data``, has its CRC, and say so if not. ``position`` is the batch's
+        """Return whether the batch, the whole of ``data``, has its CRC, and log it if not. ``position`` is the batch's
         in the file, -1 when it is not known."""
         try:
             kernel.check_crc(data, 0, header.size_bytes)

@@ -1,8 +1,8 @@
 """Compares the file of leader epochs with the batches of the log, and completes it. Pure, but for :func:`epoch_runs`.
 
-A backup, a person or a disk may put an older ``leader-epoch-checkpoint`` beside newer segments. It looks right, and it
-says that an old epoch reaches to the log's end. A leader with such a file answers its followers that their logs part
-from its own where they do not, and the followers cut off committed records. The batches carry the epoch that wrote
+A backup, a person or a disk may put an older ``leader-epoch-checkpoint`` next to newer segments. It looks right, and
+makes an old epoch reach to the log's end. With such a file a leader answers its followers as if their logs diverged
+from its own where they do not, and the followers truncate committed records. The batches carry the epoch that wrote
 them, so they decide.
 
 An entry (epoch, start offset) of the file fits when no batch at or behind the start has a lower epoch, and no batch
@@ -87,9 +87,9 @@ def tell_of_completion(name: object, before: Sequence[tuple[int, int]], after: S
 
 
 def heads_differ(epochs: LeaderEpochs, segments: Iterable[Segment], log_start_offset: int) -> bool:
-    """Return whether the first batch of some segment has another epoch than the file says of its offset.
+    """Return whether the first batch of some segment has another epoch than the file has for its offset.
 
-    One header of each segment is read. Of what lies below the log start the file says nothing. OSError when the disk
+    One header of each segment is read. The file has nothing on offsets below the log start. OSError when the disk
     fails.
     """
     for segment in segments:

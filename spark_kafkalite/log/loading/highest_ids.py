@@ -1,10 +1,10 @@
 """What a log's files have, for a registry that is made again: where the log ends, and the largest leader epoch and
 producer id, above which the registry must stay.
 
-Reads only. Every batch of every segment is looked at, the file of leader epochs, and each producer snapshot. A batch
-counts when it passes its CRC; one that does not is passed by when its length fits into its segment, and ends the
-segment otherwise, as a torn tail does. Nothing is believed that no broker can have written: an epoch lies before what
-the CRC covers, and a client may name any producer id.
+Reads only: every batch of every segment, the file of leader epochs, and each producer snapshot. A batch counts when it
+passes its CRC. One that does not is skipped when its length fits into its segment, and ends the segment otherwise, as a
+torn tail does. Values that no broker can have written are ignored: an epoch lies before what the CRC covers, and a
+client may name any producer id.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def highest_ids(fs: Fs, directory: str) -> HighestIds:
         if not stem.isdecimal() or dot + suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX):
             continue
         if kind is not Kind.FILE:
-            found.problems.append(f"{misplaced(path, kind).strerror}; what it says is not known")
+            found.problems.append(f"{misplaced(path, kind).strerror}; its content is not known")
         elif dot + suffix == LOG_SUFFIX:
             # What was deleted below the first segment counts, too.
             found.end_offset = max(found.end_offset, int(stem))

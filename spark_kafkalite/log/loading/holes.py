@@ -4,15 +4,15 @@ A disk, a restored backup or a person may take away what a log had on the disk: 
 directory. Nothing brings it back, and readers pass over a hole without a word, so a start looks for holes and writes
 one ERROR line for each log, with the offsets and how many they are.
 
-What it goes by:
+A start uses:
 
-* After a clean stop, the sizes of all segments, which the stop has left in the clean-shutdown marker beside Kafka's
-  fields (``"segments":{"t-0":[[base offset, bytes],...]}``; Kafka looks at the name of the file only). So nothing is
-  read, and a hole is told of once. The marker also has the leader epoch of each log's last record
+* After a clean stop, the sizes of all segments, which the stop has left in the clean-shutdown marker next to Kafka's
+  fields (``"segments":{"t-0":[[base offset, bytes],...]}``; Kafka checks the name of the file only). So no segment is
+  read, and a hole is logged once. The marker also has the leader epoch of each log's last record
   (``"epochs":{"t-0":3}``), for ``epoch_check``.
 * Where there are none (after a crash, or a stop of Apache Kafka) the end of each sealed segment is compared with the
-  name of the next one. That says nothing of a log that has been compacted, whose gaps are meant. Where the log began
-  the file of leader epochs says, and where it had come to two files that agree: a damaged one makes no hole.
+  name of the next one. This does not work for a compacted log, whose gaps are intended. The start of the log is in the
+  file of leader epochs, and its end in two files that have to agree: a damaged one makes no hole.
 
 The log goes on behind a hole at its end, with the offset that it had come to: an offset that was given once is never
 given to another record, which a consumer that had come so far would miss. The hole is spanned by a batch without
@@ -67,7 +67,7 @@ def report(where: str, holes: Iterable[Hole]) -> None:
     texts = [f"{hole.start_offset} to {hole.end_offset - 1} ({hole.reason})" for hole in found[:_NAMED]]
     more = f" and {len(found) - _NAMED} more holes" if len(found) > _NAMED else ""
     logger.error(
-        "%s: %d offsets are missing in %s: %s%s; a replica copies them from its leader, if that has them; where no "
+        "%s: %d offsets are missing in %s: %s%s. A replica copies them from its leader, if that has them. If no "
         "other broker has them, readers pass over them: restore the files from a backup while the broker is stopped, "
         "or produce the records again",
         where.rpartition("/")[2],
@@ -79,14 +79,14 @@ def report(where: str, holes: Iterable[Hole]) -> None:
 
 
 class StoppedLog(NamedTuple):
-    """What a clean stop says of one log: its segments, and the leader epoch of its last record (-1: not known)."""
+    """What a clean stop writes about one log: its segments, and the leader epoch of its last record (-1: not known)."""
 
     segments: SegmentSizes
     last_record_epoch: int = NO_LEADER_EPOCH
 
 
 def marker_text(logs: Mapping[str, StoppedLog]) -> bytes:
-    """Return what a clean stop leaves in the marker: Kafka's two fields, and what it says of each log."""
+    """Return the content of the clean stop's marker: Kafka's two fields, and the facts about each log."""
     segments = {name: sorted(log.segments.items()) for name, log in logs.items()}
     epochs = {name: log.last_record_epoch for name, log in logs.items() if log.last_record_epoch >= 0}
     fields = {"version": 0, "brokerEpoch": -1, _SEGMENTS: segments, _EPOCHS: epochs}
@@ -94,8 +94,9 @@ def marker_text(logs: Mapping[str, StoppedLog]) -> bytes:
 
 
 def read_marker(data: bytes) -> dict[str, StoppedLog]:
-    """Return what a marker says of each log; nothing when it is Apache Kafka's (empty, or JSON with other fields), or
-    one of ours that is damaged. Raises CheckpointError for what nobody writes there: it says nothing of a stop."""
+    """Return the marker's facts about each log; empty when it is Apache Kafka's (empty, or JSON with other fields), or
+    a damaged one of this broker. Raises CheckpointError for content that no broker writes: then it is no sign of a
+    clean stop."""
     try:
         found = json.loads(data or b"{}")
     except (ValueError, RecursionError):
@@ -145,8 +146,8 @@ def compare(
     """Find out which segments are not what the clean stop has left; return the holes, and whether the last segment is
     one of them.
 
-    ``found``: the bytes of each segment that is there, which becomes what can be read of it. The rest of a batch is cut
-    off a sealed segment that has been cut: nobody could read past it.
+    ``found``: the bytes of each existing segment, which becomes the bytes that can be read of it. A sealed segment that
+    was cut loses the rest of its last batch: readers could not read past it.
     """
     holes: list[Hole] = []
     bases = sorted(stopped_with)

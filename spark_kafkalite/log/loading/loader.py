@@ -1,10 +1,10 @@
 """Loads the logs of some log directories at a start: threads, progress, interruption.
 
-``survey`` reads what a directory says of itself and names its logs; it deletes the clean-shutdown marker first, so that
-a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several
-threads, says in the log every few seconds how far it is, and stops soon after ``interrupt``. An interrupted load has
-changed nothing that the next one could miss: the marker is gone and the checkpoints are the old ones, so the next start
-scans all of it again.
+``survey`` reads what a directory states of itself and names its logs. It deletes the clean-shutdown marker first, so
+that a crash while loading is seen as a crash (KAFKA-10471). ``Loading`` then opens the logs, after a crash in several
+threads. It logs its progress every few seconds, and stops soon after ``interrupt``. An interrupted load has changed
+nothing that the next one could miss: the marker is gone and the checkpoints are the old ones, so the next start scans
+all of it again.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _MAX_NAME_BYTES = 255
 
 
 class LoadInterrupted(KafkaliteError):
-    """The broker was told to stop while its logs were loading."""
+    """The broker was stopped while its logs were loading."""
 
 
 class FoundLog(NamedTuple):
-    """One log as its directory and the checkpoints beside it describe it."""
+    """One log as its directory and the checkpoints next to it describe it."""
 
     key: TopicPartition
     log_dir: str
@@ -212,7 +212,7 @@ def _of_older_topics(
 
 
 def _topic_id_in(fs: Fs, found: FoundLog) -> bytes | None:
-    """Return the topic id that a log's directory says, None when it says none."""
+    """Return the topic id in a log's directory, None when it has none."""
     try:
         return read_topic_id(fs, f"{found.path}/{PARTITION_METADATA_FILE}")
     except CheckpointError:
@@ -220,8 +220,8 @@ def _topic_id_in(fs: Fs, found: FoundLog) -> bytes | None:
 
 
 class Identities:
-    """Whose logs the directories hold, by their own word: asked before a log's files are measured or recovered by what
-    checkpoints say of the topic whose name the directory has."""
+    """Which topics the directories' logs belong to, by their own files. This is asked before a log's files are measured
+    or recovered with checkpoints of the topic whose name the directory has."""
 
     def __init__(
         self, fs: Fs, found: Sequence[FoundLog], topic_id_of: Callable[[str], bytes | None] | None = None
@@ -234,7 +234,7 @@ class Identities:
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
 
     def topic_id_in(self, found: FoundLog) -> bytes | None:
-        """Return the topic id that a log has, None when it says none. OSError when the disk fails."""
+        """Return the topic id that a log has, None when it has none. OSError when the disk fails."""
         try:
             return read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
         except (CheckpointError, NotADirectoryError):
@@ -243,9 +243,8 @@ class Identities:
             return None
 
     def is_foreign(self, found: FoundLog, topic_id: bytes | None) -> bool:
-        """Return whether a log with this topic id is that of another topic than its directory's name says, an older one
-        of the name or one that exists. KafkaStorageError for the log of a topic that exists: names have been
-        exchanged."""
+        """Return whether a log with this topic id belongs to another topic than its directory's name: an older one of
+        the name or one that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged."""
         current = self._ids.get(found.key.topic)
         if current is None or topic_id in (None, current) or self._fs.kind(found.path) is not Kind.DIRECTORY:
             return False
@@ -275,7 +274,8 @@ def name_out_of_use(directory: str, suffix: str) -> str:
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:
-    """Return what a directory's name says, None when it is not that of a log (``-delete`` and ``-stray`` are not)."""
+    """Return the partition in a directory's name, None when it is not that of a log (``-delete`` and ``-stray`` are
+    not)."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None or topic_name_problem(match[1]) is not None:
         return None
@@ -293,14 +293,14 @@ def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, in
 
 
 def _read_own_starts(fs: Fs, log_dir: str) -> dict[TopicPartition, int] | None:
-    """Return what the broker has written of log starts, nothing where somebody has edited or damaged that; None where
-    it has written none, and all that is said is believed."""
+    """Return the log starts that the broker has written, empty where the file was edited or damaged. None where the
+    broker has written none; then the checkpoint is believed."""
     try:
         return read_own_starts(fs, f"{log_dir}/{OWN_LOG_START_FILE}")
     except FileNotFoundError:
         return None
     except CheckpointError as error:
-        logger.error("%s; so what %s says has to be confirmed", error, LOG_START_OFFSET_FILE)
+        logger.error("%s; so the offsets in %s have to be confirmed", error, LOG_START_OFFSET_FILE)
         return {}
 
 

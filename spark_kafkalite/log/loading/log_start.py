@@ -1,15 +1,16 @@
-"""Where a log starts that is being loaded, when ``log-start-offset-checkpoint`` says more than the broker has written.
+"""The start of a log that is loaded, when ``log-start-offset-checkpoint`` is beyond the start that the broker has
+written.
 
 Before a broker puts a start into force two files have it: the checkpoint, and the broker's own copy of that
-(``log_starts``). A larger start in the checkpoint alone was put there by somebody else: by hand, or with the file of
-another broker. The copy has a checksum: where that is missing or wrong, somebody has edited both files, or the disk has
-damaged the copy, and no start counts as the broker's own. A start that is not its own would take records away, from
-this replica at once, and from all when this one leads. So it is not in force, and has to be confirmed first:
+(``log_starts``). A larger start in the checkpoint alone did not come from this broker: a person has edited it, or
+copied the file of another broker. The copy has a checksum. If that is missing or wrong, both files were edited, or the
+disk has damaged the copy, and no start counts as the broker's own. A start that is not its own would remove records,
+from this replica at once, and from all when this one leads. So it is not in force, and has to be confirmed first:
 
-- a follower goes by its leader's log start, as ever;
+- a follower uses its leader's log start, as ever;
 - a leader waits for an in-sync follower whose log starts just there (``Leader.confirms_start``), or for retention,
-  which goes by the records alone;
-- the only replica of a partition has nobody to ask, and deletes.
+  which depends on the records alone;
+- the only replica of a partition has no other one to ask, and deletes.
 
 What is not confirmed is forgotten with the next checkpoint. A crash between the files, or before the segments are
 removed, leaves no such start. In a directory without the copy, as Apache Kafka and older versions leave it, the
@@ -28,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 def start_in_force(found: SegmentSizes, own_offset: int, said_offset: int) -> int:
-    """Return where a log starts that has the segments ``found``, of which the broker has written ``own_offset`` and
-    the checkpoint says ``said_offset``. What is gone anyway counts as deleted, as far as it is said to be."""
+    """Return where a log with the segments ``found`` starts. The broker has written ``own_offset``; the checkpoint has
+    ``said_offset``. Segments that do not exist count as deleted, as far as the checkpoint covers them."""
     return max(own_offset, min(said_offset, min(found, default=said_offset)))
 
 
 def tell_of_unconfirmed_start(directory: str, found: SegmentSizes, start_offset: int, said_offset: int) -> None:
-    """Say what would go if the checkpoint were believed, and what that takes."""
+    """Log which records the checkpoint would remove, and how it can be confirmed."""
     bases = sorted(found)
     below = bases[: max(bisect_right(bases, said_offset) - 1, 0)]
     segments = "no whole segment"

@@ -1,18 +1,19 @@
 """Opens a log that is on the disk: quickly after a clean stop, by scanning after a crash.
 
 After a clean stop the files are trusted: a segment costs nothing but its entry in the directory, and no index is read.
-Where the log ends the checkpoint of recovery points says, if there is a snapshot of producers at that offset as a clean
-stop takes it; without one the batches after the last index entry of the active segment are walked.
+The log's end is in the checkpoint of recovery points, if there is a snapshot of producers at that offset as a clean
+stop takes it. Without one the batches after the last index entry of the active segment are walked.
 
 After a crash everything from the recovery point on (the first offset that was not known to be on the disk) is scanned
-(see ``scan``). At the first batch that is not sound the file is cut and all later segments leave the log: what comes
-after a hole was never acknowledged as flushed, and must not be read. Whole batches among it are kept beside the log
-(see ``torn``), and the offsets that they have are not given again. Batches of the recovery point's own segment that lie
-below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
-synced, and the recovery point is the end.
+(see ``scan``). At the first batch that is not sound the file is cut and all later segments leave the log: records after
+a hole were never acknowledged as flushed, and must not be read. Whole batches among them are kept next to the log (see
+``torn``), and their offsets are not given again. Batches of the recovery point's own segment that lie below it are
+walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is synced, and the
+recovery point is the end.
 
 A power cut may take whole batches from the end of a segment and leave the next segment's name, or more of it. Such a
-gap ends the log too, in a compacted topic as well: the cleaner makes gaps only in what was flushed, and says how far.
+gap ends the log too, in a compacted topic as well: the cleaner makes gaps only in what was flushed, and its checkpoint
+has the end of these.
 
 A segment whose indexes are missing or torn is scanned after a clean stop too, with all that follow it.
 
@@ -90,11 +91,11 @@ class LoadedLog(NamedTuple):
 
 
 class LastRun(NamedTuple):
-    """What the last run of a broker has said of a log, in the files of the log directory; 0 where it says nothing.
+    """What the last run of a broker has recorded of a log, in the files of the log directory; 0 where there is nothing.
 
-    ``clean``: it was stopped in order. ``stopped_with``: the segments that it has left then, None when nobody knows.
-    ``last_record_epoch``: the leader epoch of the last record then, -1 when nobody knows. ``said_start_offset``: what
-    somebody may have raised ``log_start_offset`` to; see ``log_start``.
+    ``clean``: it was stopped in order. ``stopped_with``: the segments that it had then, None when unknown.
+    ``last_record_epoch``: the leader epoch of the last record then, -1 when unknown. ``said_start_offset``: the start
+    in the checkpoint, which a person may have raised beyond ``log_start_offset``; see ``log_start``.
     """
 
     clean: bool
@@ -249,7 +250,7 @@ class _Loader:
             )  # fmt: skip
 
     def _given_until(self, end_is_suspect: bool) -> int:
-        """Return up to where offsets have been given, as far as the files beside the segments prove it."""
+        """Return up to where offsets have been given, as far as the files next to the segments prove it."""
         point, snapshot = self._recovery_point, max(self._found.snapshots, default=-1)
         if self._clean:
             # A damaged checkpoint must not make a hole: the newest snapshot, or the last file's size, says the same.
@@ -302,7 +303,7 @@ class _Loader:
         self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
 
     def _lacks_last_epoch(self, end_offset: int) -> bool:
-        """Whether the file of epochs says something else of the last record than the log, as far as that is known."""
+        """Whether the file of epochs has another epoch for the last record than the log, as far as that is known."""
         known = self._last_record_epoch
         return 0 <= known <= MAX_LEADER_EPOCH and known != self._epochs.epoch_at(end_offset - 1)
 
@@ -340,7 +341,7 @@ class _Loader:
     # After a clean stop ---------------------------------------------------------------------------------------------
 
     def _trust(self) -> LoadedLog:
-        """Open the log as a clean stop has left it. CorruptMessage when the active segment says otherwise."""
+        """Open the log as a clean stop has left it. CorruptMessage when the active segment does not agree."""
         fs, bases, found = self._files.fs, self._bases, self._found
         active = self._active(bases[-1])
         is_end_known = bases[-1] < self._recovery_point == max(found.snapshots, default=-1)
@@ -479,14 +480,15 @@ class _Loader:
 
     @property
     def _known_until_offset(self) -> int:
-        """Up to where checkpoints say that records were on the disk, or cleaned since; 0 when none knows the log."""
+        """Up to where records were on the disk, or cleaned since, by the checkpoints; 0 when none has the log."""
         return max(self._cleaned_until_offset, self._recovery_point)
 
     def _may_follow(self, scan: Scan, base: int) -> bool:
         """Return whether a segment may come next: behind a gap only where the cleaner may have made it.
 
         Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
-        the name of the next segment was. Without any checkpoint nobody knows which it is, and what there is stays.
+        the name of the next segment was. Without any checkpoint it is unknown which of the two it is, and the records
+        stay.
         """
         if base == scan.next_offset:
             return True

@@ -5,9 +5,9 @@ look for (below the recovery point, or after a clean stop), and it keeps what it
 It finds the first batch that is not sound, and what lies behind it: a torn tail holds nothing more, but after damage in
 the middle of a log sound batches may follow, which a cut would take too.
 
-:func:`repair` first removes the clean-shutdown marker, so that the broker looks at everything again, then writes what
-is cut to a file beside the segment (see ``torn``), cuts, and makes the
-segment's indexes anew; each step is on the disk before the next begins. The caller holds the log directory's ``.lock``.
+:func:`repair` first removes the clean-shutdown marker, so that the broker checks everything again. It writes what is
+cut to a file next to the segment (see ``torn``), cuts, and rebuilds the segment's indexes. Each step is on the disk
+before the next begins. The caller holds the log directory's ``.lock``.
 """
 
 from __future__ import annotations

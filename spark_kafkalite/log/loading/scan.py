@@ -1,16 +1,16 @@
-"""Walks over the batches of a segment: which are sound, and what their headers say.
+"""Walks over the batches of a segment: which are sound, and what is in their headers.
 
-A ``Scan`` goes through the segments of one log in order. It carries what the batches say of leader epochs and
-producers, and knows where the log ends so far. From ``trusted_until_offset`` on (the recovery point) a batch must start
-where the one before ended, have magic 2 and a sane length, follow in offset and leader epoch, and pass its CRC. Below
-it only headers are walked.
+A ``Scan`` goes through the segments of one log in order. It carries the leader epochs and producers of the batches, and
+the end of the log so far. From ``trusted_until_offset`` on (the recovery point) a batch must start where the one before
+ended, have magic 2 and a sane length, follow in offset and leader epoch, and pass its CRC. Below it only headers are
+walked.
 
 A zero-filled, stale or random tail, a cut batch, a batch after a hole, a length that is negative or beyond the file:
 all are the same case, and end the log there. Nothing is allocated for a length before it was found to lie within the
 file.
 
 Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch. Gaps are allowed where
-the topic is compacted now, and below the offset up to which the cleaner says that it has been, whatever the topic's
+the topic is compacted now. They are also allowed below the offset in the cleaner's checkpoint, whatever the topic's
 settings are today. Of gaps between segments the checkpoints know more; see ``recovery``.
 """
 
@@ -85,7 +85,7 @@ class Scan:
         return base_offset == self.next_offset or self.next_offset < base_offset <= self._gaps_until_offset
 
     def recover(self, segment: ActiveSegment) -> str | None:
-        """Take up a segment's sound batches, cut the rest off, and say what was wrong; None when all is sound."""
+        """Take up a segment's sound batches, cut the rest off, and return what was wrong; None when all is sound."""
         file, base_offset = segment.file, segment.base_offset
         file_size = file.size()
         segment.reset()

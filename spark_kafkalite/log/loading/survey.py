@@ -1,8 +1,8 @@
 """Finds out what of a segment cannot be read, after a read has failed: for a thread, which waits for the disk.
 
-Looked at are the batch that was asked for and what follows it, some megabytes at most, by all their bytes and their
-CRCs, and in any case whether the file is as long as what was written to it. Where a batch's own length is not known any
-more, what is missing goes on to the next batch that the index knows of; the index is asked, and not believed.
+It checks the batch that was asked for and those behind it, some megabytes at most, by all their bytes and their CRCs.
+It always checks whether the file is as long as what was written to it. If a batch's own length is not known any more,
+the missing part ends at the next batch in the index. An entry of the index is used only if a batch is found there.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _header(segment: Segment, position: int, next_offset: int) -> BatchHeader:
 
 
 def _before(segment: Segment, offset: int, left_bytes: int) -> _FoundBatch | None:
-    """Return a batch before ``offset`` that the index knows, and that is there; None for the first of the segment."""
+    """Return an existing batch before ``offset`` by the index; None for the first of the segment."""
     try:
         entry = segment.offset_index.entry_before(offset)
     except (CorruptMessage, OSError):
@@ -117,7 +117,7 @@ def _before(segment: Segment, offset: int, left_bytes: int) -> _FoundBatch | Non
 
 
 def _behind(segment: Segment, position: int, left_bytes: int) -> _FoundBatch | None:
-    """Return the first batch behind a position that the index knows, and that is there."""
+    """Return the first existing batch behind a position by the index."""
     index = segment.offset_index
     try:
         low, high = 0, index.count

@@ -1,7 +1,8 @@
 """What is cut off a log and kept in ``.torn`` files: whole batches behind damage, and what they prove.
 
-What is cut off a segment goes to ``NAME.log.torn`` beside it; a segment of which nothing can stay gets that suffix as a
-whole. No broker reads these files; they go with the log's directory. A name that is taken gets a number behind it.
+What is cut off a segment goes to ``NAME.log.torn`` next to it; a segment of which nothing can stay gets that suffix as
+a whole. No broker reads these files; they are deleted with the log's directory. A name that is taken gets a number
+behind it.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def is_unfinished(fs: Fs, path: str, position: int) -> bool:
 
 
 def keep_end(fs: Fs, path: str, position: int) -> str:
-    """Copy a file's bytes from ``position`` on to a file beside it, whose name is returned. The copy is synced."""
+    """Copy a file's bytes from ``position`` on to a file next to it, whose name is returned. The copy is synced."""
     file = fs.open(path)
     size_bytes = file.size()
     kept = _free_name(fs, path + TORN_SUFFIX)
@@ -180,8 +181,8 @@ def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[li
     """Return the headers of sound batches of this segment wherever they lie from ``position`` on, and whether that is
     certain: with false where there may be more, because too much looks like batches and is none.
 
-    What is looked through may be gigabytes of what somebody has written, for instance of the byte that is a batch's
-    magic. So a header is searched for by its magic and the first half of its base offset, in one expression.
+    The bytes to search may be gigabytes with any content, for instance of the byte that is a batch's magic. So a header
+    is searched for by its magic and the first half of its base offset, in one expression.
     """
     found: list[BatchHeader] = []
     first, last = next_offset, next_offset + MAX_INT32

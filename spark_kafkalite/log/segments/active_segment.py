@@ -1,11 +1,11 @@
 """The last segment of a log, which takes the appends.
 
-It holds its file open. What its indexes gained since they were last written lies in memory; they are written when the
-segment rolls and at a clean stop. After a fast start its end is known and its tail has not been read yet
-(``unread_until_offset``): what rolling, indexes and look-ups by time need of it is read by whoever needs it first.
+It holds its file open. New entries of its indexes stay in memory; they are written when the segment rolls and at a
+clean stop. After a fast start its end is known and its tail has not been read yet (``unread_until_offset``). The first
+caller that needs the tail, for rolling, indexes or look-ups by time, reads it.
 
-Indexes that do not fit the log are made anew by walking all of it (``index_walk``), where the loop may not wait in
-a thread, while appends go on. The loop walks the little that came meanwhile and takes the result over in one go.
+Indexes that do not fit the log are rebuilt by walking all of it (``index_walk``). Where the loop may not wait, a thread
+does so while appends go on. The loop then walks the few new batches and takes the result over in one go.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ class ActiveSegment(Segment):
         return waited_ms > config.segment_ms - self.roll_jitter_ms
 
     def preallocate(self, size_bytes: int) -> None:
-        """Set blocks aside for the segment to grow to this size. A disk without room for so much is no error: it has
-        room for the next records, or the append says that it has not."""
+        """Set blocks aside for the segment to grow to this size. A disk without room for so much is no error: it may
+        have room for the next records, and otherwise the append fails."""
         try:
             self._file.reserve(size_bytes)
         except OSError as error:
@@ -255,7 +255,7 @@ class ActiveSegment(Segment):
         return sealed
 
     def load_tail(self) -> BatchHeader | None:
-        """Take up what the index files do not say: walk the batches from the last index entry to the end.
+        """Take up what the index files do not have: walk the batches from the last index entry to the end.
 
         Returns the last batch's header, None when the segment is empty. Raises CorruptMessage when index and log do
         not fit together, after which the segment must be recovered.
@@ -266,13 +266,13 @@ class ActiveSegment(Segment):
         if not 0 <= position <= self.size_bytes:
             raise CorruptMessage(f"{self.log_path}: its index points to {position}, it ends at {self.size_bytes}")
         if timestamp >= 0 and not self._has_timestamp(timestamp, offset):
-            raise CorruptMessage(f"{self.log_path}: its time index says that offset {offset} is of {timestamp}")
+            raise CorruptMessage(f"{self.log_path}: its time index has timestamp {timestamp} for offset {offset}")
         last: BatchHeader | None = None
         for found in self.headers(position):
             last = found.header
             if entry and found.position == position and last.last_offset != entry[0]:
                 raise CorruptMessage(
-                    f"{self.log_path}: its index says offset {entry[0]} at {position}, the log says {last.last_offset}"
+                    f"{self.log_path}: its index has offset {entry[0]} at {position}, the log has {last.last_offset}"
                 )
             if last.max_timestamp > timestamp:
                 timestamp, offset = last.max_timestamp, last.last_offset
@@ -288,7 +288,7 @@ class ActiveSegment(Segment):
         """Do the ``load_tail`` that a fast start has put off, and rebuild the indexes where they do not fit the log.
 
         What lies behind the last whole batch is cut off: the next one will be written there. Raises EndLost when the
-        log ends before the offset that the clean stop said, CorruptMessage when it ends after it.
+        log ends before the offset that the clean stop recorded, CorruptMessage when it ends after it.
         """
         try:
             last = self.load_tail()
@@ -353,7 +353,7 @@ class ActiveSegment(Segment):
             return None
 
     def reset(self) -> None:
-        """Forget what is known of the file, for recovery to ``take_up`` its batches anew."""
+        """Forget what is known of the file, for recovery to ``take_up`` its batches again."""
         self.offset_index.clear()
         self.time_index.clear()
         self.size_bytes = 0

@@ -1,7 +1,7 @@
 """Rebuilds the indexes of one segment by walking its batches.
 
-A walk may stop where bytes are not in memory, or where the segment ends for now, and goes on from there later. Who puts
-the new indexes in the place of the old ones, and when, the segment decides.
+A walk may stop where bytes are not in memory, or where the segment ends for now, and goes on from there later. The
+segment decides when the new indexes replace the old ones, and which thread does that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Walked(Protocol):
 
 
 class IndexWalk:
-    """Indexes that are being made anew; one thread at a time."""
+    """Indexes that are being rebuilt; one thread at a time."""
 
     __slots__ = (
         "_interval_bytes",

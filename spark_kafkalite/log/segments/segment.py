@@ -4,7 +4,7 @@ Files of a segment, named after its base offset in 20 digits: ``.log`` (record b
 for byte as they are sent), ``.index`` and ``.timeindex``. The ``.log`` file always ends at the end of a batch as far as
 ``size_bytes`` goes; bytes beyond it can only be the remains of a failed write, and nothing reads them.
 
-A sealed segment opens its file when it is read. Its indexes are believed where the log agrees with them, and made anew
+A sealed segment opens its file when it is read. Its indexes are believed where the log agrees with them, and rebuilt
 where it does not.
 
 After a crash: see ``recovery``. Batches inside a segment are found by their headers only; nothing here decodes records
@@ -150,7 +150,7 @@ class Segment:
     # there, with that offset and that time, is a right answer, however the search came to it.
 
     def _looked_up(self, find: Callable[[], T]) -> T:
-        """Return what is found in an index, which is made anew where its file cannot be read."""
+        """Return what is found in an index, which is rebuilt where its file cannot be read."""
         try:
             return find()
         except IndexUnreadable as error:
@@ -158,18 +158,18 @@ class Segment:
             return find()
 
     def position_before(self, offset: int) -> int:
-        """Return a batch start at or before the batch that holds ``offset``; 0 when the index says nothing."""
+        """Return a batch start at or before the batch that holds ``offset``; 0 when the index has none."""
         entry = self._looked_up(lambda: self.offset_index.entry_before(offset))
         if entry is not None and not (entry[0] <= offset and self._is_batch(*entry)):
-            self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
+            self.rebuild_indexes(f"its index has a batch with last offset {entry[0]} at {entry[1]}")
             entry = self.offset_index.entry_before(offset)
         return entry[1] if entry else 0
 
     def boundary_before(self, position: int) -> int:
-        """Return the greatest known batch start at or below ``position``; 0 when the index says nothing."""
+        """Return the greatest known batch start at or below ``position``; 0 when the index has none."""
         entry = self._looked_up(lambda: self.offset_index.entry_within(position))
         if entry is not None and not (entry[1] <= position and self._is_batch(*entry)):
-            self.rebuild_indexes(f"its index says that a batch with last offset {entry[0]} starts at {entry[1]}")
+            self.rebuild_indexes(f"its index has a batch with last offset {entry[0]} at {entry[1]}")
             entry = self.offset_index.entry_within(position)
         return entry[1] if entry else 0
 
@@ -177,16 +177,16 @@ class Segment:
         """Return an offset such that no record before it is at or after ``timestamp_ms``."""
         entry = self._looked_up(lambda: self.time_index.entry_before(timestamp_ms))
         if entry is not None and not (entry[0] < timestamp_ms and self._has_timestamp(*entry)):
-            self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
+            self.rebuild_indexes(f"its time index has timestamp {entry[0]} for offset {entry[1]}")
             entry = self.time_index.entry_before(timestamp_ms)
         return entry[1] if entry else self.base_offset
 
     def largest_before(self, offset: int) -> tuple[int, int] | None:
-        """Return the largest timestamp that the time index knows of below ``offset``, and the last offset of the first
-        batch that reached it; None when it says nothing. Later batches may be younger."""
+        """Return the largest timestamp that the time index has below ``offset``, and the last offset of the first batch
+        that reached it; None when it has none. Later batches may be younger."""
         entry = self._looked_up(lambda: self.time_index.entry_below(offset))
         if entry is not None and not (entry[1] < offset and self._has_timestamp(*entry)):
-            self.rebuild_indexes(f"its time index says that offset {entry[1]} is of {entry[0]}")
+            self.rebuild_indexes(f"its time index has timestamp {entry[0]} for offset {entry[1]}")
             entry = self.time_index.entry_below(offset)
         return entry
 
@@ -230,7 +230,7 @@ class Segment:
         )
 
     def rebuild_indexes(self, reason: str) -> BatchHeader | None:
-        """Make the indexes anew from the log, as far as it can be walked; return the last batch's header.
+        """Rebuild the indexes from the log, as far as it can be walked; return the last batch's header.
 
         Raises IndexesDamaged where reads may not wait, for a thread to do it.
         """
@@ -259,7 +259,7 @@ class Segment:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """What retention goes by: the largest timestamp, or when the file was last written if no record has one.
+        """The time that retention uses: the largest timestamp, or when the file was last written if no record has one.
 
         None while that has not been read (``note_largest_timestamp``): asking must not wait for a disk.
         """
@@ -324,7 +324,7 @@ class Segment:
 
     def cut_to_readable(self, offset: int) -> None:
         """Cut the file, in a thread, where the batch of ``offset`` begins, or before it where nothing can be read any
-        more. The indexes are not asked: they are made anew."""
+        more. The indexes are not used: they are rebuilt."""
         position = 0
         file = self.files.open(self.log_path, create=True)
         # A read fails as a whole for one bad sector in it, so what is before that is read batch by batch.
@@ -399,7 +399,7 @@ class Segment:
 
 
 class IndexesDamaged(NeedsThread):
-    """A look-up found indexes that do not fit the log; ``work`` makes them anew."""
+    """A look-up found indexes that do not fit the log; ``work`` rebuilds them."""
 
     def __init__(self, segment: Segment, reason: str) -> None:
         super().__init__(f"{segment.log_path}: {reason}")

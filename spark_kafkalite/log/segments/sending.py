@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Range(Protocol):
-    """Bytes of the file that are on their way. Whoever sends them looks at ``is_cut`` before each step."""
+    """Bytes of the file that are on their way. The sender checks ``is_cut`` before each step."""
 
     position: int
     length: int

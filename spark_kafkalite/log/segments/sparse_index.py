@@ -5,9 +5,9 @@ needs them, so that an index costs memory only for what is new. ``write`` brings
 a segment rolls, at a clean stop, and when more than ``SPILL_ENTRIES`` are held. Nothing is preallocated or mapped:
 a full disk is then an error of a call and not a signal.
 
-An index that cannot be read, or is shorter than it was, is IndexUnreadable: its segment makes it anew from the log.
-The files carry no checksum. After an unclean stop the index of every segment that may have changed is rebuilt from the
-log, so a torn index is never read.
+An index that cannot be read, or is shorter than it was, is IndexUnreadable: its segment rebuilds it from the log. The
+files carry no checksum. After an unclean stop the index of every segment that may have changed is rebuilt from the log,
+so a torn index is never read.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class SparseIndex:
         return self._files.open(self.path)
 
     def cannot_be_read(self) -> None:
-        """Have each look-up say that the file cannot be read, which a thread has found."""
+        """Have each look-up fail because the file cannot be read; a thread has found that."""
         self._is_unreadable = True
 
     def _read(self, number: int, count: int) -> bytes:

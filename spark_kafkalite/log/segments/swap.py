@@ -8,15 +8,15 @@ source segments, and synced them. A :class:`Swap` goes on from there:
 2. ``apply``, by the log's owner, group by group, each in one go: the sources leave the list of segments and their files
    get the suffix ``.deleted``, the cleaned files get their names, and the new segment is in the list.
 3. ``sync_names``, in a thread; then the manager writes ``cleaner-offset-checkpoint``; then ``forget``, in a thread,
-   removes ``cleaner-swap``. In this order: as long as that file is there, a start knows how far the log has gaps.
+   removes ``cleaner-swap``. In this order: as long as that file exists, a start knows how far the log has gaps.
 
 ``cleaner-swap`` has the form of a checkpoint (``small_files.write_swap``). All groups of a cleaning commit together: a
 delete marker may leave a later group because the values that it deleted have left an earlier one.
 
-A start calls :func:`complete_swaps` before it looks at anything else of the log. That repeats step 2 from whatever
-state the renames are in; every part of it may be done already, and doing it again changes nothing. A ``.swap`` file
-without ``cleaner-swap`` is Apache Kafka's, and is completed by Kafka's rule: the segments that begin within its offsets
-give way to it. Source: org.apache.kafka.storage.internals.log.LogLoader.
+A start calls :func:`complete_swaps` before it reads anything else of the log. That repeats step 2 from whatever state
+the renames are in; every part of it may be done already, and doing it again changes nothing. A ``.swap`` file without
+``cleaner-swap`` is Apache Kafka's, and is completed by Kafka's rule: the segments that begin within its offsets give
+way to it. Source: org.apache.kafka.storage.internals.log.LogLoader.
 
 A log that is truncated, deleted, closed or failed meanwhile keeps its sources. A truncation calls :meth:`Swap.settle`
 first, which calls off what is not committed and ends what is.
@@ -57,7 +57,8 @@ class SwappedLog(Protocol):
 
 
 class Swap:
-    """One cleaning's result on its way into the log. Everything but what says so is called by the log's owner."""
+    """One cleaning's result on its way into the log. The log's owner calls all methods, unless their text names a
+    thread."""
 
     def __init__(self, fs: Fs, log: SwappedLog, groups: Sequence[CleanedGroup], end_offset: int) -> None:
         """``groups`` and ``end_offset`` are the cleaner's result."""
@@ -85,8 +86,8 @@ class Swap:
     def commit(self) -> bool:
         """Make the cleaned files count; False when the swap was called off before. For a thread.
 
-        CorruptMessage when a cleaned file is not what the cleaner said. OSError when the disk fails: nothing has
-        changed then, unless ``cleaner-swap`` is there, which leaves it to the next start.
+        CorruptMessage when a cleaned file is not what the cleaner reported. OSError when the disk fails: then nothing
+        has changed, unless ``cleaner-swap`` exists, which leaves it to the next start.
         """
         with self._lock:
             if self._called_off:
@@ -178,7 +179,8 @@ def remove_cleaned(fs: Fs, directory: str) -> None:
 
 
 def _check(fs: Fs, directory: str, group: CleanedGroup) -> None:
-    """Raise CorruptMessage unless a group's files are as long as said, and end with a whole batch and its entries."""
+    """Raise CorruptMessage unless a group's files are as long as reported, and end with a whole batch and its
+    entries."""
     stem = f"{directory}/{group.base_offset:020d}"
     index_bytes = group.index_entries * OffsetIndex.ENTRY.size
     sizes = (group.size_bytes, index_bytes, group.time_index_entries * TimeIndex.ENTRY.size)
@@ -196,8 +198,8 @@ def _check(fs: Fs, directory: str, group: CleanedGroup) -> None:
         header = kernel.read_header(log.pread(HEADER_BYTES, position))
         if header.last_offset - group.base_offset != last_offset:
             raise CorruptMessage(
-                f"{log.path}: its index says offset {group.base_offset + last_offset} at {position}, "
-                f"the log says {header.last_offset}"
+                f"{log.path}: its index has offset {group.base_offset + last_offset} at {position}, "
+                f"the log has {header.last_offset}"
             )
     while position < group.size_bytes:
         position += kernel.read_header(log.pread(HEADER_BYTES, position)).size_bytes
@@ -212,7 +214,7 @@ def complete_swaps(fs: Fs, directory: str) -> int:
     """End the swap that a crash has interrupted in a log's directory; return up to where the log has been cleaned by
     it, 0 when there was none.
 
-    ``cleaner-swap`` stays, for the caller to :func:`forget_swap` once the cleaner's checkpoint says that offset. A
+    ``cleaner-swap`` stays, for the caller to :func:`forget_swap` once the cleaner's checkpoint has that offset. A
     second crash, in here, is like the first one. OSError when the disk fails.
     """
     names = {entry.name: entry.size_bytes for entry in fs.entries(directory)}

@@ -4,9 +4,9 @@ They go behind the segment's end, in pieces, all but the batch's header, so that
 the segment's end, and a recovery finds zeros where a header belongs and cuts the file there. Appending the batch writes
 the header and moves the end, which is little work for the log's owner.
 
-Whoever changes the end meanwhile (another append, a roll, a truncation, the end of the log's use) calls :meth:`stop`
-first, which waits for one piece at most, and cuts off what was written: ``ActiveSegment.cut_back``. The batch must be
-written again then.
+A caller that changes the end meanwhile (another append, a roll, a truncation, the end of the log's use) calls
+:meth:`stop` first. It waits for one piece at most, and cuts off what was written: ``ActiveSegment.cut_back``. The batch
+must be written again then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WriteAhead:
         self.error: OSError | None = None
 
     def run(self) -> None:
-        """Write all but the header. In any thread; what the disk says the append raises."""
+        """Write all but the header. In any thread; the append raises the disk's errors."""
         if self.append_time_ms >= 0:
             # Offset and leader epoch are not known yet; the CRC does not cover them.
             kernel.stamp(self.batch, 0, 0, -1, self.append_time_ms)
@@ -51,7 +51,7 @@ class WriteAhead:
             self.error = error
 
     def write_piece(self) -> bool:
-        """Write the next piece; return whether there was any, and nobody has said to stop. OSError as it comes."""
+        """Write the next piece; return whether there was any, and :meth:`stop` was not called. OSError as it comes."""
         with self._lock:
             start = self._written_bytes
             if self.is_stopped or self.is_written:

@@ -72,7 +72,7 @@ class BrokerInfo:
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: BrokerEpoch) -> BrokerInfo:
-        """Return what a registration says, with the zxid that created its node."""
+        """Return the broker of a registration, with the zxid that created its node."""
         return cls(
             registration.broker_id,
             registration.host,
@@ -93,7 +93,7 @@ class BrokerInfo:
         return self.listeners.get(self.inner_listener, (self.host, self.port))
 
     def has_log_of(self, incarnation: Incarnation) -> bool:
-        """Whether whatever this incarnation of the broker had in its logs is there: rules R11 and R12."""
+        """Whether this broker's logs have everything that this incarnation of it had: rules R11 and R12."""
         return incarnation != UNKNOWN_INCARNATION and (incarnation == self.incarnation or incarnation in self.steady)
 
 
@@ -102,10 +102,10 @@ class PartitionState:
     """One partition. ``version``, ``modified_zxid`` and ``created_zxid`` are the state node's, all -1 while it does not
     exist; ``replicas_zxid`` is the topic node's last change, which has the replicas.
 
-    Two nodes say what there is, and are read apart: see :meth:`merged_with`.
+    Two nodes describe a partition, and are read apart: see :meth:`merged_with`.
 
-    ``unreadable``: the node holds what nobody can read; who led, under which epoch, is not known, so nobody may lead.
-    ``incarnations`` are those of the ISR's members, ``eligible`` those of the replicas that may lead beside them; see
+    ``unreadable``: the node cannot be read. The last leader and its epoch are then not known, so no replica may lead.
+    ``incarnations`` are those of the ISR's members, ``eligible`` those of the other replicas that may lead; see
     ``znodes.LeaderAndIsr``.
     """
 
@@ -132,7 +132,7 @@ class PartitionState:
     def of(
         cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat, replicas_zxid: int = -1
     ) -> PartitionState:
-        """Return what a state node says of a partition with these replicas."""
+        """Return the partition with these replicas from the content of its state node."""
         return cls(
             replicas,
             node.leader,
@@ -185,7 +185,7 @@ class PartitionState:
 
     @property
     def node(self) -> LeaderAndIsr:
-        """What the state node says where this is the state."""
+        """The content of the state node where this is the state."""
         return LeaderAndIsr(
             self.leader,
             self.leader_epoch,
@@ -204,15 +204,15 @@ class PartitionState:
 
     @property
     def has_state(self) -> bool:
-        """Whether the state node exists; without it the partition is new, or somebody has deleted the node."""
+        """Whether the state node exists; without it the partition is new, or the node was deleted."""
         return self.version >= 0
 
     @property
     def names_nobody(self) -> bool:
-        """Whether the state does not say which replicas have what is committed.
+        """Whether the state does not name the replicas that have the committed records.
 
-        The controller makes such a state where there is none: brokers report their logs for it, and these say which one
-        leads, under which leader epoch (``recovery``).
+        The controller makes such a state where there is none. Brokers report their logs for it. The reports decide
+        which one leads, under which leader epoch (``recovery``).
         """
         return (
             self.has_state and not self.unreadable and self.leader == NO_LEADER and not self.isr and not self.eligible
@@ -288,10 +288,10 @@ class ClusterState:
 class ClusterChange:
     """What differs between two snapshots.
 
-    A topic deleted and made again under its name is both in ``deleted_topics`` (with its old id) and in
-    ``new_topics``, and all its partitions are in ``changed_partitions``. One that was known and cannot be read any
-    more, or names no id any more, is in ``unreadable_topics``: nobody knows whether it is still the same. A broker that
-    came back as another incarnation is in ``bounced_brokers`` only.
+    A topic deleted and made again under its name is both in ``deleted_topics`` (with its old id) and in ``new_topics``,
+    and all its partitions are in ``changed_partitions``. One that was known and cannot be read any more, or names no id
+    any more, is in ``unreadable_topics``: it may be another topic by now. A broker that came back as another
+    incarnation is in ``bounced_brokers`` only.
     """
 
     new_brokers: tuple[int, ...]

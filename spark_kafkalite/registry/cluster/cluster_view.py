@@ -1,8 +1,8 @@
 """The broker's present view of the cluster, which lives as long as the broker, and its listeners.
 
-Sessions with the registry come and go, each with a watcher of its own; what they publish is put here. So whoever looks
-at the cluster, or listens to its changes, need not know whether there is a session now: between two sessions the last
-snapshot stands, and the first one of the next session is compared with it.
+Sessions with the registry come and go, each with a watcher of its own, which publishes its snapshots here. So readers
+of the cluster, and listeners to its changes, need not know whether there is a session now. Between two sessions the
+last snapshot stays, and the first one of the next session is compared with it.
 
 Lives in one event loop.
 """
@@ -21,7 +21,7 @@ ChangeListener = Callable[[ClusterState, ClusterState, ClusterChange], None]
 
 
 class ClusterView:
-    """The last published snapshot, and who is told of the next one."""
+    """The last published snapshot, and the listeners to the next one."""
 
     def __init__(self) -> None:
         self._state = ClusterState()
@@ -43,12 +43,12 @@ class ClusterView:
         self._listeners.append(listener)
 
     def remove_listener(self, listener: ChangeListener) -> None:
-        """Tell this listener nothing any more; nothing happens when it was never added."""
+        """Stop calling this listener; nothing happens when it was never added."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def publish(self, new: ClusterState, change: ClusterChange) -> None:
-        """Take a snapshot that differs from the present one by ``change``, and tell everybody."""
+        """Take a snapshot that differs from the present one by ``change``, and call all listeners."""
         old, self._state = self._state, new
         for listener in list(self._listeners):
             try:

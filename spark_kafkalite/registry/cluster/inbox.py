@@ -1,7 +1,7 @@
 """Passes what a store's thread calls back to an event loop, in order and in slices.
 
 A registry answers by the thousand: each answer handed over by itself would be a call in the same pass of the loop, and
-a pass of thousands of them stops everybody else. Here they wait in one queue, and the loop takes of it what one slice
+a pass of thousands of them delays all other work. Here they wait in one queue, and the loop takes as many as one slice
 allows. Taking one may itself be long: then it is work (``slices``), and the next one waits for its end.
 """
 
@@ -58,7 +58,7 @@ class Inbox:
     def _taken(self, _: None, error: BaseException | None) -> None:
         self._taking = False
         if error is not None:
-            _LOG.critical("what the registry says is not followed any more", exc_info=error)
+            _LOG.critical("this broker does not follow the registry any more", exc_info=error)
 
     def _take_all(self) -> Work[None]:
         while True:

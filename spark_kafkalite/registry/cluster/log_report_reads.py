@@ -1,8 +1,8 @@
 """What brokers report of their logs, as one session reads it: on demand, and only the nodes that have changed.
 
-The first reading leaves watches on the list of nodes and on each of them; a later one reads again what they have fired
-for. So while every partition has a leader, and nobody asks, nothing is read. A node that cannot be read says nothing,
-and is told of once for each of its versions.
+The first reading leaves watches on the list of nodes and on each of them; a later one reads again the nodes whose
+watches have fired. So while every partition has a leader, and no election asks, nothing is read. A node that cannot be
+read is ignored, and logged once for each of its versions.
 
 Lives in one event loop.
 """
@@ -66,7 +66,7 @@ class LogReportReads:
         return {report.topic_id for report in found if report.topic_id}
 
     def checks(self, key: TopicPartition) -> tuple[Check, ...]:
-        """Return what a write has to check that goes by the reports of a partition, as they were last read."""
+        """Return the checks for a write that depends on the reports of a partition, as they were last read."""
         nodes = self._by_partition.get(key, {}).values()
         return tuple(Check(f"{LOG_REPORTS}/{each.name}", each.version) for each in nodes)
 

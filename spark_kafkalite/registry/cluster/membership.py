@@ -8,9 +8,9 @@ view of the cluster keeps its last snapshot; what needs the registry fails with 
 An embedded registry has no such sessions: it is lost only with its disk, and that is final (``loss_is_final``).
 
 Until the broker has joined, an error other than the loss of a session ends the start. Afterwards it is logged, and a
-new session is tried after a pause, for ever: a registry that cannot be reached must not end the process, nor one that
-has been emptied, or is an older copy of itself. These are not taken at their word: what they lack would count as
-deleted. What does end it is another broker with its id, another cluster's registry, and what nobody has foreseen.
+new session is tried after a pause, for ever. A registry that cannot be reached must not end the process, nor one that
+has been emptied, or is an older copy of itself. The broker does not use such a registry: what it lacks would count as
+deleted. Only another broker with its id, another cluster's registry, and unexpected errors end the process.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ClusterMembership:
         loss_is_final: bool = False,
         retry_s: float = RETRY_S,
     ) -> None:
-        """``on_registration`` is told each registration of this broker, and None when it is lost; ``on_end`` why there
-        will be no further session, unless :meth:`open` or :meth:`join` raises that."""
+        """``on_registration`` gets each registration of this broker, and None when it is lost. ``on_end`` gets the
+        reason why there will be no further session, unless :meth:`open` or :meth:`join` raises that."""
         self._open_store = open_store
         self._make_session = make_session
         self._view = view

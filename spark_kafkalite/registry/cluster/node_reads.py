@@ -4,7 +4,7 @@ A node that is watched by itself is read with its next watch in one call; an eve
 events come through one queue (``inbox``): one is taken after the other, in slices.
 
 A read that fails because the connection broke is not repeated here: its owner reads everything again when the
-connection is back. Until then :attr:`NodeReads.failed` says that what is known may not be all there is.
+connection is back. Until then :attr:`NodeReads.failed` means that nodes may be missing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NodeReads:
         self._ask()
 
     def read_node(self, store: Store, path: str, apply: Apply, *arguments: Any) -> None:
-        """Read a node as :meth:`read` does, unless the same is waiting to be asked for: that one comes late enough."""
+        """Read a node as :meth:`read` does, unless the same read is waiting to be sent: that one is recent enough."""
         key = (path, *arguments)
         if key in self._unasked:
             return

@@ -2,8 +2,9 @@
 
 A broker takes the next block of 1000 by compare-and-set on one node. Ids of a block that are not given out before the
 broker stops are lost; there are 2^63 of them. Source: kafka.coordinator.transaction.ZkProducerIdManager. The next block
-is taken ahead of need, so that new producers do not wait while the registry is away for a while: the first one when the
-broker joins, each later one when a tenth of the last is left (as kafka.coordinator.transaction.RPCProducerIdManager).
+is taken ahead of need, so that new producers do not wait while the registry is unavailable for a while. The broker
+takes the first one when it joins, each later one when a tenth of the last is left (as
+kafka.coordinator.transaction.RPCProducerIdManager).
 """
 
 from __future__ import annotations

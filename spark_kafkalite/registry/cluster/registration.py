@@ -1,10 +1,10 @@
 """What a broker writes about itself: the base nodes, the cluster id, and the registration under its broker id.
 
-The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and tells one incarnation
-of a broker id from the next. A node of an earlier session may still stand when a crashed broker comes back: it is
-waited for, up to that session's timeout, which the node names, and two seconds, and not deleted, because it may as well
-belong to a second broker that was given the same id. Only the node of a former session of this very process is replaced
-at once. It goes with the session; ``membership`` makes the next one.
+The registration node is ephemeral; its creation zxid is the *broker epoch*, which only grows and distinguishes one
+incarnation of a broker id from the next. A node of an earlier session may still exist when a crashed broker comes back.
+The broker waits for its end, up to that session's timeout, which the node names, and two seconds. It does not delete
+the node, because it may as well belong to a second broker that was given the same id. Only the node of a former session
+of this very process is replaced at once. It goes with the session; ``membership`` makes the next one.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ async def create_base_nodes(store: Store) -> None:
 async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: bool = False) -> str:
     """Return the cluster's id, made by the first broker that asks.
 
-    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet; ``holds_logs`` says that
-    it has logs which a new registry would not know.
-    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster, RegistryError when it has
-    logs and the registry no cluster id: it would say that their topics do not exist.
+    ``stored`` is the id in this broker's own ``meta.properties``, None when it has none yet; ``holds_logs`` is whether
+    it has logs that a new registry would not know.
+    Raises InconsistentClusterId (code 104) when the broker's data belongs to another cluster. Raises RegistryError when
+    it has logs and the registry has no cluster id: their topics would seem not to exist.
     """
     fresh = stored or znodes.uuid_text(znodes.new_uuid())
     try:
@@ -71,8 +71,8 @@ async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: boo
             raise RegistryError(
                 f"the registry has no {znodes.CLUSTER_ID}, so it is new or has been emptied, but this broker's log "
                 f"directories hold logs{f' of cluster {stored}' if stored else ''}, which would be served no more: "
-                "correct zookeeper.connect, or put the registry's data back; if it is lost, have it made from the logs "
-                "of all brokers (kafkalite cluster recover-registry); the registry of a broker that has been "
+                "correct zookeeper.connect, or put the registry's data back. If it is lost, have it made from the logs "
+                "of all brokers (kafkalite cluster recover-registry). The registry of a broker that has been "
                 "a cluster by itself is served by kafkalite registry --data with its registry.dir"
             ) from error
         # A registry that is new while the data is not: the data's id is taken over, since nothing contradicts it.
@@ -88,8 +88,8 @@ async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: boo
 async def check_cluster_id(store: Store, known: str) -> None:
     """Check, in a later session, that the registry is still the one that this broker belongs to.
 
-    Raises InconsistentClusterId (code 104) when it is another cluster's, RegistryError when it has no cluster id: an
-    emptied registry would say that no topic exists, and their logs would be deleted.
+    Raises InconsistentClusterId (code 104) when it is another cluster's. Raises RegistryError when it has no cluster
+    id: in an emptied registry no topic exists, and the brokers' logs would be deleted.
     """
     try:
         data, _ = await answer(store.get(znodes.CLUSTER_ID))
@@ -107,8 +107,8 @@ async def check_cluster_id(store: Store, known: str) -> None:
 async def check_not_older(store: Store, seen_zxid: int) -> None:
     """Check, in a later session, that the registry has come at least as far as this broker has seen it.
 
-    Raises RegistryError for one that has not: an older copy would say that topics made since do not exist, and their
-    logs would be deleted.
+    Raises RegistryError for one that has not: in an older copy later topics do not exist, and their logs would be
+    deleted.
     """
     if store.seen_zxid < seen_zxid:
         # One server of an ensemble may be behind the others.
@@ -116,7 +116,7 @@ async def check_not_older(store: Store, seen_zxid: int) -> None:
     if store.seen_zxid < seen_zxid:
         raise RegistryError(
             f"the registry is older than this broker has seen it: it has not come to transaction {seen_zxid}; an older "
-            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back; if "
+            "copy has been put in its place, or zookeeper.connect names another one: put its newest data back. If "
             "there is none, stop all brokers and have it completed from their logs: kafkalite cluster recover-registry"
         )
 
@@ -134,7 +134,7 @@ async def register_broker(
     """Create the broker's ephemeral registration and return its broker epoch.
 
     ``own_sessions`` are former sessions of this very process, whose node is replaced. Raises DuplicateBrokerId, naming
-    the holder, when another session still holds the id after its timeout + 2 s, as answers over that whole time say.
+    the holder, when the registry's answers show for the timeout + 2 s that another session holds the id.
     """
     loop = asyncio.get_running_loop()
     path = znodes.broker_path(registration.broker_id)
@@ -173,9 +173,9 @@ async def register_broker(
 class _HolderPatience:
     """How long the holder of this broker's id may be a process that has died: its session's timeout and a margin.
 
-    The registry must answer over that whole time, in one piece: while it cannot be reached, or stands still, it ends no
-    session, and gives each its whole time afterwards. Silence says nothing of the holder, even where the connection is
-    not known to be broken yet.
+    The registry must answer over that whole time, in one piece. While it cannot be reached, or stands still, it ends no
+    session, and gives each its whole time afterwards. Silence proves nothing about the holder, even where the
+    connection is not known to be broken yet.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
@@ -188,7 +188,8 @@ class _HolderPatience:
         store.add_session_listener(lambda _: call_in_loop(loop, self._begin_again))
 
     async def begin(self, broker_id: int, holder: int) -> None:
-        """Wait for the end of another session than so far: as long as its registration says, or this one would last."""
+        """Wait for the end of another session than so far: for the timeout in its registration, or else this
+        session's."""
         timeout_ms = 0
         with contextlib.suppress(NoNode, MalformedNode):
             data, _ = await answer(self._store.get(znodes.broker_path(broker_id)))
@@ -227,7 +228,7 @@ async def _duplicate_text(store: Store, registration: BrokerRegistration, stat: 
 
 
 async def deregister_broker(store: Store, broker_id: int) -> None:
-    """Remove this session's own registration, if it is there: the clean way out."""
+    """Remove this session's own registration, if it exists: the clean way out."""
     path = znodes.broker_path(broker_id)
     stat = await answer(store.exists(path))
     if stat is not None and stat.ephemeral_owner == store.session_id:

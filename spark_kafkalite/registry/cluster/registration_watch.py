@@ -1,11 +1,11 @@
-"""The broker's own look at its registration, again and again, for as long as a session lasts.
+"""The broker's repeated check of its registration, for as long as a session lasts.
 
-It serves two ends. Each answer proves that the session was alive when the question was sent, which a lease on acting
-alone is made of (``on_answer``; rule R6). The connection's own pings show no times. And a registration that somebody
-has removed, or that belongs to another session, is noticed: nothing else would tell.
+It serves two ends. Each answer proves that the session was alive when the question was sent. A lease on acting alone
+consists of such proofs (``on_answer``; rule R6). The connection's own pings show no times. And only this check notices
+a registration that was removed, or that belongs to another session.
 
-Each look asks the registry to catch up first (``sync``): a server that is cut off from its ensemble goes on answering
-reads, and knows nothing of a session that has ended elsewhere.
+Each check asks the registry to catch up first (``sync``): a server that is cut off from its ensemble goes on answering
+reads, and does not know of a session that has ended elsewhere.
 """
 
 from __future__ import annotations

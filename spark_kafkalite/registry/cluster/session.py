@@ -1,9 +1,9 @@
 """One session of a broker with the registry, and everything that ends with it.
 
 A session has a store, a watcher that keeps the view of the cluster fresh, a candidacy for the controller's role, a
-block of producer ids, and the broker's registration with a watch over it. None of it outlives the session: watches fire
+block of producer ids, and the broker's registration with a watch over it. All of it ends with the session: watches fire
 no more, the role and the registration are gone, and what is left of the block is never given out. The next session
-begins with nothing (``membership``).
+starts empty (``membership``).
 
 Lives in one event loop.
 """
@@ -51,8 +51,8 @@ class RegistrySession:
         min_insync: Callable[[str], int],
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """``unclean_election``, ``recovery`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is told
-        of each answer that proves the session alive, None when nobody needs that."""
+        """``unclean_election``, ``recovery`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is
+        called after each answer that proves the session alive, None when that is not needed."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(

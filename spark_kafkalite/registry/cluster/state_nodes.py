@@ -1,8 +1,8 @@
 """Partitions' state nodes as they are written: each by compare-and-set, and only under a guard.
 
-A leader or a follower checks the topic's guard with every write: the versions of nodes begin at 0 again when a topic is
+A leader or a follower checks the topic's guard with every write. The versions of nodes begin at 0 again when a topic is
 deleted and made again, so that a write still under way could hit the new topic's state (rule R14). The controller's
-writes are fenced by its epoch (R13): while that stands nobody else deletes a topic.
+writes are fenced by its epoch (R13): while that is valid no other program deletes a topic.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StateChange:
 
 
 class StateNodes(ABC):
-    """The state nodes, through the sessions that one who writes them has."""
+    """The state nodes, through the sessions of the broker that writes them."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         """``store`` gives the present session with the registry, or raises SessionExpired."""

@@ -1,10 +1,10 @@
 """Writes changes of partitions' states: some together in one step, and what that refuses each alone.
 
-A broker has the ISRs of its leaders written, leaves the ISRs of others, and elects leaders as the controller; for each
-there is a :class:`StateWriter`, with a :class:`StateWrites` that says what is to be written and goes by the outcomes:
+A broker has the ISRs of its leaders written, leaves the ISRs of others, and elects leaders as the controller. For each
+there is a :class:`StateWriter`, with a :class:`StateWrites` that makes the changes and handles the outcomes:
 
 - Writes that wait go together, so many to a step and so many steps at a time. A refused step has changed nothing, and
-  does not say which of its writes it was refused for: each of these is written alone.
+  does not name the write that it was refused for: each of its writes is then written alone.
 - A write that is refused alone has the node read again, and goes on from the state that is found.
 - A write that may have been done or not is done again, after a pause, as long as its caller wants that: it succeeds, or
   is refused for the version (rule R5).
@@ -56,7 +56,7 @@ class WritePace(NamedTuple):
 
 
 class StateWrites(ABC, Generic[W]):
-    """What a caller says of its writes. Errors of it are errors of the write; see :meth:`failed`."""
+    """The caller's side of its writes. Its errors are errors of the write; see :meth:`failed`."""
 
     async def prepare(self, writes: Sequence[W]) -> None:
         """Have these ready, before they are written together."""
@@ -71,7 +71,7 @@ class StateWrites(ABC, Generic[W]):
 
     @abstractmethod
     def written(self, write: W, change: StateChange, state: PartitionState) -> None:
-        """Go by a change that has been written as ``state``."""
+        """Take over a change that has been written as ``state``."""
 
     def refused(self, write: W, error: NodeError) -> bool:
         """Return whether a write that was refused alone goes on from what its node holds now."""
@@ -79,7 +79,7 @@ class StateWrites(ABC, Generic[W]):
 
     @abstractmethod
     def found(self, write: W, change: StateChange, state: PartitionState | None) -> None:
-        """Go by the state that was read after ``change`` was refused; None: there is none, and the write ends.
+        """Take over the state that was read after ``change`` was refused; None: there is none, and the write ends.
 
         The next :meth:`change` is made of it.
         """

@@ -1,8 +1,8 @@
 """What a session reads about topics: their list and, of each, its node, its settings and its partitions' states.
 
-A topic is what its node was created as: one that is made again under its name is read afresh (rule R10). A node that
-cannot be read costs what it says: a topic's, the topic; its settings', those; a partition's state, that partition. What
-was known of it before stands.
+A topic is identified by the creation of its node: one that is made again under its name is read afresh (rule R10). A
+node that cannot be read costs only its own content: a topic's node the topic, its settings' node the settings, a
+partition's state that partition. What was known of it before stays.
 
 Two watches of trees report every change, so that the registry keeps no watch for each topic. An event names a node,
 which is read again. Nothing is lost between watching and reading: the watches are left first, and what is reported of a

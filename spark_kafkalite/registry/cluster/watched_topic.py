@@ -71,7 +71,7 @@ class WatchedTopic:
         return PartitionState.of(replicas, state, stat, self.assignment_zxid)
 
     def forget_state(self, number: int) -> bool:
-        """Note that a partition's state node is gone; return whether it was there."""
+        """Note that a partition's state node is gone; return whether it was known."""
         gone = self.states.pop(number, None)
         if gone is None:
             return False

@@ -5,14 +5,16 @@ node's mzxid only moves forward). Brokers' and few other nodes are watched one b
 watches of trees, so that a session has a few watches and two for each broker, however many topics there are.
 
 Changes are published as one immutable snapshot when the reads that belong together have all arrived, or at the latest
-20 ms after the first of them, or when they are many: so no listener has thousands of changes to follow at once. After a
-reconnection everything is read again, and as a safety net every minute, or less often where that would be a load.
+20 ms after the first of them, or when they are many. So no listener has thousands of changes to follow at once. After a
+reconnection everything is read again. As a safety net that also happens every minute, or less often where it would be a
+load.
 
-No snapshot lacks a topic that the controller has deleted without saying so (``deleted_topic_ids``): the controller
-writes that before, so its event comes before the topic is seen gone, and nothing is published until the node is read.
+No snapshot lacks a topic that the controller has deleted without listing it (``deleted_topic_ids``). The controller
+writes that list first, so its event comes before the topic is seen gone, and nothing is published until the node is
+read.
 
 The first snapshot of a session waits until every read of it has succeeded, and the registry's server has caught up with
-what was written before (``sync``): it replaces that of the former session, and what it lacks counts as deleted.
+what was written before (``sync``). It replaces that of the former session, and what it lacks counts as deleted.
 
 Answers and events come through one queue (``node_reads``), and everything here but the public methods runs from it, in
 slices: one call after the other, so that between the slices of one no other changes what is known.
@@ -62,7 +64,7 @@ class ClusterWatcher:
     """Watches brokers, topics, settings, partition states and the controller. Lives in one event loop."""
 
     def __init__(self, store: Store, view: ClusterView, *, slices: Slices | None = None) -> None:
-        """``view`` gets what is read; ``slices``: the long work of the running loop, its own when nobody shares them.
+        """``view`` gets the snapshots; ``slices``: the long work of the running loop, its own when it is not shared.
 
         To be made in the loop that it will live in.
         """
@@ -112,7 +114,7 @@ class ClusterWatcher:
         return self._view.state
 
     def close(self) -> None:
-        """Stop publishing, because the session is over; those who wait for it get SessionExpired."""
+        """Stop publishing, because the session is over; callers that wait for it get SessionExpired."""
         self._closed = True
         self._reads.close()
         for timer in (self._publish_timer, self._reread_timer):
@@ -146,7 +148,7 @@ class ClusterWatcher:
         return self._reads.pending == 0 and not self._dirty
 
     async def _settled(self, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition``, looked at after each answer and event, holds. Raises SessionExpired."""
+        """Wait until ``condition``, checked after each answer and event, holds. Raises SessionExpired."""
         while not condition():
             if self._closed:
                 raise _ended()

@@ -4,9 +4,9 @@ The best log is the one with the largest (leader epoch of its last record, end o
 reports of the replicas' brokers (``report_nodes``). A log that ends later under the same epoch contains the others: one
 leader wrote them. One with a later epoch has what was written last, whatever its length.
 
-Where a replica has not reported, nobody knows what it has: it comes behind those whose logs have records, and before
-those that have none. Where logs are equal, or nobody has reported, members of the ISR come first, then eligible
-replicas, then others, each in replica order. An offline log cannot be led with, so its broker is not taken.
+The log of a replica that has not reported is unknown: it comes behind those whose logs have records, and before those
+that have none. Where logs are equal, or no replica has reported, members of the ISR come first, then eligible replicas,
+then others, each in replica order. An offline log cannot be led with, so its broker is not taken.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def lost_records(leader: LogReport, other: LogReport, deleted_below: int = 0) ->
 
 
 def _common_end(one: LogReport, other: LogReport) -> tuple[int, bool]:
-    """Return up to where two logs are equal, and whether the reports say so; (0, False) when they do not."""
+    """Return up to where two logs are equal, and whether the reports show it; (0, False) when they do not."""
     if one.last_epoch == other.last_epoch:
         return min(one.end_offset, other.end_offset), True
     epoch = min(one.last_epoch, other.last_epoch)
@@ -84,7 +84,8 @@ def _common_end(one: LogReport, other: LogReport) -> tuple[int, bool]:
 
 
 def _floor(epoch: int, log: LogReport) -> tuple[int, int] | None:
-    """Return the largest epoch of a log at or below this one, and where it ends; None where the report does not say."""
+    """Return the largest epoch of a log at or below this one, and where it ends; None where the report does not have
+    it."""
     end = log.end_offset
     for known, start in reversed(log.epochs):
         if known <= epoch:
@@ -95,7 +96,7 @@ def _floor(epoch: int, log: LogReport) -> tuple[int, int] | None:
 
 
 def told_losses(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Logs, leader: BrokerId) -> list[str]:
-    """Say what is lost, or may be, when ``leader`` leads; nothing when every replica has reported and has no more."""
+    """Return what is lost, or may be, when ``leader`` leads; empty when every replica has reported and has no more."""
     mine = logs.get(leader)
     told = []
     if mine is None:
@@ -123,7 +124,7 @@ def told_losses(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Log
 
 
 def _lost_everywhere(logs: Logs) -> list[str]:
-    """Say what was committed and lies behind the end of every log that has reported."""
+    """Return what was committed and lies behind the end of every log that has reported."""
     committed = max((report.high_watermark for report in logs.values()), default=0)
     end = max((report.end_offset for report in logs.values()), default=0)
     if committed <= end:
@@ -148,7 +149,7 @@ def named_brokers(brokers: Iterable[BrokerId]) -> str:
 
 
 def told_log(report: LogReport | None) -> str:
-    """Say what a log has, in a few words."""
+    """Return what a log has, in a few words."""
     if report is None:
         return "has not reported its log"
     if report.gone:
@@ -166,13 +167,13 @@ def _ranges(report: LogReport) -> str:
 
 
 def told_reasons(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Logs) -> list[str]:
-    """Say of each replica that may lead, or that has records, why it does not lead by itself."""
+    """Return for each replica that may lead, or that has records, why it does not lead by itself."""
     told = []
     for broker in dict.fromkeys((*state.replicas, *state.isr, *state.eligible)):
         may_lead = broker in state.isr or broker in state.eligible
         was = "was in sync" if broker in state.isr else "may lead" if may_lead else "was not in sync"
         if state.names_nobody:
-            was = "nobody knows whether it was in sync: the partition's registry node was missing"
+            was = "unknown whether it was in sync: the partition's registry node was missing"
         registered = live.get(broker)
         if registered is None:
             told.append(f"broker {broker} ({was}) is not registered")
@@ -185,7 +186,7 @@ def told_reasons(state: PartitionState, live: Mapping[int, BrokerInfo], logs: Lo
 
 
 def told_remedy(key: TopicPartition, state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
-    """Say what an operator is to do about a partition that nobody leads."""
+    """Return what an operator has to do about a partition without a leader."""
     named = state.replicas if state.names_nobody else (*state.isr, *state.eligible)
     away = [each for each in dict.fromkeys(named) if each not in live]
     command = f"kafkalite cluster elect --unclean {key.topic}:{key.partition}"

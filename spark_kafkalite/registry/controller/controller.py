@@ -1,9 +1,9 @@
 """The controller: the one broker that elects leaders and changes the list of topics. One candidacy a registry session.
 
 Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. A persistent /controller,
-which somebody made by hand, is removed first. Every later write is a multi that begins with a check of that epoch
-node's version: a controller that was deposed without noticing fails there and steps down (KAFKA-6082). Partition states
-are written at the version that was read, because leaders write them too (their ISR). Brokers are never told anything:
+which was made by hand, is removed first. Every later write is a multi that begins with a check of that epoch node's
+version: a controller that was deposed without noticing fails there and steps down (KAFKA-6082). Partition states are
+written at the version that was read, because leaders write them too (their ISR). The controller sends brokers nothing:
 they watch the registry (rule R9).
 
 Elections (``elections``) and topic changes (``topic_changes``) run one after the other, each on a snapshot that has
@@ -13,9 +13,9 @@ topic can be replaced by another one whose node versions happen to be equal.
 A topic of more partitions than fit into one multi is written in several: a crash between leaves partitions without
 state, which the next controller gives one, or a marker in /admin/delete_topics, whose deletion it finishes.
 
-One task does it all, for as long as the session lasts: it claims the role when nobody has it, looks at everything once
-it has it and after every reconnection, and then at what changes (rule R13). A step that fails is done again by itself,
-after a pause that grows. What another controller has, or this one may have lost, is found out by the next write.
+One task does it all, for as long as the session lasts. It claims the role when it is free, checks everything once it
+has it and after every reconnection, and then what changes (rule R13). A step that fails is done again by itself, after
+a pause that grows. If the role is lost, the next write finds that out.
 
 The role ends with the session: what is being written then fails, and may or may not have happened.
 Source: kafka.controller.KafkaController and kafka.zk.KafkaZkClient of Apache Kafka 3.9.
@@ -110,10 +110,10 @@ class Controller:
         min_insync: Callable[[str], int] = lambda _: 1,
         slices: Slices | None = None,
     ) -> None:
-        """``unclean_election`` says whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
-        its best log leads where nothing is lost by that (``recovery``), ``min_insync`` with how many in-sync
-        replicas its high watermark moves (``election``); ``slices``: the long
-        work of the running loop, its own when nobody shares them."""
+        """``unclean_election`` returns whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
+        its best log leads where nothing is lost by that (``recovery``). ``min_insync`` returns with how many in-sync
+        replicas its high watermark moves (``election``). ``slices``: the long work of the running loop, its own when it
+        is not shared."""
         self._loop = asyncio.get_running_loop()
         self._slices = slices or Slices(self._loop)
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
@@ -180,7 +180,7 @@ class Controller:
             self._begun = None
 
     def resume(self) -> None:
-        """Go on with what a broken connection may have interrupted: claim the role, or look at everything (R13)."""
+        """Go on with what a broken connection may have interrupted: claim the role, or check everything (R13)."""
         self._may_be_unfinished = True
         self.check_everything()
 
@@ -309,8 +309,9 @@ class Controller:
         """Wait for brokers that are about to register, if this session is as new as theirs would be.
 
         After an outage of the registry that was longer than the sessions, every broker registers again, with the logs
-        that it had: nothing need change. Who is first would elect itself for everybody's partitions, and shrink their
-        ISRs to what it has seen by then. A controller of an older session knows that only some have gone.
+        that it had: nothing need change. The first one would otherwise elect itself for all partitions, and shrink
+        their ISRs to the brokers that it has seen by then. A controller of an older session knows that only some have
+        gone.
         """
         loop = asyncio.get_running_loop()
         while (now_s := loop.time()) < self._gather_until_s:
@@ -359,7 +360,7 @@ class Controller:
             return True
 
     async def _remove_persistent(self, holder: Stat, epoch: Stat) -> None:
-        """Remove a persistent /controller: somebody made it by hand, and no end of a session would ever remove it.
+        """Remove a persistent /controller: it was made by hand, and no end of a session would ever remove it.
 
         An ephemeral one that has taken its place may have the same version. Its claim has raised the controller epoch,
         though, so the check of that keeps it.
@@ -450,7 +451,8 @@ class Controller:
         return results
 
     async def _wait_for_reports(self, partitions: Sequence[TopicPartition] | None, timeout_s: float | None) -> Waited:
-        """Wait for what an unclean election goes by, while others have their turns. Raises as :meth:`_turn`."""
+        """Wait for the reports that an unclean election uses, while others have their turns. Raises as
+        :meth:`_turn`."""
         try:
             # It says by itself what is missing after that time; the registry may be silent.
             async with asyncio.timeout(None if timeout_s is None else timeout_s + _SILENT_S):
@@ -492,8 +494,8 @@ class Controller:
     async def _turn(self, timeout_s: float | None) -> AsyncIterator[ClusterState]:
         """Have one change at a time, each of what all before it have made.
 
-        Raises NotController (41), RegistryError; RequestTimedOut (7) when the turn has not come, or the registry not
-        answered, after ``timeout_s``, as while it is away: then nothing is written, now or later.
+        Raises NotController (41), RegistryError. Raises RequestTimedOut (7) when the turn has not come, or the registry
+        has not answered, after ``timeout_s``, such as while it is unavailable: then nothing is written, now or later.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -505,8 +507,8 @@ class Controller:
                     raise
         except TimeoutError as error:
             raise RequestTimedOut(
-                f"the registry has not answered within {timeout_s:g} s, or others' changes took as long; nothing of "
-                "what was asked has been done"
+                f"the registry has not answered within {timeout_s:g} s, or other changes took as long; nothing was "
+                "changed"
             ) from error
         try:
             yield state
@@ -516,8 +518,8 @@ class Controller:
     async def _current_state(self) -> ClusterState:
         """Return what all writes up to now have made. Raises NotController (41), RegistryError.
 
-        A connection that breaks and is there again before the session could have ended costs time only: of what is
-        asked for nothing has been written yet.
+        A connection that breaks and is back before the session could have ended costs time only: no part of the request
+        has been written yet.
         """
         loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         until_s = loop.time() + self._store.session_timeout_ms / 1000

@@ -1,8 +1,8 @@
-"""Who may lead a partition. Pure: its state and the live brokers in, the next state out.
+"""Which replica may lead a partition. Pure: its state and the live brokers in, the next state out.
 
 A replica's log is *whole* when the broker that is registered now has all that the named incarnation of it had written
 (``BrokerInfo.has_log_of``, rules R11 and R12). Only a whole log may lead: every other one may lack acknowledged
-records, and whoever leads has the others cut off what they have beyond it.
+records, and the leader makes the others cut off what they have beyond it.
 
 ============================================  =============================  ==========================================
 live replicas                                 leader                         in-sync replicas under the new epoch
@@ -22,20 +22,20 @@ ISR without any whole log is kept: one of exactly these must lead next, or ackno
 high watermark stands still then, so each of them has all that has been acknowledged to all in-sync replicas. They are
 forgotten when the ISR is large enough again, because the high watermark moves on from there.
 
-The only replica of a partition leads whatever became of its log: nobody else has more, and a broker on its own must go
-on after a power loss. It must be in the ISR: a replica list that somebody has changed by hand names no log that exists.
+The only replica of a partition leads whatever became of its log: no other replica has more, and a broker on its own
+must go on after a power loss. It must be in the ISR: a replica list that was changed by hand names no log that exists.
 With several replicas an empty disk never leads, not even alone in the ISR. A state that names no incarnations (a broker
-of an earlier version wrote it) proves nothing about anybody.
+of an earlier version wrote it) proves nothing about any replica.
 
 An unclean election takes the best log of those that brokers have reported (``best_log``). Brokers that name no
 incarnation lead nothing.
 
 A partition that the controller is creating has no state yet: all its live replicas are in sync. Where the state is
-missing otherwise, the controller makes one that names nobody (:func:`state_that_names_nobody`), and the logs decide
-which replica leads, as after a power loss (``recovery``).
+missing otherwise, the controller makes one that names no replica (:func:`state_that_names_nobody`). The logs then
+decide which replica leads, as after a power loss (``recovery``).
 
-Every election has a new leader epoch, one above the last; after a state that names nobody, one above those of the logs.
-Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible replicas.
+Every election has a new leader epoch, one above the last; after a state that names no replica, one above those of the
+logs. Source: kafka.controller.Election of Apache Kafka 3.9; KIP-966 for eligible replicas.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SKIPPED_EPOCHS: Final = 1_000
 
 
 class Elected(NamedTuple):
-    """The outcome of an election. ``leader`` is -1 when nobody can lead.
+    """The outcome of an election. ``leader`` is -1 when no replica can lead.
 
     The ISR is empty then if there is no state yet, and none should be made.
     """
@@ -86,7 +86,7 @@ class Elected(NamedTuple):
 def needs_election(state: PartitionState, live: Mapping[int, BrokerInfo]) -> bool:
     """Whether the partition has no state yet, or no leader that may act on its state.
 
-    One whose state cannot be read needs somebody to repair it: an epoch that was in use must not be given again.
+    A partition whose state cannot be read needs an operator to repair it: a used epoch must not be given again.
     """
     if state.unreadable or state.epochs_are_used_up:
         return False
@@ -140,9 +140,9 @@ def elect_this(state: PartitionState, live: Mapping[int, BrokerInfo], broker: Br
 
 
 def state_that_names_nobody(state: PartitionState, controller_epoch: ControllerEpoch) -> PartitionState:
-    """Return the state to be made where there is none, with what is known of the one that somebody has deleted.
+    """Return the state to be made where there is none, with what is known of the deleted one.
 
-    Who was in sync is not taken from that: it may have changed between the last look and the deletion.
+    The ISR is not taken from that: it may have changed between the last read and the deletion.
     """
     former = state.former
     return replace(
@@ -158,7 +158,7 @@ def state_that_names_nobody(state: PartitionState, controller_epoch: ControllerE
 def next_epoch(state: PartitionState, logs: Logs) -> LeaderEpoch:
     """Return the leader epoch of the election that follows a state: ``logs`` are the reports that count.
 
-    Where the state names nobody it may be older than the logs. One epoch is one leader's, so the next one is above that
+    A state that names no replica may be older than the logs. One epoch is one leader's, so the next one is above that
     of every log, and far above them where that of a replica is not known.
     """
     last = int(state.leader_epoch)
@@ -170,7 +170,7 @@ def next_epoch(state: PartitionState, logs: Logs) -> LeaderEpoch:
 
 
 def kept_acceptance(state: PartitionState, leader: BrokerId, live: Mapping[int, BrokerInfo]) -> AcceptedDamage | None:
-    """Return what stays accepted of the state's damage when ``leader`` (-1: nobody) is elected: nothing, unless it has
+    """Return what stays accepted of the state's damage when ``leader`` (-1: none) is elected: nothing, unless it has
     the log that was meant."""
     accepted = state.accepted_damage
     if accepted is None or leader == NO_LEADER or live[leader].has_log_of(accepted.incarnation):
@@ -179,7 +179,7 @@ def kept_acceptance(state: PartitionState, leader: BrokerId, live: Mapping[int, 
 
 
 def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
-    """Say what keeps the replicas that may lead from it."""
+    """Return what keeps the replicas that may lead from it."""
     reasons = []
     for replica in state.replicas:
         if replica not in state.isr and replica not in state.eligible:
@@ -188,7 +188,7 @@ def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str
         if broker is None:
             reasons.append(f"broker {replica} is not registered")
         elif broker.incarnation == UNKNOWN_INCARNATION:
-            reasons.append(f"broker {replica} does not say which incarnation it is")
+            reasons.append(f"broker {replica} has registered without an incarnation")
         else:
             reasons.append(f"broker {replica} has not proven that its log is whole")
     return ", ".join(reasons) or "none of its replicas was in sync"
@@ -197,7 +197,7 @@ def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str
 def kept_eligible(
     before: Incarnations, left: Incarnations, isr: Collection[BrokerId], replicas: Collection[BrokerId], min_insync: int
 ) -> dict[BrokerId, Incarnation]:
-    """Return who is eligible after a change of the ISR to ``isr`` (rule R16).
+    """Return the eligible replicas after a change of the ISR to ``isr`` (rule R16).
 
     ``before`` were eligible until now, and ``left`` leave the ISR with the change, each with its incarnation. A leader
     whose state names eligible replicas must not move the high watermark before a state without them is confirmed.

@@ -1,9 +1,9 @@
 """Elects leaders for the partitions that need one, for the controller.
 
-Which partitions those are is found on a snapshot that has caught up with the registry; who leads is ``election``'s. A
+It finds these partitions on a snapshot that has caught up with the registry; ``election`` chooses the leaders. A
 hundred elections share a multi, and many multis are under way at a time: a broker that dies with a thousand leaderships
-costs a few round trips. Where one partition's state has changed meanwhile its whole multi is refused; each of it is
-then tried by itself (``StateWriter``), and what is refused then is looked at again on the next snapshot.
+costs a few round trips. Where one partition's state has changed meanwhile its whole multi is refused. Each of its
+writes is then tried by itself (``StateWriter``), and what is refused then is checked again on the next snapshot.
 
 What is left undone is kept: a round that fails with the connection begins again at the next call, with everything.
 """
@@ -77,7 +77,7 @@ class Chosen(NamedTuple):
     """The replica that an operator wants to lead, and the leader epoch of the state that the operator has seen.
 
     ``accepted``: the ranges of offsets, ends exclusive, that its log lacks and that the operator accepts as lost. With
-    them the replica may lead already; it does so anew.
+    them the replica may lead already; it is elected again.
     """
 
     broker_id: BrokerId
@@ -116,16 +116,16 @@ class Elections:
 
     @property
     def are_due(self) -> bool:
-        """Whether there are partitions to look at."""
+        """Whether there are partitions to check."""
         return self._check_all or bool(self._to_check) or self._last_resorts.are_due
 
     def look_at_everything(self) -> None:
-        """Have the next round look at every partition."""
+        """Have the next round check every partition."""
         self._check_all = True
         self._refused.clear()
 
     def look_at_changes(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
-        """Have the next round look at what a change of the cluster may have left without a leader."""
+        """Have the next round check the partitions that a change of the cluster may have left without a leader."""
         if change.new_brokers or change.gone_brokers or change.bounced_brokers:
             self._check_all = True
         # Settings may have allowed an unclean election.
@@ -141,9 +141,9 @@ class Elections:
     # A round --------------------------------------------------------------------------------------------------------
 
     async def run(self, state: ClusterState) -> None:
-        """Elect where it is needed. What changes meanwhile is for the next call, as is what somebody else wrote first.
+        """Elect where it is needed. The next call handles later changes, and states that another broker wrote first.
 
-        Raises NotController, RegistryError; everything is looked at again then.
+        Raises NotController, RegistryError; everything is checked again then.
         """
         try:
             await self._write(_Round(self, state), await self._slices.run(self._candidates(state)))
@@ -172,7 +172,7 @@ class Elections:
                 raise writes.error
 
     def overtaken(self, election: _Election, *, may_be_unreadable: bool) -> None:
-        """Have an election looked at again: somebody else has written the state meanwhile, or it cannot be read."""
+        """Have an election checked again: another broker has written the state meanwhile, or it cannot be read."""
         self._to_check.add(election.topic_partition)
         if may_be_unreadable:
             self._refused[election.topic_partition] = election.state
@@ -248,13 +248,13 @@ class Elections:
         return election.change
 
     def _first_state(self, election: _Election) -> StateChange:
-        """Return the change that makes a missing state, which names nobody; it is the same from then on."""
+        """Return the change that makes a missing state, which names no replica; it is the same from then on."""
         key, before = election.topic_partition, election.state
         if election.change is None:
             # One that this session has never seen may be that of a topic whose creation was interrupted.
             _LOG.log(
                 logging.INFO if before.former is None else logging.WARNING,
-                "%s: made the missing registry node %s; it names nobody, and a replica leads when all have reported "
+                "%s: made the missing registry node %s; it names no replica, and one leads when all have reported "
                 "what their logs have",
                 key,
                 znodes.state_path(*key),
@@ -265,7 +265,7 @@ class Elections:
 
     def recovery(self, election: _Election, cluster: ClusterState) -> StateChange | None:
         """Return the change that has the best log lead because nothing is lost by it (rule R18); it is the same from
-        then on. None when that is not so any more: the partition is looked at again."""
+        then on. None when that is not so any more: the partition is checked again."""
         if election.change is None:
             key, before = election.topic_partition, election.state
             relied_on = self._last_resorts.relied_on(key, before, cluster)
@@ -420,7 +420,7 @@ class Elections:
         if partition.leader_epoch != chosen.leader_epoch:
             raise FencedLeaderEpoch(
                 f"{topic_partition} has leader epoch {partition.leader_epoch}, and had {chosen.leader_epoch} when "
-                f"broker {chosen.broker_id} was chosen: look at it again"
+                f"broker {chosen.broker_id} was chosen: check it again"
             )
         if partition.leader == chosen.broker_id and not needs_election(partition, cluster.brokers):
             # It leads on, with what it lacks accepted.
@@ -501,7 +501,7 @@ class _RecoveryRound(_Round):
 
 
 class _AskedRound(_Elected):
-    """Elections that somebody has asked for."""
+    """Elections that an operator has asked for."""
 
     def __init__(self, elections: Elections, cluster: ClusterState) -> None:
         super().__init__(elections, cluster)

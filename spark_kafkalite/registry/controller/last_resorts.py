@@ -3,7 +3,7 @@
 An election that loses records is to lose as few as can be (``best_log``), so it waits until every live replica has
 reported its log for the present state (``report_nodes``). The controller asks no broker (rule R9): it reads the nodes
 that brokers write by themselves while a partition has no leader. A broker that does not report in time, as one of an
-earlier version, costs the ten seconds, and is told of. An election that loses nothing (``recovery``) waits for all
+earlier version, costs the ten seconds, and is logged. An election that loses nothing (``recovery``) waits for all
 replicas, however long that takes.
 
 Two kinds of callers have this in common:
@@ -12,7 +12,7 @@ Two kinds of callers have this in common:
   partition, and :meth:`LastResorts.due` gives those whose time has come;
 - an operator's request: :meth:`LastResorts.wait` returns when what was asked for can be elected.
 
-Nothing here writes. A partition's deadline is that of its state: a later state is waited for anew.
+Nothing here writes. A partition's deadline is that of its state: a later state starts a new wait.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class LastResorts:
     # By the settings ------------------------------------------------------------------------------------------------
 
     def want(self, key: TopicPartition, state: PartitionState, *, unclean: bool) -> None:
-        """Have an election of a partition under this state as soon as its reports are there; if not ``unclean``, once
-        they say that nothing is lost by it."""
+        """Have an election of a partition under this state as soon as its reports have arrived; if not ``unclean``,
+        once they show that it loses nothing."""
         known = self._wanted.get(key)
         if known is None or known.unclean != unclean or _identity(known.state) != _identity(state):
             self._wanted[key] = _Wanted(state, unclean, self._loop.time() + REPORTS_WITHIN_S if unclean else math.inf)
@@ -115,8 +115,8 @@ class LastResorts:
     def relied_on(
         self, key: TopicPartition, state: PartitionState, cluster: ClusterState
     ) -> tuple[dict[BrokerId, LogReport], tuple[Check, ...]] | None:
-        """Return the reports by which the best log may lead without an operator (R18), and what the write is to check;
-        None when they do not say so."""
+        """Return the reports by which the best log may lead without an operator (R18), and the checks for the write;
+        None when they do not allow it."""
         logs = self.logs(key, state, cluster)
         if why_not_recovered(state, cluster.brokers, logs):
             return None
@@ -181,8 +181,8 @@ class LastResorts:
         cluster: Callable[[], ClusterState],
         timeout_s: float | None,
     ) -> Waited:
-        """Wait until the live replicas of these partitions (None: of all) have reported, as far as nobody can lead
-        them without an unclean election; at most ten seconds. Return those for which that time is over.
+        """Wait until the live replicas of these partitions (None: of all) have reported, as far as they need an unclean
+        election; at most ten seconds. Return those for which that time is over.
 
         ``cluster`` gives the present snapshot. Raises RegistryError; RequestTimedOut (7) when reports are missing after
         ``timeout_s``, where that is less.
@@ -230,13 +230,13 @@ class LastResorts:
             if elect(state, cluster.brokers).leader != NO_LEADER:
                 continue
             if state.leader != NO_LEADER:
-                found[key] = _identity(state), f"{key} is still said to be led by broker {state.leader}"
+                found[key] = _identity(state), f"{key} still has broker {state.leader} as its leader in the registry"
             elif missing := self._missing(key, state, cluster):
                 found[key] = _identity(state), f"{key} by broker {', '.join(map(str, missing))}"
         return found
 
     def check_known(self, key: TopicPartition, state: PartitionState, cluster: ClusterState, waited: Waited) -> None:
-        """Raise RequestTimedOut (7) where reports are missing that nobody has waited for: the state is a later one."""
+        """Raise RequestTimedOut (7) where reports are missing and the wait was for an earlier state."""
         if waited.get(key) != _identity(state) and self._missing(key, state, cluster):
             raise RequestTimedOut(f"{key} has changed while its replicas were asked what their logs have; try again")
 

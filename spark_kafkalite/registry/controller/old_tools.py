@@ -1,9 +1,9 @@
 """What tools for older versions of Kafka leave in the registry, as far as brokers do not act on it.
 
 ``kafka-configs``, ``kafka-topics``, ``kafka-reassign-partitions`` and their like of Kafka 2.x write to ZooKeeper with
-``--zookeeper``. Topics, their settings and those of brokers, and marks of topics to be deleted, are obeyed where others
-look at them. Here is the rest: requests and settings that do nothing are named in one warning each, and notices of
-changed settings, which no broker reads, are removed after a while, as Kafka's controller does it.
+``--zookeeper``. Other modules obey topics, their settings and those of brokers, and marks of topics to be deleted. This
+module handles the rest. Requests and settings that do nothing are named in one warning each. Notices of changed
+settings, which no broker reads, are removed after a while, as Kafka's controller does it.
 
 Source: kafka.zk.ZkData of Apache Kafka 2.8; kafka.common.ZkNodeChangeNotificationListener for the fifteen minutes.
 """

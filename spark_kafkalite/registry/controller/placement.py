@@ -1,6 +1,6 @@
 """Which brokers get the replicas of new partitions. Pure.
 
-First replicas (the preferred leaders) go round the brokers from a starting place; the further replicas of a partition
+First replicas (the preferred leaders) go round the brokers from a starting place. The further replicas of a partition
 follow at a distance that grows by one with every full round, so that the partitions of a lost broker have their next
 replicas on many others. With racks, brokers are taken alternately from each rack, and a partition takes a second
 replica from a rack only when every rack has one.

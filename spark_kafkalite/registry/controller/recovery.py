@@ -1,12 +1,13 @@
 """When a partition whose replicas cannot prove their logs needs no operator (rule R18). Pure: a state and reports in.
 
-After a power loss of all hosts no log is proven (R12), and nobody leads by itself. An operator could wait for a broker,
-a disk or a directory that is not there yet. Where every replica is there, with a log that is sound as far as it goes,
-and one of the logs contains all others, such a wait brings nothing: that log leads, and nobody cuts anything off.
+After a power loss of all hosts no log is proven (R12), and no replica leads by itself. An operator could wait for a
+broker, a disk or a directory that is still missing. The wait brings nothing if every replica is present, with a log
+that is sound as far as it goes, and one of the logs contains all others: that log leads, and no replica cuts anything
+off.
 
 A log contains another one if it has the other's last record: both are equal up to there (KIP-101). The leader epoch of
 that record ends in the log at or behind the other's end then. Reports have the last epochs only; where the epoch is not
-among them nobody knows, and an operator is asked.
+among them it is unknown, and an operator is asked.
 
 A log whose records were all deleted starts where it ends, and may know no leader epoch any more. It has no record that
 another log could lack, so each log that does not end before it contains it. Where the best log does end before it, an
@@ -16,13 +17,13 @@ The best log has to be one that a member of the ISR, or an eligible replica, has
 where another replica has more, they have come back with less than they had: perhaps with copies of earlier, and what
 they had may lie on another disk.
 
-A state that names nobody (``PartitionState.names_nobody``) says nothing about who had it, or which leader epochs there
-were. Then every replica may lead, whatever the epochs of the logs are: the next one is above all of them
-(``election.next_epoch``). Where no replica has a record, or remembers one, the partition is new, and where there is
-only one replica nobody else has more: these need no setting (:func:`needs_no_setting`).
+A state that names no replica (``PartitionState.names_nobody``) does not show which replicas had it, or which leader
+epochs there were. Then every replica may lead, whatever the epochs of the logs are: the next one is above all of them
+(``election.next_epoch``). Where no replica has a record, or remembers one, the partition is new. Where there is only
+one replica no other has more. These need no setting (:func:`needs_no_setting`).
 
-An empty log is that of a new directory, too, so it counts for nothing beside logs that have records. Where all are
-empty, and no replica remembers that anything was committed, one leads if the state names all replicas: a broker whose
+An empty log is that of a new directory, too, so it counts for nothing next to logs that have records. Where all are
+empty, and no replica remembers that anything was committed, one leads if the state names all replicas. A broker whose
 log is gone leaves a state that names others as well, before it makes another log
 (``broker.replication.hosted_logs.HostedLogs``). So all of these are the logs that they were.
 
@@ -75,8 +76,8 @@ def why_not_recovered(state: PartitionState, live: Mapping[int, BrokerInfo], log
 
 
 def needs_no_setting(state: PartitionState, logs: Logs) -> bool:
-    """Return whether a partition whose state names nobody is led whatever ``unclean.recovery.strategy`` says, because
-    all its replicas have reported, and it has no record, or only one replica."""
+    """Return whether a partition whose state names no replica is led whatever ``unclean.recovery.strategy`` is: all its
+    replicas have reported, and it has no record, or only one replica."""
     reports = [logs.get(each) for each in state.replicas]
     found = [each for each in reports if each is not None and each.gone != OFFLINE]
     if not state.names_nobody or len(found) < len(reports):

@@ -347,7 +347,7 @@ def _known(state: ClusterState, name: str) -> TopicState:
 
 
 def _take_outcomes(results: dict[str, Any], doing: Mapping[str, str], outcomes: Sequence[Any]) -> None:
-    """Put what became of some topics among the results. Raises NotController, and what nobody has foreseen."""
+    """Put the outcomes of some topics among the results. Raises NotController, and unexpected errors."""
     for (name, what), outcome in zip(doing.items(), outcomes, strict=True):
         if isinstance(outcome, NotController):
             raise outcome

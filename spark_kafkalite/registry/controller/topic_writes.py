@@ -1,7 +1,7 @@
 """The registry operations that create, extend and delete topics. Pure.
 
 Operations come one after the other as they are needed, and ``multi_pieces`` gathers as many of them as fit into one
-multi: a topic of ten thousand partitions is twenty thousand operations, which nobody wants to hold at once.
+multi. A topic of ten thousand partitions is twenty thousand operations, which should not be in memory at once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def new_partitions(
     live: Mapping[int, BrokerInfo],
     controller_epoch: ControllerEpoch,
 ) -> Iterator[Operation]:
-    """Make partitions of a topic with their leaders elected; one that nobody can lead gets its state later."""
+    """Make partitions of a topic with their leaders elected; one that no replica can lead gets its state later."""
     encoded: dict[tuple[BrokerId, ...], bytes] = {}
     for number, replicas in partitions.items():
         state = encoded.get(replicas)

@@ -11,9 +11,9 @@ partition of which a replica was not read is named (``unread``), unless the oper
 
 Brokers that ran when they were asked also know the replicas and the settings of topics as the registry had them.
 
-What cannot be known is said by the caller: other settings, and the offsets of registry consumers. Because a topic's
-retention is among them, a topic that is made again keeps everything until somebody says otherwise; one that the cleaner
-has compacted is compacted again.
+The caller supplies what cannot be known: other settings, and the offsets of registry consumers. Because a topic's
+retention is among them, a topic that is made again keeps everything until an operator sets a retention; one that the
+cleaner has compacted is compacted again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RecoveredTopic:
 class RecoveryPlan:
     """What a registry made again would hold, and what was found on the way.
 
-    ``nodes`` differ from those that are there, by path. ``unread``: partitions with brokers that may have a log of them
+    ``nodes`` differ from the existing ones, by path. ``unread``: partitions with brokers that may have a log of them
     and were not read. ``left_over``: logs, by broker, that belong to no topic of the registry; brokers set them aside,
     or delete them where the registry names their topic as deleted (``deleted_ids``, as text).
     ``without_logs``: topics of the registry that no broker that was read has a log of.
@@ -129,7 +129,7 @@ def plan_recovery(
     is_current: bool = False,
     offsets_config: Mapping[str, str] | None = None,
 ) -> RecoveryPlan:
-    """Say what the registry is to hold that has these nodes now.
+    """Return the content that the registry with these nodes has to get.
 
     ``without``: brokers whose logs do not count, because they are lost. ``is_current``: the registry has come as far as
     the brokers have seen it, so states that contradict no log stay as they are. ``offsets_config``: settings of the
@@ -195,7 +195,7 @@ class _Planning:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _readable(self, path: str, decode: Callable[[bytes], T]) -> T | None:
-        """Return what a node says; None when it is missing or cannot be read, which is noted."""
+        """Return a node's decoded content; None when it is missing or cannot be read, which is noted."""
         data = self._nodes.get(path)
         if data is None:
             return None
@@ -295,7 +295,7 @@ class _Planning:
             each = ", ".join(f"broker {brokers[0]}: {znodes.uuid_text(topic_id)}" for topic_id, brokers in ids.items())
             raise ConfigError(
                 f"logs of topic {name} have different topic ids ({each}): the topic was deleted and made again while a "
-                "broker was away; move the logs of the older one away, and read that broker again"
+                "broker was down; move the logs of the older one away, and read that broker again"
             )
         return living[0] if living else None
 

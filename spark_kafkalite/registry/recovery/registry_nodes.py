@@ -1,7 +1,7 @@
-"""Reads the nodes of a registry that is to be recovered, and writes what the plan says, through a session with it.
+"""Reads the nodes of a registry that is to be recovered, and writes the nodes of the plan, through a session with it.
 
-Everything is written before ``/cluster/id`` and the node that settles the brokers' evidence: until these are there, no
-broker with logs starts with a registry that was lost or is older, whatever interrupts the writing. Nobody else may
+Everything is written before ``/cluster/id`` and the node that settles the brokers' evidence. Until these exist, no
+broker with logs starts with a registry that was lost or is older, whatever interrupts the writing. No other program may
 write meanwhile, so it is refused while a broker is registered.
 """
 
@@ -39,7 +39,7 @@ _LAST: Final = (evidence_node.PATH, znodes.CLUSTER_ID)
 
 
 def read_nodes(store: Store) -> dict[str, bytes]:
-    """Return the nodes that a plan goes by, by path. RegistryError when they cannot be read."""
+    """Return the nodes that a plan uses, by path. RegistryError when they cannot be read."""
     store.sync().result(_ANSWER_S)
     found = dict(_existing(store, _SINGLE))
     topics = _children(store, znodes.TOPICS)
@@ -69,7 +69,7 @@ def check_none_registered(store: Store) -> None:
 
 
 def write_nodes(store: Store, nodes: Mapping[str, bytes], existing: Mapping[str, bytes]) -> None:
-    """Write nodes; ``existing`` are those that are there. RegistryError when a broker is registered, or the registry
+    """Write nodes; ``existing`` are the present ones. RegistryError when a broker is registered, or the registry
     refuses; the same may be run again then."""
     check_none_registered(store)
     # What lets brokers in is written at once, and when everything else is there.

@@ -1,9 +1,9 @@
 """Answers and events of the registry on their way to the connections of its server.
 
-The registry's writer thread puts them in, in the order of the transactions; the server's loop hands them to their
-connections in that order, in slices, what came out of one commit together. They are counted on the way: answers that
-have not left, so that no more requests are run than there is room for (:attr:`AnswerQueue.has_room`), and events that
-have not been handed to a socket, of which a connection gets no more than is kept for it.
+The registry's writer thread puts them in, in the order of the transactions. The server's loop hands them to their
+connections in that order, in slices, what came out of one commit together. The queue counts answers that have not left,
+so that no more requests are run than there is room for (:attr:`AnswerQueue.has_room`). It also counts events that have
+not been handed to a socket; a connection gets no more of these than it may hold.
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ class AnswerQueue:
         self._waiting.append((connection, frame, request))
 
     def put_postponed(self, connection: TreeConnection, request: Request) -> None:
-        """Have a connection told that a request was not run, behind what was answered before it."""
+        """Have a connection learn that a request was not run, behind what was answered before it."""
         self._waiting.append((connection, None, request))
 
     def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
-        """Have a connection told of an event, unless that is too much; then it is closed, and will look for itself."""
+        """Send an event to a connection, unless that is too much; then it is closed, and the client reads again by
+        itself."""
         if connection.overrun:
             return
         last, frame = self._last_event

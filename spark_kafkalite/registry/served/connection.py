@@ -1,9 +1,9 @@
 """One connection of ZooKeeper's protocol: frames in, answers and events out in order, bounded memory.
 
-Requests run in the registry's writer thread in the order in which they came; what they answer, and the events of this
+Requests run in the registry's writer thread in the order in which they came. Their answers, and the events of this
 connection's watches, come back through the server's outbox in the order of the transactions and leave in that order.
 
-Bounds, so that nobody's behaviour costs more than it should:
+Bounds, so that the cost of each client is limited:
 
 - a frame has at most MAX_FRAME_BYTES, the first one (before there is a session) MAX_HELLO_BYTES;
 - what arrives waits in a buffer until the server's loop has a slice for it (``advance_work``); with more than
@@ -11,8 +11,9 @@ Bounds, so that nobody's behaviour costs more than it should:
 - MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them with REQUEST_OVERHEAD_BYTES each, may be unanswered: then
   nothing more is read;
 - MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
-  then *postponed*, which means that they are not run before the answers have left, and nothing more is read; who has
-  taken nothing of them for STALLED_S is closed when the server's share is used up, or others would never get theirs;
+  then *postponed*, which means that they are not run before the answers have left, and nothing more is read. When the
+  server's share is used up, a client that has taken none of its answers for STALLED_S is closed, or others would never
+  get theirs;
 - a closed connection's requests still run, and count until they have. When all connections together hold too many
   bytes of requests, the server has the one with the most drop its requests (``drop_requests``): they do not run;
 - events cannot be held back: with more than MAX_UNSENT_BYTES unsent the connection is closed, and so is the one whose
@@ -83,7 +84,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def log_closed(self, connection: TreeConnection, reason: str) -> None:
-        """Say why a connection was closed."""
+        """Log why a connection was closed."""
         ...
 
     def count_requests(self, connection: TreeConnection, more_bytes: int) -> None:
@@ -103,7 +104,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def put_event(self, connection: TreeConnection, event: WatchEvent) -> None:
-        """Have a connection told of an event, unless that is too much."""
+        """Send an event to a connection, unless that is too much."""
         ...
 
     def four_letters(self, connection: TreeConnection, word: bytes) -> bool:
@@ -112,7 +113,7 @@ class ConnectionOwner(Protocol):
 
 
 class TreeConnection(asyncio.Protocol):
-    """One client's connection. In the server's loop, but for what says otherwise."""
+    """One client's connection. Used in the server's loop, unless a method names another thread."""
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
@@ -186,7 +187,7 @@ class TreeConnection(asyncio.Protocol):
         return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
 
     def stalled(self, now_s: float) -> bool:
-        """Whether the client has taken nothing of what waits for it for long. To be asked regularly."""
+        """Whether the client has taken none of its waiting answers for long. To be asked regularly."""
         left_bytes = 0 if self.closed else self.transport.get_write_buffer_size()
         if left_bytes != self._left_bytes or not left_bytes:
             self._left_bytes, self._left_since_s = left_bytes, now_s
@@ -194,7 +195,7 @@ class TreeConnection(asyncio.Protocol):
 
     @property
     def waits_for_registry(self) -> bool:
-        """Whether it is the registry's turn: whoever waits for that is not silent."""
+        """Whether it is the registry's turn: a client that waits for that is not silent."""
         return self.in_flight > len(self.postponed) + len(self._returned)
 
     # asyncio ----------------------------------------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class TreeConnection(asyncio.Protocol):
             self._server.advance_soon(self)
 
     def _complete(self, requests: Sequence[Request]) -> None:
-        """Forget requests that the registry has answered, or that nobody will run."""
+        """Forget requests that the registry has answered, or that will never run."""
         for request in requests:
             del self._under_way[request]
             self._in_flight_bytes -= request.size
@@ -378,7 +379,7 @@ class TreeConnection(asyncio.Protocol):
         self._server.connection_lost(self)
 
     def drop_requests(self, reason: str) -> None:
-        """Close at once, and give back the memory of requests that have not run: they do not run any more."""
+        """Close at once, and release the memory of requests that have not run: they do not run any more."""
         # Before any of them is emptied: a later one must not run when an earlier one has not.
         self.dropped = True
         for request in self._under_way:

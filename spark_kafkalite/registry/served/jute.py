@@ -1,8 +1,8 @@
 """Jute, the encoding of ZooKeeper's protocol: primitives with bounds, headers, stats. Pure.
 
 Everything is big-endian. A string or buffer is an int32 length (-1: null) and its bytes, a vector an int32 count (-1:
-null) and its elements, a boolean one byte. Nothing is allocated for a length or count before the bytes are there that
-it promises, so a lying one costs its reader nothing. Frames are those of Kafka's protocol (``wire.frame``).
+null) and its elements, a boolean one byte. Memory for a length or count is allocated only when its bytes have arrived,
+so a false one costs its reader nothing. Frames are those of Kafka's protocol (``wire.frame``).
 Source: org.apache.jute.BinaryInputArchive, zookeeper.jute.
 """
 
@@ -108,7 +108,7 @@ _CONNECTED: Final = 3
 
 
 def event_frame(event: WatchEvent) -> bytes:
-    """Return the frame that tells a client of an event."""
+    """Return the frame that carries an event to a client."""
     return reply(_EVENT_XID, -1, 0, write_int(event.type.value) + write_int(_CONNECTED) + write_string(event.path))
 
 

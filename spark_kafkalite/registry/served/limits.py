@@ -1,8 +1,8 @@
-"""What a served registry takes at most of something, said in its log before it is reached and when it is.
+"""The limits of a served registry, logged before one is reached and when it is.
 
-A limit is reached by somebody else's doing, and who is refused learns only that the connection is closed. So the log
-has a WARNING from 80 % on and an ERROR where something is refused: what there is, how much, how much at most, and what
-to do. Each is said again after a minute at the soonest.
+Other programs use up a limit, and a refused client learns only that the connection is closed. So the log has a WARNING
+from 80 % on and an ERROR where something is refused: what there is, how much, how much at most, and what to do. Each is
+logged again after a minute at the soonest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Limit:
     """One limit. Each is used by one thread."""
 
     def __init__(self, what: str, most: int, remedy: str, now: Now = time.monotonic) -> None:
-        """``what`` is counted, in the plural; ``remedy`` says what to do before and when there are too many."""
+        """``what`` is counted, in the plural; ``remedy`` is what to do before and when there are too many."""
         self.most: Final = most
         self._what = what
         self._remedy = remedy
@@ -36,12 +36,12 @@ class Limit:
         return count >= self._warns_from
 
     def note(self, count: int, whose: str = "") -> None:
-        """Say that there are so many, if that is near the limit. ``whose`` they are is in the text."""
+        """Log that there are so many, if that is near the limit. ``whose`` they are is in the text."""
         if self.is_near(count):
             self._say(logging.WARNING, count, whose, "more are refused then")
 
     def refused(self, count: int, whose: str = "") -> None:
-        """Say that something has been refused, because there are so many."""
+        """Log that something has been refused, because there are so many."""
         self._say(logging.ERROR, count, whose, "what comes now is refused")
 
     def _say(self, level: int, count: int, whose: str, outcome: str) -> None:

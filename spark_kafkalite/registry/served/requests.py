@@ -62,7 +62,7 @@ _REFUSED_FLAGS: Final = frozenset({4, 5, 6})
 
 
 class Unimplemented(RegistryError):
-    """The tree has nothing of the kind."""
+    """The tree does not have this function."""
 
 
 class UnknownRequest(Unimplemented):
@@ -74,7 +74,7 @@ class NoWatcher(RegistryError):
 
 
 class AnswerTooLarge(RegistryError):
-    """Nobody could take the answer in one piece."""
+    """The answer is too large for one frame."""
 
 
 class ReconfigDisabled(RegistryError):
@@ -114,7 +114,7 @@ def error_code(error: BaseException) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks: a session, and what is told of its watches."""
+    """The source of a request: a session, and the watcher that its watches call."""
 
     registry: EmbeddedRegistry
     session_id: int

@@ -3,10 +3,10 @@
 Kazoo, ZooKeeper's shell, registry consumers and tools use it like a ZooKeeper of one server.
 
 A server has a thread and an event loop of its own. Its loop only cuts frames and sends answers, in slices, so that no
-number of them keeps a client waiting; bodies are read, and requests run, in the registry's writer thread
-(``registry.embedded``), in the order in which a connection sent them. An
-answer or event therefore leaves after the commit of what it shows, and in the order of the transactions; the zxid in an
-answer is that of the tree when the request was run.
+number of them keeps a client waiting. Bodies are read, and requests run, in the registry's writer thread
+(``registry.embedded``), in the order in which a connection sent them. An answer or event therefore leaves after the
+commit of what it shows, and in the order of the transactions; the zxid in an answer is that of the tree when the
+request was run.
 
 Sessions are the registry's; their numbers only grow, also across crashes. In a registry that keeps them
 (``kafkalite registry``) they outlive the process, with their ephemeral nodes, and get their whole time from the moment

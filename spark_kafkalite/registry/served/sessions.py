@@ -1,7 +1,7 @@
 """Sessions of ZooKeeper's protocol on the embedded tree: passwords and deadlines. Pure: times are arguments.
 
-A session outlives its connections: it ends when its client says so, or when nothing of it was heard for its timeout. A
-process that stood still itself (stopped, starved, a host asleep) has heard of nobody meanwhile, so all deadlines move
+A session outlives its connections: it ends when its client closes it, or when the client was silent for its timeout. A
+process that stood still itself (stopped, starved, a host asleep) has received nothing meanwhile, so all deadlines move
 by that time (:meth:`Sessions.tick`).
 
 Where clients have to authenticate, a session whose client has not done so lasts AUTHENTICATE_S, whatever it sends, and

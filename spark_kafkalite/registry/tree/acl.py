@@ -1,9 +1,10 @@
 """Access control lists of the embedded tree, as ZooKeeper has them. Pure.
 
 A list holds entries (permissions, scheme, id). Schemes: ``world`` (its one id is ``anyone``) and ``digest`` (the id is
-``user:`` and the base64 of the SHA-1 of ``user:password``). ``auth`` in a request stands for whoever has authenticated
-on the connection and is replaced before it is stored. Creating and deleting a node are permissions on its *parent*, and
-nothing is inherited. Source: org.apache.zookeeper.server.ZooKeeperServer.checkACL, DigestAuthenticationProvider.
+``user:`` and the base64 of the SHA-1 of ``user:password``). ``auth`` in a request stands for the ids that have
+authenticated on the connection and is replaced before it is stored. Creating and deleting a node are permissions on its
+*parent*, and nothing is inherited. Source: org.apache.zookeeper.server.ZooKeeperServer.checkACL,
+DigestAuthenticationProvider.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def checked(acl: Iterable[AclEntry], identities: Iterable[Identity], path: str) 
 
 
 def masked(acl: Acl) -> Acl:
-    """Return the list with the hashes of passwords hidden, for whoever may read but not administer."""
+    """Return the list with the hashes of passwords hidden, for clients that may read but not administer."""
     return tuple(
         entry._replace(id=f"{entry.id.partition(':')[0]}:x") if entry.scheme == "digest" else entry for entry in acl
     )

@@ -8,15 +8,15 @@ File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
 - table ``sessions(session, password, timeout_ms)``: the sessions that outlive the process;
 - table ``counters(name, value)``: ``format`` (4), ``zxid``, ``session`` (the last number given).
 
-The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``: a commit that
-saves a node with its last zxid in it need not write the counter, and a row with the largest is only replaced or removed
-by a commit that leaves a larger one. So the usual commit is one statement, and gives up the interpreter's lock once,
-which the writer thread must win back from the listener's each time.
+The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``. So a commit that
+saves a node with its last zxid in it need not write the counter: a row with the largest is only replaced or removed by
+a commit that leaves a larger one. The usual commit is therefore one statement. It gives up the interpreter's lock only
+once, and each time the writer thread must win it from the listener's.
 Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``, format 3 stored no sessions; all
 are upgraded when opened.
 
-Nothing of these goes back across a crash: after kill -9 or power loss the last commit stands. One thread at a time uses
-a database, and one process: whoever opens it holds the directory's lock.
+None of these goes back across a crash: after kill -9 or power loss the last commit holds. One thread at a time uses a
+database, and one process: the process that opens it holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class NodeDatabase:
     ) -> None:
         """Write all of it in one transaction, on disk when this returns. ``sessions`` that have gone are None.
 
-        Raises DatabaseFull and DatabaseFailed: none of it is there.
+        Raises DatabaseFull and DatabaseFailed: then no part of it was written.
         """
         connection = self._connection
         saves_zxid = any(zxid in (node.mzxid, node.pzxid) for _, node in saved)
@@ -243,7 +243,7 @@ class NodeDatabase:
         self._connection.execute(_SAVE_NODES[len(saved)], values)
 
     def _has_no_room(self, error: Exception) -> bool:
-        """Return whether an error says no more than that there is no room; all others mean that the disk failed."""
+        """Return whether an error means only that there is no room; all others mean that the disk failed."""
         if isinstance(error, MemoryError):
             return True
         name = getattr(error, "sqlite_errorname", "")

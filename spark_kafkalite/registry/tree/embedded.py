@@ -7,7 +7,7 @@ the order of the transactions. So whatever an answer or an event shows is on dis
 Sessions of this process and their ephemeral nodes end with it and are never stored. Those of other processes are kept
 over a restart when the owner asks for it (``keep_sessions``), as ZooKeeper keeps them.
 
-If a commit finds no room on the disk, the owner is asked to make some (``make_room``); if that does not help, the tree
+If a commit finds no room on the disk, the owner is asked to make some (``make_room``). If that does not help, the tree
 takes the round back and each of its operations is tried alone: what does not fit fails with OutOfRoom and has not
 happened, the others succeed. If a commit fails in any other way the tree is ahead of a disk that cannot be trusted, so
 the registry stops for good: every waiting and later operation fails and every session is LOST.
@@ -68,7 +68,7 @@ Answer = Callable[[Any, BaseException | None], None]
 
 
 class _Task:
-    """One queued operation: what to do in the writer thread, and whom to answer."""
+    """One queued operation: what to do in the writer thread, and the callback for its answer."""
 
     __slots__ = ("answer", "error", "fired", "result", "run")
 
@@ -176,7 +176,7 @@ class EmbeddedRegistry:
         return self._room.missing
 
     def begin_session(self, report: SessionListener) -> int:
-        """Open a session of this process and return its number; ``report`` is told when it is LOST.
+        """Open a session of this process and return its number; ``report`` is called when it is LOST.
 
         It lasts until expired, or the registry's end. Raises RegistryError when it cannot be opened.
         """
@@ -194,7 +194,7 @@ class EmbeddedRegistry:
         return opened.result()
 
     def expire(self, session_id: int) -> Future[None]:
-        """End a session: its ephemeral nodes go, and who began it is told LOST."""
+        """End a session: its ephemeral nodes go, and its listener gets LOST."""
         ended: Future[None] = Future()
 
         def end() -> None:
@@ -235,7 +235,7 @@ class EmbeddedRegistry:
         self.submit_call(run, partial(_resolve, future))
 
     def submit_call(self, run: Callable[[], Any], answer: Answer) -> None:
-        """As :meth:`submit`, for those who come by the ten thousand a second: ``answer`` is called after the commit."""
+        """As :meth:`submit`, for ten thousand calls a second: ``answer`` is called after the commit."""
         with self._closing:
             if not self._closed:
                 self._queue.put(_Task(run, answer))
@@ -266,7 +266,7 @@ class EmbeddedRegistry:
 
     @property
     def kept_sessions(self) -> dict[int, KeptSession]:
-        """The stored sessions. Writer thread only, or before anybody else uses the registry."""
+        """The stored sessions. Writer thread only, or before other threads use the registry."""
         return self._tree.kept
 
     @property
@@ -389,9 +389,9 @@ class EmbeddedRegistry:
 def _lost_commits(path: Path, what: str, noted: int) -> str:
     return (
         f"the registry {path} has lost commits: transaction {noted} was on its disk ({NOTE_NAME}), but {what}. Put "
-        f"{path.name} and {path.name}-wal back together; if they are lost, a broker's registry is made from its logs "
-        f"by kafkalite registry rebuild; a cluster's is started with what is there, after {path.with_name(NOTE_NAME)} "
-        "is removed, and completed from the logs of all brokers by kafkalite cluster recover-registry"
+        f"{path.name} and {path.name}-wal back together. If they are lost: for a broker's own registry run kafkalite "
+        f"registry rebuild, which makes it from the logs. For a cluster's registry remove {path.with_name(NOTE_NAME)}, "
+        "start it with what it has, and complete it from the logs of all brokers: kafkalite cluster recover-registry"
     )
 
 

@@ -22,8 +22,8 @@ _PREFIX: Final = "registry"
 
 
 def create_empty(path: Path) -> None:
-    """Make a file for SQLite, which gives its other files the rights of this one. No error when it is there, or when it
-    cannot be made: SQLite says that itself."""
+    """Make a file for SQLite, which gives its other files the rights of this one. No error when it exists, or when it
+    cannot be made: SQLite then reports that itself."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 

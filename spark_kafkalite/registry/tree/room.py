@@ -1,4 +1,4 @@
-"""Whether the registry's disk has room, as its log and its answers say it."""
+"""Whether the registry's disk has room, for its log and its answers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Tree:
             parent.children.add(path.rpartition("/")[2])
 
     def load_session(self, session_id: int, kept: KeptSession) -> None:
-        """Put back a stored session; its client proves again who it is."""
+        """Put back a stored session; its client authenticates again."""
         self.sessions[session_id], self.identities[session_id], self.kept[session_id] = set(), set(), kept
 
     def drain_sessions(self) -> set[int]:

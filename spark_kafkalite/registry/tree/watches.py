@@ -10,8 +10,8 @@ deleted              there     there         there       there and at every ance
 children changed     --        there         there       --
 ===================  ========  ============  ==========  ==========================
 
-One event reaches a watcher once, by however many watches. One-shot watches are used up by it; whoever takes the
-transaction back restores them with what :meth:`Watches.fire` gave. Source: org.apache.zookeeper.server.watch.
+One event reaches a watcher once, by however many watches. It uses up one-shot watches. To take the transaction back,
+restore them with the result of :meth:`Watches.fire`. Source: org.apache.zookeeper.server.watch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The last transaction of an embedded registry, noted in a file of its own, to notice lost commits.
 
 File ``registry.zxid``: one line of 25 bytes, ``zxid=`` and 19 digits, overwritten in place after each commit, never
-synced. So it may lag behind the file after a power loss, and is never ahead of it: when it is, the write-ahead log
-``registry.db-wal`` has been removed after a crash, or an older copy of the file has been put in its place. SQLite
-notices neither. A note that is missing or cannot be read says nothing, and one that cannot be true is told of and not
-believed.
+synced. So it may lag behind the database after a power loss, and is never ahead of it. If it is ahead, the write-ahead
+log ``registry.db-wal`` has been removed after a crash, or an older copy of the database has been put in its place.
+SQLite notices neither. A note that is missing or cannot be read is ignored; an impossible one is logged and ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class ZxidNote:
             os.pwrite(self._fd, b"zxid=%019d\n" % zxid, 0)
 
     def _open(self, flags: int) -> int:
-        """Open the note, if it is a regular file: what waits for its other end would hold up everybody."""
+        """Open the note, if it is a regular file: a pipe without a writer would block the registry."""
         fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, FILE_MODE)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)

@@ -1,8 +1,8 @@
 """The messages that only brokers send each other, in requests that are not Kafka's: one module per API.
 
 ``SCHEMAS`` is to them what ``messages.SCHEMAS`` is to Kafka's. They are written by hand, in the form of the generated
-ones. Their keys lie above all of Kafka's, they are never flexible, and no client hears of them: a broker sends one only
-to a broker whose version of the inner wire has it (``registry.znodes.INNER_WIRE_VERSION``).
+ones. Their keys lie above all of Kafka's, they are never flexible, and they are never advertised to clients. A broker
+sends one only to a broker whose version of the inner wire has it (``registry.znodes.INNER_WIRE_VERSION``).
 """
 
 from __future__ import annotations

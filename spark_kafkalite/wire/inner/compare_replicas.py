@@ -2,7 +2,7 @@
 
 A request without ``is_detailed`` asks for the next range from ``start_offset`` on, of about ``max_bytes`` bytes, that
 ends below the leader's high watermark and not behind ``end_offset``. One with ``is_detailed`` asks what is wrong with
-just that range, and says what is wrong with the follower's.
+just that range, and carries what is wrong with the follower's.
 
 Offsets of ranges are (start, end exclusive). ``damaged``: batches that cannot be read or fail their CRC. ``missing``:
 offsets that no batch has, or a batch without records. ``is_compacted``: compaction has been at work in the range.

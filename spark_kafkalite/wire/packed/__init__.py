@@ -1,17 +1,18 @@
 """Produce, Fetch and OffsetCommit, packed and parsed by hand: the messages that the broker sees most.
 
-The same bytes as ``codec`` for the same content (a test holds both against each other and against kio), but without a
-message object per struct, and without moving records: a parsed request or response holds views into the frame, and what
-is packed comes as *pieces*, bytes and record buffers in their order on the wire, for ``sendmsg``. In a Fetch response
-the records may be any object with a ``length`` in bytes, such as a slice of a segment file; it becomes a piece of its
-own that the connection sends with ``sendfile``.
+The same bytes as ``codec`` for the same content (a test compares both with each other and with kio), but without a
+message object per struct, and without moving records. A parsed request or response holds views into the frame. What is
+packed comes as *pieces*, bytes and record buffers in their order on the wire, for ``sendmsg``. In a Fetch response the
+records may be any object with a ``length`` in bytes, such as a slice of a segment file; it becomes a piece of its own
+that the connection sends with ``sendfile``.
 
-Pieces and frames here have headers but not the length in front: that is the connection's, who alone knows how it sends.
+Pieces and frames here have headers but not the length in front: the connection adds it, because only the connection
+knows how it sends.
 
 Versions: Produce 3 to 11, Fetch 4 to 17, which names topics by their ids from 13 on. Tagged fields that are kept: the
-replica that fetches, diverging epochs, current leaders and where they are reached, and what brokers tell each other of
-damaged logs (``replica_damage``). All others are skipped, and none is
-needed to be a correct answer. Malformed bytes raise ``FrameError``, another version ``UnsupportedVersion``.
+replica that fetches, diverging epochs, current leaders and their addresses, and what brokers report to each other of
+damaged logs (``replica_damage``). All others are skipped: a correct answer needs none of them. Malformed bytes raise
+``FrameError``, another version ``UnsupportedVersion``.
 """
 
 from __future__ import annotations

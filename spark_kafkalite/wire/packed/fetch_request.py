@@ -1,11 +1,11 @@
 """Fetch requests, packed and parsed by hand; see ``packed``.
 
-One flow for all versions: what differs is the layout of lengths (flexible from 12), what names a topic (its id from 13
-on), the fixed part of a partition, for which there is one ``struct`` per shape, and which fields exist, given where
-they are read.
+One flow for all versions. Versions differ in the layout of lengths (flexible from 12), in what names a topic (its id
+from 13 on), and in the fixed part of a partition, for which there is one ``struct`` per shape. Where a field is read,
+the code states in which versions it exists.
 
-Whoever keeps up with one partition, a follower or a consumer, asks for it record by record and for nothing else. Such a
-request is parsed and packed with one ``struct`` (``_ONE``): it would cost more than what it brings.
+A follower or consumer that keeps up with one partition asks for it record by record and for nothing else. Such a
+request is parsed and packed with one ``struct`` (``_ONE``): otherwise it would cost more than the records it brings.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _fetch_partition_struct(version: int) -> struct.Struct:
 
 
 class FetchPartition(NamedTuple):
-    """Where to read one partition in a Fetch request, -1 for what the version does not say.
+    """Where to read one partition in a Fetch request, -1 for a field that the version does not have.
 
-    ``high_watermark`` is the follower's, where it says it: a tagged field, which Apache Kafka has since version 18
-    (KIP-1166). Between our brokers it is in earlier versions, too; others pass it over.
+    ``high_watermark`` is the follower's, if the request has it: a tagged field, which Apache Kafka has since version 18
+    (KIP-1166). Between our brokers it is in earlier versions, too; other receivers skip it.
     """
 
     partition: int
@@ -298,7 +298,7 @@ def _parse_forgotten(
 
 
 def _parse_request_tags(view: memoryview, position: int, version: int) -> tuple[str | None, int, int, bytes]:
-    """Return the cluster id, the replica id and the replica epoch, and what is said of damage."""
+    """Return the cluster id, the replica id, the replica epoch, and the report of damage."""
     cluster_id, replica_id, replica_epoch, damage = None, -1, -1, b""
     count, position = tag_count(view, position)
     for _ in range(count):

@@ -1,6 +1,6 @@
 """Fetch responses, packed and parsed by hand; see ``packed`` and ``fetch_request``.
 
-As there, an answer that is one partition's, and has few records, goes by one ``struct``.
+As in requests, an answer with one partition and few records is packed and parsed with one ``struct``.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ AT_ONCE: Final = 127
 def dismantle_topics(topics: Sequence[tuple[Any, Sequence[Any]]]) -> Work[None]:
     """Free topics with what is listed of their partitions, in slices, as ``message.dismantle`` does with messages.
 
-    Only lists are emptied: what somebody else goes on with is to be given as a tuple.
+    Only lists are emptied: pass a tuple for what another owner still uses.
     """
     if not isinstance(topics, list):
         return

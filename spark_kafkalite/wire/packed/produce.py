@@ -1,7 +1,8 @@
 """Produce, packed and parsed by hand; see ``packed``.
 
-One flow for all versions: what differs is the layout of lengths (flexible from 9) and which fields exist, given where
-they are read. Versions 10 and 11 add only tagged fields to version 9: who leads a partition now, and where.
+One flow for all versions. Versions differ in the layout of lengths (flexible from 9) and in their fields; where a field
+is read, the code states in which versions it exists. Versions 10 and 11 add only tagged fields to version 9: the
+present leader of a partition, and its address.
 
 A producer that waits for each record sends one batch at a time. Such a request and its answer have flows of their own,
 which touch a tenth as much code: a process that wakes up finds little of its code in the processor's caches.
@@ -237,7 +238,7 @@ def pack_produce_response(
 
 
 def _pack_one(correlation_id: int, name: bytes, produced: ProducedPartition, throttle_time_ms: int) -> bytes | None:
-    """Pack the answer to a request of one batch; None where more is to be said than that it was appended."""
+    """Pack the answer to a request of one batch; None when the answer has more than the appended batch's offset."""
     partition, code, base_offset, time_ms, log_start_offset, record_errors, text, leader = produced
     length = len(name) + 1
     if record_errors or text is not None or leader is not None or length >= _ONE_BYTE:

@@ -155,7 +155,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(
 
     asyncio.run(run())
     assert (
-        "the counters of __counters-0 cannot be loaded, trying again every 0 s; their clients are told to wait: "
+        "the counters of __counters-0 cannot be loaded, trying again every 0 s; their clients have to wait: "
         in caplog.text
     )
 

@@ -102,12 +102,12 @@ def test_a_file_that_cannot_be_read_leaves_open_what_is_damaged(
     loaded, accepted = errors(caplog)
     assert loaded == (
         f"{_FILE}: its checksum is missing or wrong; so it is not known which of the 70 offsets of t-0 are damaged, "
-        "and all count as damaged: this replica copies them from its leader, if that has them; where no other replica "
+        "and all count as damaged. This replica copies them from its leader, if that has them. If no other replica "
         "has them, readers get what can be read"
     )
     assert accepted == (
         f"t-0: it is not known which of the offsets 0 to 69 are damaged: {_FILE} could not be read, and no other "
-        "replica is known to have them whole; they count as sound from now on, and readers get what can be read: "
+        "replica is known to have them whole. They count as sound from now on, and readers get what can be read: "
         "check them with kafkalite dump-log /data/t-0"
     )
     damage.accept(*damage.ranges[0])

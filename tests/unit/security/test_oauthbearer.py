@@ -37,7 +37,7 @@ def test_a_refused_token_is_acknowledged_and_the_reason_shown():
     challenge = {"status": "invalid_token", "scope": "kafka", "openid-configuration": "https://idp"}
     assert exchange.answer(json.dumps(challenge).encode()) == b"\x01"
     assert refused == [True]
-    reason = "check x (the broker says: status 'invalid_token', scope 'kafka', openid-configuration 'https://idp')"
+    reason = "check x (the broker's reason: status 'invalid_token', scope 'kafka', openid-configuration 'https://idp')"
     assert exchange.remedy == reason
     with pytest.raises(SaslAuthenticationFailed) as caught:
         exchange.answer(b"")

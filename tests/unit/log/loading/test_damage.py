@@ -108,7 +108,7 @@ def test_recovery_names_log_offset_file_and_position(
     line, lost = lines(caplog)
     assert "t-0: 4 offsets are missing in /data/t-0: 6 to 9 " in lost
     assert lost.endswith(
-        "; a replica copies them from its leader, if that has them; where no other broker has them, readers pass over "
+        ". A replica copies them from its leader, if that has them. If no other broker has them, readers pass over "
         "them: restore the files from a backup while the broker is stopped, or produce the records again"
     )
     assert line.startswith(f"t-0: {PATH}: cut at position {positions[6]} (")

@@ -260,9 +260,9 @@ def test_no_replica_has_more_of_the_latest_leader_than_the_one_that_is_taken() -
 def test_of_a_state_that_names_nobody_it_is_said_which_replicas_are_away() -> None:
     nobody = leaderless(isr=())
     assert told_reasons(nobody, live(1, 2), logs(b1=ends_at(500)))[::2] == [
-        "broker 1 (nobody knows whether it was in sync: the partition's registry node was missing) has a log that ends "
+        "broker 1 (unknown whether it was in sync: the partition's registry node was missing) has a log that ends "
         "at 500 under leader epoch 5",
-        "broker 3 (nobody knows whether it was in sync: the partition's registry node was missing) is not registered",
+        "broker 3 (unknown whether it was in sync: the partition's registry node was missing) is not registered",
     ]
     remedy = "start broker 3; where it is lost for good: kafkalite cluster elect --unclean t:0"
     assert told_remedy(TopicPartition("t", 0), nobody, live(1, 2)) == remedy

@@ -195,7 +195,7 @@ def test_why_nobody_leads_is_said() -> None:
     partition = state(-1, {1: 11, 2: 21}, eligible={3: 31})
     assert why_leaderless(partition, live(b1=(12,), b3=(-1,))) == (
         "broker 1 has not proven that its log is whole, broker 2 is not registered, "
-        "broker 3 does not say which incarnation it is"
+        "broker 3 has registered without an incarnation"
     )
     assert why_leaderless(state(-1, {1: 11}, (2,)), {}) == "none of its replicas was in sync"
 
