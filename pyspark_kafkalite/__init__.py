@@ -1,8 +1,8 @@
-"""What Spark discovers: it imports every top-level package whose name starts with ``pyspark_`` and looks for
-DefaultSource.
+"""The package that Spark discovers: Spark imports every top-level package whose name starts with ``pyspark_`` and looks
+for DefaultSource in it.
 
-An exception here would break the look-up of every Python data source of the application, not only ours. So nothing is
-ever raised on import: what went wrong is kept, and told to whoever uses ``format("kafkalite")``.
+An exception here would break the look-up of every Python data source of the application, not only ours. So the import
+never raises. It keeps the error, and ``format("kafkalite")`` raises that when it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except Exception as error:
         from pyspark.sql.datasource import DataSource
 
         class DefaultSource(DataSource):  # type: ignore[no-redef]
-            """Stands in for the source that could not be imported, and says why when it is used."""
+            """Replaces a source that could not be imported, and raises the reason when it is used."""
 
             @classmethod
             def name(cls) -> str:

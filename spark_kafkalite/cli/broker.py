@@ -33,9 +33,9 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     Without options it listens on 127.0.0.1:9092 and keeps its data in ./kafkalite-data. It prints one line when it
     serves, 'kafkalite broker 1 ready on HOST:PORT', and stops in order at SIGTERM or Ctrl-C.
 
-    At SIGHUP it reads FILE again, and applies the settings that 'kafkalite configs alter' could change; one log line
-    says what has changed, and what needs a restart. At SIGUSR1 it writes the stacks of its threads and tasks to its
-    log.
+    At SIGHUP it reads FILE again, and applies the settings that 'kafkalite configs alter' could change. One log line
+    names the settings that have changed, and those that need a restart. At SIGUSR1 it writes the stacks of its threads
+    and tasks to its log.
     """
     # A start makes much and throws little away; the broker turns collection on again once it serves. A tenth of the
     # time to start is saved so.

@@ -301,7 +301,7 @@ def parse_configs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
 
 
 def warn_of_contradictions(entity: Entity, entries: Mapping[str, ConfigEntry]) -> None:
-    """Warn of settings that a broker takes, but that together do what nobody wants."""
+    """Warn of settings that a broker accepts, but that contradict each other."""
     values = {name: entry.value or "" for name, entry in entries.items()}
     prefix, largest = ("", "max.message.bytes") if entity.kind == "topics" else ("log.", "message.max.bytes")
     segment = values.get(f"{prefix}segment.bytes", "")

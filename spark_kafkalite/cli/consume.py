@@ -120,11 +120,11 @@ def command(
     command_config: str | None,
     command_properties: tuple[str, ...],
 ) -> int:
-    """Print the records of a topic until Ctrl-C, or as the options say.
+    """Print the records of a topic until Ctrl-C, or until an option ends it.
 
-    Begins at the end of the topic, with what arrives from now on; --from-beginning shows what it holds. Every run reads
-    on its own, unless --group makes it a member of a group: then it goes on where the group has got to, and only where
-    that is not known --from-beginning matters.
+    It begins at the end of the topic, with records that arrive from now on. --from-beginning begins with the first
+    record. Each run reads by itself, unless --group makes it a member of a group. A member goes on at the group's
+    committed offsets; then --from-beginning is only for partitions without one.
 
     At a terminal control characters of records are escaped (\\x1b); a pipe or a file gets the bytes as they are.
     """

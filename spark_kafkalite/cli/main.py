@@ -51,7 +51,7 @@ Kafka too. 'kafkalite COMMAND --help' shows a command's options and examples.
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has closed it."""
+    """The reader of our output has closed it."""
 
 
 class Interrupted(Exception):

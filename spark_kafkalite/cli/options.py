@@ -103,8 +103,8 @@ def reachable_admin(
     It warns of settings that no client knows, unless they are ``shared`` with a producer or consumer, which does.
     ``by_bootstrap_server``: an answer from there is enough, whether or not the advertised addresses can be reached.
 
-    Clients are patient: a program should outlive the restart of a broker. A person at a terminal who has mistyped the
-    address should not wait for that.
+    Clients wait for brokers, because a program should outlive the restart of a broker. A command should end soon,
+    because its user may have mistyped the address.
     """
     from spark_kafkalite.client.admin.admin import Admin
 

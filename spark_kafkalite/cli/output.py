@@ -61,7 +61,7 @@ def warn(message: str) -> None:
 
 
 def said(text: str) -> None:
-    """Say on stderr how something ended, so that stdout holds tables and CSV only."""
+    """Print a result on stderr, so that stdout holds tables and CSV only."""
     click.echo(f"kafkalite: {printable(text)}", err=True)
 
 

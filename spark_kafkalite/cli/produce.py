@@ -156,7 +156,7 @@ def command(
         print_json({"sent": sender.sent - sender.failed, "failed": sender.failed})
     if sender.failed:
         # Why, the producer's warnings have said of each batch.
-        click.echo(f"kafkalite: {sender.failed} of {sender.sent} records were not sent, as said above", err=True)
+        click.echo(f"kafkalite: {sender.failed} of {sender.sent} records were not sent, see above", err=True)
         return 1
     if sys.stderr.isatty() and not as_json:
         click.echo(f"{sender.sent} records sent.", err=True)
@@ -212,13 +212,13 @@ class _Sender:
             self._watch.note(topic, record.timestamp_ms)
 
     def _warn_if_absent(self, topic: str) -> None:
-        """Say that sending makes a topic, which may be a slip of the fingers; other errors are the sending's."""
+        """Warn that sending creates the topic, whose name may be mistyped. Sending reports other errors."""
         try:
             self._admin.describe_topics([topic])
         except UnknownTopicOrPartition:
             warn(
                 f"topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is true and "
-                "there are brokers enough for its replicas; 'kafkalite topics create' says what is missing"
+                "there are brokers enough for its replicas; 'kafkalite topics create' reports what is missing"
             )
         except KafkaliteError:
             pass

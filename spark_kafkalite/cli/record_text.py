@@ -43,7 +43,7 @@ _RECORD_FIELDS: Final = frozenset(
 
 
 class BadRecordText(ValueError):
-    """A line is not a record; the message says why."""
+    """A line is not a record; the message is the reason."""
 
 
 class ParsedRecord(NamedTuple):

@@ -51,11 +51,12 @@ def rebuild(
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Make the lost or damaged registry of a broker again from its logs. The broker must be stopped.
+    """Rebuild the lost or damaged registry of a broker from its logs. The broker must be stopped.
 
-    The cluster id, topics, their ids and partitions come back, under leader epochs and producer ids above all that the
-    logs name, so producers and consumers go on. A registry that is there and only older than the logs is completed;
-    old files are kept under other names. Settings and registry consumers' offsets are in no log: they are listed.
+    The new registry has the cluster id, and the topics with their ids and partitions. Its leader epochs and producer
+    ids are above all in the logs, so producers and consumers go on. A registry that exists and is only older than the
+    logs is completed; old files are kept under other names. Settings and registry consumers' offsets are in no log:
+    they are listed.
     """
     directories, lost, config = broker_directories(config_path, log_dirs, lost)
     from spark_kafkalite.broker.standalone.registry_rebuild import as_json as plan_as_json

@@ -1,7 +1,7 @@
 """Warns when records are written that the topic's retention may delete at once.
 
-Retention goes by a record's own timestamp: replayed or imported records are often older than the seven days that are
-the default, and vanish soon after they were sent.
+Retention uses a record's own timestamp. Replayed or imported records are often older than the default of seven days,
+and vanish soon after they were sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RetentionWatch:
         self._past: dict[str, int] = {}
 
     def note(self, topic: str, timestamp_ms: int) -> None:
-        """Take notice of a record with this timestamp that was sent; a topic's first one too old is told of at once."""
+        """Count a record with this timestamp that was sent; warn at once of a topic's first one that is too old."""
         oldest = self._oldest_kept_ms.get(topic)
         if oldest is None:
             oldest = self._oldest_kept_ms[topic] = self._ask(topic)
@@ -44,14 +44,14 @@ class RetentionWatch:
             )
 
     def report(self) -> None:
-        """Say how many records of each topic were too old."""
+        """Print how many records of each topic were too old."""
         for topic, count in self._past.items():
             if count == 1:
                 continue  # said already
             warn(f"{count} records for topic {topic} were older than its retention.ms")
 
     def _ask(self, topic: str) -> int:
-        """Return the oldest timestamp that is kept; a cluster that does not say keeps everything."""
+        """Return the oldest timestamp that is kept; a cluster that does not answer counts as keeping everything."""
         try:
             configs = self._admin.describe_configs(topic=topic, timeout_ms=3_000)
         except KafkaliteError:

@@ -1,11 +1,11 @@
-"""format("kafkalite") for Apache Spark: source, sink, and what an application may call beside them.
+"""format("kafkalite") for Apache Spark: the source, the sink, and functions for applications.
 
-``register`` is for installations that Spark's own discovery cannot see (``--py-files``); after ``pip install`` it is
+``register`` is for installations that Spark's own discovery cannot see (``--py-files``). After ``pip install`` it is
 not needed, because Spark finds the package ``pyspark_kafkalite``. Importing this package does not import PySpark.
 
-It raises ImportError where modules are missing that source and sink need: a package that was shipped with
-``--py-files`` comes without what it depends on, and each host's Python has to have that. Here, because every process of
-Spark that has to do with the format imports this package first, and tells the last line of the error.
+The import raises ImportError if modules are missing that source and sink need. A package that was shipped with
+``--py-files`` comes without its dependencies, and each host's Python has to have them. This package makes the check,
+because every process of Spark that uses the format imports it first. Spark shows the last line of the error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if _missing:
     raise ImportError(
         f"[KAFKALITE_MODULES_MISSING] {sys.executable} (Python {platform.python_version()}) on host "
         f"{socket.gethostname()} has no {', no '.join(_missing)}: run {install_command()} there, or ship "
-        "an environment that has them; docs/spark.md says how"
+        "an environment that has them; see docs/spark.md"
     )
 
 __all__ = ["NEEDED_MODULES", "fetch_token", "install_listener", "read_published", "register"]

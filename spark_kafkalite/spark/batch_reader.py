@@ -73,7 +73,7 @@ class KafkaliteBatchReader(DataSourceReader):
 
 
 def report_gone(options: ReaderOptions, listed_before: Iterable[TopicPartition], found: Offsets) -> None:
-    """Raise, or warn, where partitions went away between the look at the topics and that at their offsets."""
+    """Raise, or warn, if partitions disappeared between the look-up of the topics and that of their offsets."""
     for cause, gone in gone_by_cause(listed_before, found):
         text = f"{listed(gone)} disappeared just now; was a topic deleted?"
         options.losses.meet(DataLoss(LOSS_PARTITIONS_DELETED, cause, text))

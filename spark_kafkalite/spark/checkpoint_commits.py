@@ -1,13 +1,13 @@
 """Commits a stream's finished offsets where other programs see them, and starts from such offsets when asked.
 
-The checkpoint is the truth of a query. What is committed here is for others: lag tools, and consumers or queries that
-take over. So :meth:`OffsetRegistry.follow` never raises; a failed commit warns and is repeated with the next batch.
+A query itself uses only its checkpoint. The commits are for others: lag tools, and consumers or queries that take over.
+So :meth:`OffsetRegistry.follow` never raises; a failed commit is a warning, and the next batch repeats it.
 
-- A stored offset never goes back, but for a topic that was deleted and made again (its id is in the commit), and after
-  :meth:`OffsetRegistry.rewind`: a new query that was told to start before what its group had committed. Apache Kafka
-  forgets a topic's committed offsets when the topic is deleted, and their text with them.
-- Each commit reads first. What it finds there that this process has not written comes from somebody else, most often
-  another query with the same group on the same partitions, which is a mistake: it warns.
+- A stored offset moves back only in two cases. The topic was deleted and created again (its id is in the commit), or a
+  new query starts before its group's committed offsets (:meth:`OffsetRegistry.rewind`). When a topic is deleted, Apache
+  Kafka deletes its committed offsets with their text.
+- Each commit reads first. If another process wrote the stored offset, a warning follows: most often another query uses
+  the same group on the same partitions by mistake.
 - Offsets expire (``offsets.retention.minutes``, counted from the commit, as these groups have no members), so those of
   idle partitions are committed again every hour.
 
@@ -57,7 +57,7 @@ _LISTENER: Final = " (listener)"
 
 
 class Remembered(NamedTuple):
-    """What commits tell of topics: the ids that they had, and which of them no offset is stored for."""
+    """What the commits hold of topics: their ids, and the topics without a stored offset."""
 
     topic_ids: Mapping[str, bytes]
     without_offsets: frozenset[str]
@@ -83,12 +83,12 @@ class OffsetRegistry:
         return cls(stores_of(options), for_listener=for_listener) if options.commit.commits else None
 
     def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool = False) -> None:
-        """Commit offsets before which everything is durably done. ``last``: no later call repeats what fails."""
+        """Commit offsets before which all records are done. ``last``: no later call repeats a failed commit."""
         for follower in self._followers:
             follower.follow(done, topic_ids, last=last)
 
     def rewind(self, start: Offsets, topic_ids: Mapping[str, bytes]) -> None:
-        """Take stored offsets back to where a query was told to start; those before it stay."""
+        """Move stored offsets back to the start that a query's options set; those before it stay."""
         for follower in self._followers:
             follower.rewind(start, topic_ids)
 
@@ -153,7 +153,7 @@ class _Follower:
         self._seen.update(back)
         if back:
             moves = [f"{tp} from {stored[tp].offset} to {each.offset}" for tp, each in back.items()]
-            _LOG.warning("%s goes back to where this new query was told to start: %s", self.store, listed(moves))
+            _LOG.warning("%s goes back to the start that this new query's options set: %s", self.store, listed(moves))
 
     def follow(self, done: Offsets, topic_ids: Mapping[str, bytes], *, last: bool) -> None:
         wanted = self._wanted(done, topic_ids)
@@ -171,7 +171,7 @@ class _Follower:
             if allowed:
                 self.write(allowed, deadline)
         except (KafkaliteError, OSError) as error:
-            # Some may be stored all the same; the next attempt must not take them for somebody else's.
+            # Some may be stored all the same; the next attempt must not take them for another process's.
             self._seen = {tp: each for tp, each in self._seen.items() if tp not in allowed}
             self._failed, self._retry_at_s = due, self._now_s() + _RETRY_S
             self._warn_of_failure(error)
@@ -192,7 +192,7 @@ class _Follower:
     def _allowed(
         self, due: Mapping[TopicPartition, StoredOffset], stored: Mapping[TopicPartition, StoredOffset]
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return what may be written over what is stored; warn of the rest, and of what somebody else wrote."""
+        """Return the offsets that may replace stored ones; warn of the others, and of another process's offsets."""
         allowed: dict[TopicPartition, StoredOffset] = {}
         ahead: list[str] = []
         others: list[str] = []
@@ -232,7 +232,7 @@ class _Follower:
         return allowed
 
     def _is_done_by(self, before: StoredOffset | None, ours: StoredOffset) -> bool:
-        """Whether this is the listener, and the source, or the query's next run, has committed all that it would."""
+        """Whether this is the listener, and the source or the query's next run has already committed its offsets."""
         return (
             self._writer.endswith(_LISTENER)
             and before is not None
@@ -242,7 +242,7 @@ class _Follower:
 
     @staticmethod
     def _is_anothers(before: StoredOffset, seen: StoredOffset | None, ours: StoredOffset) -> bool:
-        """Whether what is stored now was not written by this process, which last saw or wrote ``seen``."""
+        """Whether another process wrote the stored offset; this process last saw or wrote ``seen``."""
         if before.writer and not before.writer.endswith(_LISTENER):
             return before.writer != ours.writer and before != seen
         return before.offset not in (ours.offset, -1 if seen is None else seen.offset)
@@ -316,7 +316,7 @@ def committed_start(options: ReaderOptions, lookup: ClusterOffsets, assigned: As
 
 
 def known_id(topic_ids: Mapping[str, bytes], topic: str) -> bytes | None:
-    """Return a topic's id, None when the brokers have none, which they say with zeros."""
+    """Return a topic's id, None if the brokers have none (zero bytes)."""
     topic_id = topic_ids.get(topic)
     return topic_id if topic_id is not None and any(topic_id) else None
 

@@ -1,21 +1,21 @@
 """Changes to a stopped query's checkpoint: another position, a planned batch dropped, offsets for Spark's own source.
 
-A query that starts reads on where the last finished batch N ends, or first repeats a batch N+1 that was planned. Sinks
-know batches by their number and pass over one that they have had: so a number that a sink may have seen is never given
-to other records. To move a query, two files change:
+A query that starts goes on at the end of the last finished batch N, or first repeats a batch N+1 that was planned.
+Sinks know batches by their number and skip a number that they have had. So a number that a sink may have seen never
+gets other records. A move changes two files:
 
-1. ``offsets/N+1`` becomes a batch that ends at the new position. It is made exclusively: a query that is still running
-   cannot plan its own batch N+1 any more and fails, rather than going on elsewhere than its checkpoint says.
-2. ``offsets/N`` says that batch N ended there, so that batch N+1 begins where it ends and reads nothing.
+1. ``offsets/N+1`` becomes a batch that ends at the new position. The move creates the file exclusively. So a query that
+   still runs cannot plan its own batch N+1, and fails instead of going on at another position than its checkpoint.
+2. ``offsets/N`` gets the new position as the end of batch N. So batch N+1 begins where it ends, and is empty.
 
-The query runs the empty batch N+1 when it starts, and reads on in batch N+2. It is not marked as finished here, because
-its sink has to see it: Spark's file sink keeps a log of every batch, and neither it nor readers of its files get over a
-number that is missing (BATCH_METADATA_NOT_FOUND). A planned batch is dropped likewise, by making it empty: its sink may
-have had it, whole or in part, before the query stopped.
+The query runs the empty batch N+1 when it starts, and goes on with batch N+2. The move does not mark N+1 as finished,
+because the sink has to see it. Spark's file sink keeps a log of every batch, and neither the sink nor readers of its
+files work with a missing number (BATCH_METADATA_NOT_FOUND). To drop a planned batch, a move makes it empty in the same
+way, because its sink may have received all or a part of it before the query stopped.
 
-Interrupted between the two, batch N+1 of a move back ends before it begins: the query then says so (KAFKA_DATA_LOSS)
-and ends. That of a move forward is a batch like any other, of what was to be skipped. In both, the same move says that
-it has to drop the planned batch, and then ends as it should have.
+A move may be interrupted between the two files. If it was a move back, batch N+1 ends before it begins, and the query
+fails with KAFKA_DATA_LOSS. If it was a move forward, batch N+1 is a normal batch of the records that were to be
+skipped. In both cases a repetition of the move demands that it drops the planned batch, and then completes.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ QUIET_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChange:
-    """Batches to write. ``added`` is one that must not be there yet; ``replaced`` are made in this order, after it."""
+    """Batches to write. ``added`` is one that must not exist yet; ``replaced`` are written in this order, after it."""
 
     added: Mapping[int, LoggedBatch]
     replaced: Mapping[int, LoggedBatch]
 
 
 def standing(checkpoint: QueryCheckpoint) -> tuple[SourceOffset, ...]:
-    """Return where each source stands behind the last finished batch; before any, where the query began.
+    """Return the position of each source after the last finished batch; before any, where the query began.
 
-    Raises QueryCheckpointError when no batch was finished and a source does not say where it began, as Spark's own.
+    Raises QueryCheckpointError if no batch was finished and a source's offset lacks its start, as Spark's own does.
     """
     if checkpoint.committed is not None:
         return checkpoint.batch(checkpoint.committed).sources
@@ -61,7 +61,7 @@ def standing(checkpoint: QueryCheckpoint) -> tuple[SourceOffset, ...]:
         if each.initial is None:
             raise QueryCheckpointError(
                 f"{checkpoint.files.root}/{offsets_path(0)}: no batch was ever finished, and the offset of source "
-                f"{number} does not say where the query began; remove the checkpoint and start the query anew"
+                f"{number} does not hold where the query began; remove the checkpoint and start the query again"
             )
     return tuple(SourceOffset.of(each.initial, each.initial) for each in planned.sources if each.initial is not None)
 
@@ -69,8 +69,8 @@ def standing(checkpoint: QueryCheckpoint) -> tuple[SourceOffset, ...]:
 def moved(checkpoint: QueryCheckpoint, positions: Mapping[int, Offsets], *, drop_planned: bool) -> CheckpointChange:
     """Return what moves partitions of sources (by their number in the query) to other offsets.
 
-    Raises QueryCheckpointError for a query with state, and for a planned batch that is not to be dropped. One without
-    records, as a move before has left it, needs no such leave.
+    Raises QueryCheckpointError for a query with state, and for a planned batch if ``drop_planned`` is False. A planned
+    batch without records, as an earlier move leaves it, needs no ``drop_planned``.
     """
     root = checkpoint.files.root
     if checkpoint.has_state:
@@ -141,9 +141,9 @@ def _with_watermark(metadata: str, watermark_ms: int) -> str:
 
 
 def without_initial(checkpoint: QueryCheckpoint) -> CheckpointChange:
-    """Return what takes ``$initial`` out of the last finished batch, so that Spark's own source can read its offsets.
+    """Return the change that removes ``$initial`` from the last finished batch, so that Spark's own source can read it.
 
-    The batch is finished, and nobody asks again where it began. Nothing to change where there is none. Raises
+    The batch is finished, so its start is not needed any more. Without ``$initial`` the change is empty. Raises
     QueryCheckpointError while a batch is planned and not finished.
     """
     planned, committed = checkpoint.planned, checkpoint.committed
@@ -177,9 +177,9 @@ def recently_changed(checkpoint: QueryCheckpoint, now_ms: int) -> str | None:
 
 
 def carry_out(checkpoint: QueryCheckpoint, change: CheckpointChange, now_ms: int) -> str:
-    """Make a change and return the directory beside the checkpoint that has copies of the files that it replaced.
+    """Make a change and return the directory with copies of the replaced files, which lies next to the checkpoint.
 
-    Raises QueryCheckpointError when the checkpoint was written in the last minute, or is while this runs.
+    Raises QueryCheckpointError if the checkpoint was written in the last minute, or is written while this runs.
     """
     if (reason := recently_changed(checkpoint, now_ms)) is not None:
         raise QueryCheckpointError(reason)

@@ -58,7 +58,7 @@ ADVERTISED_TIMEOUT_MS: Final = 25_000
 def patience_ms(error: KafkaliteError, patience_ms: float, is_given: bool) -> float:
     """Return how long to go on after such an error: ``patience_ms``, which the user has given or not, or shorter.
 
-    Waiting does not mend an ``advertised.listeners`` that is wrong.
+    Waiting does not fix an ``advertised.listeners`` that is wrong.
     """
     if is_given or not isinstance(error, AdvertisedUnreachable) or not error.is_first:
         return patience_ms
@@ -68,7 +68,7 @@ def patience_ms(error: KafkaliteError, patience_ms: float, is_given: bool) -> fl
 def as_options(text: str) -> str:
     """Return a client's text with ``kafka.`` in front of the names of settings in it, as their options are called.
 
-    Those of addresses and of security: the names of others do not stand in texts about a connection.
+    These are the settings of addresses and of security: texts about a connection name no others.
     """
     return _NAME.sub(r"kafka.\1", text)
 
@@ -96,7 +96,7 @@ def unreachable(
 ) -> SparkConditionError:
     """Return the user's error for a cluster that refuses us, as :func:`refusal` does, or that does not answer.
 
-    ``given_up`` says after which time, and what sets it.
+    ``given_up`` is the time after which the read gave up, and the option that sets it.
     """
     refused = refusal(error, client, asked)
     if refused is not None:

@@ -1,15 +1,15 @@
 """What the driver asks the cluster: partitions, and the offsets of their ends and of times.
 
-Every call retries inside, because an exception that leaves the source kills the whole query: while brokers are away it
-goes on for ``brokersUnreachableTimeout``, or ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three
-minutes by default), and warns while it does. Only :meth:`ClusterOffsets.check` is impatient: it runs in ``.load()``,
-where a user waits for a wrong address.
+Every call retries, because an exception that leaves the source ends the whole query. While brokers are unavailable it
+retries for ``brokersUnreachableTimeout``, or ``fetchOffset.numRetries`` times ``kafka.default.api.timeout.ms`` (three
+minutes by default), and warns meanwhile. Only :meth:`ClusterOffsets.check` fails soon: it runs in ``.load()``, where a
+user waits, possibly for a wrong address.
 
-Topics and partitions that the brokers know nothing of are no error here but left out of the answers, once they have
-been unknown for ten seconds, because a broker that has just started knows nothing at first. What it means is decided
-by :func:`.offset_ranges.losses`. Only a topic that an option names when a read begins must be there.
+Topics and partitions that the brokers do not know are no error here. The answers lack them once they have been unknown
+for ten seconds, because a broker that has just started does not know its topics at first.
+:func:`.offset_ranges.losses` decides what that means. Only a topic that an option names must exist when a read begins.
 
-Nothing of this is pickled; the driver's processes make one when they need one.
+These objects are not pickled; each of the driver's processes makes one when it needs one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ClusterOffsets:
         self._warned_assign = False
         self._warned_pattern = False
         self._warned_absent: set[str] = set()
-        # Topics and partitions that the brokers know nothing of, and when that was seen first.
+        # Topics and partitions that the brokers do not know, and when that was seen first.
         self._unknown_since_s: dict[str | TopicPartition, float] = {}
 
     # Partitions -----------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ class ClusterOffsets:
     def check(self, *, all_there: bool = True) -> Assigned:
         """Return the partitions now, or raise soon: the check that ``.load()`` makes.
 
-        Whether a stream goes on from a checkpoint is not known here, so with ``failOnDataLoss=false`` some of the
-        topics may be gone; where one must be there, the read's begin says so. ``all_there`` False: so may any be.
+        This does not know whether a stream goes on from a checkpoint. So with ``failOnDataLoss=false`` some of the
+        topics may be gone; a read that needs them raises when it begins. ``all_there`` False: all may be gone.
         """
         timeout_ms = min(CHECK_TIMEOUT_MS, self._config_timeout_ms())
         deadline = Deadline.after_ms(timeout_ms)
@@ -107,11 +107,11 @@ class ClusterOffsets:
             return assigned
 
     def assigned(self, known: Iterable[str] | None = None) -> Assigned:
-        """Return the partitions now, waiting for brokers that are away.
+        """Return the partitions now; wait for brokers that are unavailable.
 
-        ``known`` are the topics that were there before, and may be gone now. None when a read begins: then
-        ``missingTopic`` says what becomes of a topic that an option names and that does not exist; with ``fail``
-        SparkConditionError is raised.
+        ``known`` are the topics that existed before, and may be gone now. None when a read begins: then
+        ``missingTopic`` decides what happens if an option names a topic that does not exist. With ``fail`` this raises
+        SparkConditionError.
         """
         while True:
             assigned, absent = self.patiently("which partitions there are", self._assigned)
@@ -132,9 +132,9 @@ class ClusterOffsets:
             time.sleep(self._options.retry_interval_ms / 1000)
 
     def _warn_absent(self, absent: set[str]) -> None:
-        """Warn of topics that an option names and that do not exist, of each once as long as it does not."""
+        """Warn of topics that an option names and that do not exist: once for each, until it exists."""
         for topic in sorted(absent - self._warned_absent):
-            _LOG.warning("topic %s does not exist, and is read when it does", topic)
+            _LOG.warning("topic %s does not exist yet; the query reads it once it is created", topic)
         self._warned_absent = absent
 
     def _is_subscribed(self, topic: str) -> bool:
@@ -144,14 +144,14 @@ class ClusterOffsets:
         return topic in subscription.topics or any(tp.topic == topic for tp in subscription.partitions)
 
     def _is_gone(self, unknown: str | TopicPartition) -> bool:
-        """Whether a topic or partition that the brokers know nothing of has been unknown for long enough."""
+        """Whether a topic or partition that the brokers do not know has been unknown for long enough."""
         now_s = time.monotonic()
         if unknown not in self._unknown_since_s:
-            _LOG.warning("the brokers know nothing of %s; waiting %.0f s for it", unknown, UNKNOWN_GRACE_S)
+            _LOG.warning("the brokers do not know %s; waiting %.0f s for it", unknown, UNKNOWN_GRACE_S)
         return now_s - self._unknown_since_s.setdefault(unknown, now_s) >= UNKNOWN_GRACE_S
 
     def _assigned(self, deadline: Deadline) -> tuple[Assigned, set[str]]:
-        """Return the partitions now, and the topics that the options name and that are not there."""
+        """Return the partitions now, and the topics that the options name and that do not exist."""
         subscription = self._options.subscription
         absent: set[str] = set()
         if subscription.kind == "subscribePattern":
@@ -186,9 +186,9 @@ class ClusterOffsets:
         return Assigned(tuple(sorted(partitions)), {info.name: info.topic_id for info in topics}), absent
 
     def _named(self, names: Iterable[str], deadline: Deadline) -> tuple[list[TopicInfo], set[str]]:
-        """Return the topics of these names, and the names of those that the brokers know nothing of."""
+        """Return the topics of these names, and those names that the brokers do not know."""
         names = list(names)
-        # Asked anew each time: a cached answer would not show new partitions.
+        # Asked again each time: a cached answer would not show new partitions.
         snapshot = self._cluster.refresh(names, deadline)
         infos, absent = [], set()
         for name in names:
@@ -225,9 +225,9 @@ class ClusterOffsets:
     ) -> Offsets:
         """Return the ends of the logs: high watermarks, or last stable offsets for ``read_committed``.
 
-        A leader that has just changed may show an end below what was read before (KAFKA-7703), so an end below
-        ``not_below`` is asked for again, ``fetchOffset.numRetries`` times, and then believed. One that does not know
-        its end yet has no news (KIP-207): the end is what it was; without ``not_below`` it is waited for.
+        A new leader may return an end below what was read before (KAFKA-7703). So an end below ``not_below`` is asked
+        for again, ``fetchOffset.numRetries`` times, and then accepted. A leader that does not know its end yet
+        (KIP-207) does not change the end in ``not_below``; without ``not_below`` this waits for the leader.
         """
         wanted = list(partitions)
         found = self._ends(wanted, LATEST_TIMESTAMP, "the last offsets", not_below)
@@ -299,7 +299,7 @@ class ClusterOffsets:
         last_known: Mapping[TopicPartition, int] | None,
         deadline: Deadline,
     ) -> dict[TopicPartition, int | None] | None:
-        """Return the offsets of these times; None when the brokers know nothing of some of the partitions."""
+        """Return the offsets of these times; None if the brokers do not know some of the partitions."""
         isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
         try:
             answers = offsets_for(self._cluster, timestamps, deadline, isolation=isolation, last_known=last_known)
@@ -341,8 +341,8 @@ class ClusterOffsets:
     def starting_in_log(self, asked: Mapping[TopicPartition, int], option: str, text: str) -> Offsets:
         """Return offsets to start from, moved to the nearest end of the log where ``failOnDataLoss=false`` allows that.
 
-        Raises SparkConditionError, as the JVM connector does, for one that the log does not hold, its end included. A
-        stream would read nothing, and its checkpoint keep what no option mends.
+        Raises SparkConditionError, as the JVM connector does, for an offset outside the log, whose end counts as
+        inside. A stream would read nothing from there, and its checkpoint would keep an offset that no option changes.
         """
         first, end = self._logs(asked)
         moved = {tp: min(max(offset, first[tp]), end[tp]) for tp, offset in asked.items() if tp in first and tp in end}
@@ -351,7 +351,7 @@ class ClusterOffsets:
             return moved
         policy = self._options.losses
         causes = {tp: LossCause.AGED_OUT if asked[tp] < first[tp] else LossCause.END_WENT_BACK for tp in outside}
-        # Those that end the read are told first.
+        # Those that end the read come first in the message.
         outside.sort(key=lambda tp: not policy.fails(causes[tp]))
         named = listed([f"{tp} starts at {asked[tp]}, but its log holds [{first[tp]}, {end[tp]})" for tp in outside])
         said = policy.said(causes[outside[0]])
@@ -376,10 +376,10 @@ class ClusterOffsets:
         return moved
 
     def _logs(self, asked: Mapping[TopicPartition, int]) -> tuple[Offsets, Offsets]:
-        """Return the first offsets and the ends, of logs that the offsets may lie outside of.
+        """Return the first offsets and the ends of the logs, which may not contain the offsets.
 
-        Ends are looked at again for a short time when one is below what was asked for: a leader's end that consumers
-        see follows an acknowledged record with acks=1 only when its followers have it.
+        If an end is below an offset, this asks again for a short time. After a record that was acknowledged with acks=1
+        the leader's end for consumers follows only when the followers have the record.
         """
         deadline_s = time.monotonic() + _END_GRACE_S
         while True:
@@ -389,10 +389,10 @@ class ClusterOffsets:
             time.sleep(_END_PAUSE_S)
 
     def within_log(self, spec: OffsetSpec, end: Offsets) -> Offsets:
-        """Return the ends of a batch, cut to what the logs hold where ``failOnDataLoss=false`` allows that.
+        """Return the ends of a batch, limited to what the logs hold if ``failOnDataLoss=false`` allows that.
 
-        A task would wait for records that nobody may ever send. Raises SparkConditionError for an end that was given as
-        a number and is not reached by the log, or lies before it.
+        A task would wait for records that may never arrive. Raises SparkConditionError for an end that was given as a
+        number, if it lies after the end or before the start of the log.
         """
         positions = spec.positions or Positions()
         places = ((tp, positions.of(tp)) for tp in end)
@@ -451,9 +451,9 @@ class ClusterOffsets:
         ask: Callable[[Deadline], _T],
         explain: Callable[[KafkaliteError], SparkConditionError] | None = None,
     ) -> _T:
-        """Return what ``ask`` returns, trying until the total time is up; what does not pass is raised at once.
+        """Return what ``ask`` returns. Retry until the total time is up; raise errors that are not retriable at once.
 
-        ``explain`` turns the error into the user's; without it the brokers are blamed.
+        ``explain`` turns the error into the user's error; without it the error is that the brokers are unreachable.
         """
         started = time.monotonic()
         total_s, said = self._patience()
@@ -487,7 +487,7 @@ class ClusterOffsets:
                 time.sleep(pause_s)
 
     def _patience(self) -> tuple[float, str]:
-        """Return how long brokers may be away, in seconds, and the options that say so."""
+        """Return how long brokers may be unavailable, in seconds, and the options that set it."""
         given_ms = self._options.unreachable_timeout_ms
         if given_ms is not None:
             return given_ms / 1000, f"brokersUnreachableTimeout={given_ms}ms"

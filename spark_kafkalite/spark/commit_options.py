@@ -65,7 +65,7 @@ class CommitOptions:
 
 
 def commit_options(given: Mapping[str, Any], starting: OffsetSpec | None, notes: list[str]) -> CommitOptions:
-    """Return what the options say about committed offsets; ``notes`` gets what to warn of.
+    """Return the options of committed offsets; ``notes`` gets the warnings.
 
     Raises SparkConditionError for what does not fit.
     """

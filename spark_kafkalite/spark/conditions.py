@@ -59,7 +59,7 @@ class SparkConditionError(KafkaliteError):
 
 
 def option_error(condition: str, option: str, value: object, wrong: str) -> SparkConditionError:
-    """Return the error for one option; ``value`` None says that it is not set. Secrets are redacted.
+    """Return the error for one option; ``value`` None: it is not set. Secrets are redacted.
 
     The headline blames the option, but not for a server that cannot be reached: its address may well be right.
     """

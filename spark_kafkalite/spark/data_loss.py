@@ -48,7 +48,7 @@ class DataLoss:
 def gone_by_cause(
     before: Iterable[TopicPartition], now: Collection[TopicPartition]
 ) -> Iterator[tuple[LossCause, list[TopicPartition]]]:
-    """Yield the partitions that are gone, sorted: those whose topic is, and those of topics that are there."""
+    """Yield the partitions that are gone, sorted: those whose topic is gone, and those of topics that exist."""
     topics = {tp.topic for tp in now}
     gone = sorted(tp for tp in before if tp not in now)
     for cause, is_there in ((LossCause.DELETED, False), (LossCause.PARTITION_GONE, True)):
@@ -58,7 +58,7 @@ def gone_by_cause(
 
 @dataclass(frozen=True, slots=True)
 class LossPolicy:
-    """Which causes end a read; ``fails_of`` has those for which an option of their own says so."""
+    """Which causes end a read; ``fails_of`` has the causes with an option of their own."""
 
     fails_by_default: bool
     fails_of: Mapping[LossCause, bool]

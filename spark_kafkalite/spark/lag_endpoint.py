@@ -1,6 +1,6 @@
 """A small HTTP server in the application for the lag of its queries: ``/metrics`` for Prometheus, ``/lag`` as JSON.
 
-It serves few requests at once and for a short time each, asks nobody who they are, and ends with the Spark session.
+It serves few requests at once and for a short time each. It has no authentication. It ends with the Spark session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_S: Final = 0.5
 
 
 class LagEndpoint:
-    """Serves pages until ``ended`` says so. ``pages``: by path, the content type and what makes the text."""
+    """Serves pages until ``ended`` returns True. ``pages``: by path, the content type and a function for the text."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class _LagServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A client that went away is nobody's concern."""
+        """Ignore a client that closed its connection."""
 
 
 class _LagHandler(BaseHTTPRequestHandler):

@@ -1,16 +1,16 @@
 """Watches the streaming queries of a session: their lag, and the commit of a last batch that the source cannot make.
 
 After :func:`install_listener` Spark reports every batch of every query to the application's own process, in one thread
-and in order: where each source's batch ended and where the logs ended, but nothing of the source's options. Those are
-read from the query's plan in the JVM, in which a source has the same description as in the report. Sources of other
-formats are passed over.
+and in order. A report has the end of each source's batch and the ends of the logs, but not the source's options. The
+listener reads these from the query's plan in the JVM, where a source has the same description as in the report. It
+skips sources of other formats.
 
-A batch that was reported is in the checkpoint's commit log. So when a query ends, its last one is committed as the
-options say: Trigger.Once and a stopped query end before the source is asked again, see :mod:`.stream_reader`.
-``spark.stop()`` waits for reports that are under way; an application that ends without it may lose that commit, which
-the next start of the query makes good.
+A batch that was reported is in the checkpoint's commit log. So when a query ends, the listener commits its last batch
+if the options ask for commits. Trigger.Once and a stopped query end before the engine asks the source again, see
+:mod:`.stream_reader`. ``spark.stop()`` waits for reports that are under way. An application that ends without it may
+lose that commit; the next start of the query makes it.
 
-What fails in here warns, and the query does not notice.
+An error in the listener is a warning, and does not affect the query.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class KafkaliteListener(StreamingQueryListener):
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Serve ``/metrics`` and ``/lag`` over HTTP until the session ends, and return host and port.
 
-        Whoever reaches the address may read it. Raises ConfigError where it cannot listen, or does so elsewhere.
+        Every program that reaches the address may read it. Raises ConfigError if it cannot listen, or already listens
+        at another address.
         """
         with self._lock:
             if self._endpoint is None:

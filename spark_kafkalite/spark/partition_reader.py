@@ -8,7 +8,7 @@ and Spark repeats it.
 Offsets of the range that are not in the log any more are data loss: an error that names the range, or, with
 ``failOnDataLoss=false``, a warning with the number of offsets skipped, and what is left of the range. Offsets that were
 compacted away, markers of transactions and aborted records are no loss: the fetcher passes them. A topic that the
-brokers have known nothing of for ten seconds was deleted, which is a loss of all that is left of the range.
+brokers have not known for ten seconds was deleted, which is a loss of all that is left of the range.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _read_range(
                 refused = refusal(error, plan.client, f"reading {whole}")
                 if refused is not None:
                     raise refused from error
-                advice = "look at the brokers"
+                advice = "check the brokers"
                 if isinstance(error, (CorruptMessage, InvalidRecord)):
                     advice = (
                         "take the bytes unchecked with kafka.check.crcs=false, or read up to the batch, and from "
@@ -143,7 +143,7 @@ def _after_loss(plan: ReadPlan, whole: OffsetRange, error: RangeNotInLog | LogTr
         resume = max(error.log_start_offset, error.offset)
     held = f"which holds [{error.log_start_offset}, {error.log_end_offset})"
     if error.log_start_offset < 0:
-        held = "which the brokers know nothing of; was the topic deleted?"
+        held = "which the brokers do not know; was the topic deleted?"
     if error.log_start_offset < 0:
         cause = LossCause.DELETED
     else:

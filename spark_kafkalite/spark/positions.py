@@ -23,7 +23,7 @@ ALL_OTHERS: Final = "*"
 
 
 class PositionKind(Enum):
-    """What a place goes by."""
+    """How a place is given."""
 
     OFFSET = "offset"
     EARLIEST = "earliest"
@@ -38,7 +38,7 @@ class PositionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a log; what ``number`` counts is said at each :class:`PositionKind`."""
+    """A place in a log; each :class:`PositionKind` defines what ``number`` counts."""
 
     kind: PositionKind
     number: int = 0

@@ -1,11 +1,11 @@
 """``read_published``: reads a load's destination by its manifests, not by listing directories.
 
-A plain listing shows a run's files one by one while they move to their places. This reads exactly the files of the runs
-that are complete: all of a run or nothing of it. What the manifests say and what is there are compared: a file that is
-gone, or has another length than it was published with, is an error that names the run, never a smaller result.
+A plain listing shows a run's files one by one while they move to their places. This reads exactly the files of complete
+runs: all files of a run, or none. It compares the files with the manifests. A file that is gone, or does not have the
+length that was published, is an error that names the run, never a smaller result.
 
-Of very many files Spark lists the directories, which takes a tenth of the time, where these hold what the manifests
-name and nothing else.
+If there are very many files, Spark lists the directories, which takes a tenth of the time. This is done only if the
+directories hold exactly the files that the manifests name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
-# Of all that is wrong; the rest is counted.
+# Problems that an error names; it counts the others.
 _NAMED_AT_MOST: Final = 5
 # Files of one format that are given to Spark one by one: it asks for each by itself.
 _NAMED_FILES: Final = 1_000
@@ -53,18 +53,18 @@ def read_published(
 ) -> DataFrame:
     """Return the records of every complete load run under ``path``, with the columns of the source.
 
-    Values have the type that the runs gave them; of text files there is the value alone. Avro needs spark-avro on the
-    class path.
+    Values have the type that the runs gave them. Text files have only the value. Avro needs spark-avro on the class
+    path.
 
-    A run that has committed but not yet moved all its files is left out until it, or the next run, has. Files that a
-    compaction replaced are left out, those that it made are in: all of them, from the moment at which it commits. With
-    ``on_missing="warn"`` files that were deleted from the destination are left out with a warning. With
+    A run that has committed but not yet moved all its files is left out, until that or the next run has moved them.
+    From the commit of a compaction on, its files are read, and those that it replaced are not. With
+    ``on_missing="warn"`` files that were deleted from the destination are skipped with a warning. With
     ``check_counts=True`` a Spark job also counts the records of every file before this returns, and compares them with
     the manifests.
 
-    A (topic, partition, offset) may be there twice when its topic was deleted and created again between runs, and
-    loaded with ``--on-recreated-topic earliest``. Files that a version before this one left under names that Spark does
-    not read are renamed, as the next run of the job would.
+    A (topic, partition, offset) may occur twice if its topic was deleted and created again between runs, and loaded
+    with ``--on-recreated-topic earliest``. This renames files that an earlier version left under names that Spark does
+    not read, as the next run of the job would.
 
     Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
     manifests and the files contradict each other or runs gave values different types, and ValueError for another
@@ -99,10 +99,10 @@ def read_published(
 
 
 def _published(files: Files) -> tuple[list[Manifest], _Published]:
-    """Return the runs that are complete, and where the files lie that count.
+    """Return the runs that are complete, and their files with the current paths.
 
-    A load with files still to be moved is left out. A compaction that is committed counts, because what it replaces may
-    have left already; each of its files is taken from where it is.
+    A load with files still to be moved is left out. A committed compaction counts, because files that it replaces may
+    be gone already. Each of its files is read from its current path.
     """
     manifests = publish.manifests(files)
     # After the manifests: of a run that ends in between nothing is staged any more.
@@ -124,9 +124,9 @@ def _show_hidden_files(files: Files, published: _Published) -> None:
         publish.show_hidden_files(files, hidden)
     except (OSError, FilesError, Py4JJavaError) as error:
         raise ManifestError(
-            f"{files.root}: an older version put files of topics such as {hidden[0].topic} under names that Spark does "
-            "not read, and they cannot be renamed from here; run 'kafkalite jobs run hadoop_load --recover --topic "
-            f"{hidden[0].topic} --destination {files.root}' once, as a user who may write to it"
+            f"{files.root}: an older version gave files of topics such as {hidden[0].topic} names that Spark does not "
+            "read, and they cannot be renamed from here. Run 'kafkalite jobs run hadoop_load --recover --topic "
+            f"{hidden[0].topic} --destination {files.root}' once, as a user with the right to write to it"
         ) from error
 
 
@@ -208,7 +208,7 @@ def _as_source(frame: DataFrame) -> DataFrame:
 
 
 def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame] | None:
-    """Return the files' records; None when Spark says no, as for a file that is gone or has no schema any more."""
+    """Return the files' records; None if Spark fails, as for a file that is gone or damaged."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -230,14 +230,14 @@ def _listed_bytes(frame: DataFrame) -> int:
 
 
 def _published_bytes(files: Files, published: _Published) -> int:
-    """Return how long all files are by their manifests; manifests of format 1 do not say, so those files do."""
+    """Return the sum of the files' lengths by their manifests. Format 1 has no lengths: then ask the file system."""
     return sum(
         (files.size_bytes(file.final) or -1) if file.size_bytes is None else file.size_bytes for _, file in published
     )
 
 
 def _present(files: Files, published: _Published, on_missing: Literal["fail", "warn"]) -> _Published:
-    """Return those that are there as they were published. Raises ManifestError for the others, or warns."""
+    """Return the files that exist as they were published. Raises ManifestError for the others, or warns."""
     present: _Published = []
     missing: list[str] = []
     damaged: list[str] = []

@@ -1,15 +1,15 @@
-"""What depends on the version of PySpark, and all of it: every other module is written for PySpark 4.2 and newer.
+"""Everything that depends on the version of PySpark. Every other module is written for PySpark 4.2 and newer.
 
-PySpark 4.0 and 4.1 ask a streaming source for the end of a batch without saying where the batch begins and what limits
-it (``latestOffset()``), never say that a run is to end at what is there now, and show no ends of the logs in a query's
-progress. So:
+PySpark 4.0 and 4.1 differ in three ways. They ask a streaming source for the end of a batch without its start and its
+limit (``latestOffset()``). They never announce that a run is to end at the current ends of the logs. A query's progress
+shows no ends of the logs. So:
 
-- :func:`engine_reader` puts an :class:`OwnStartReader` around the source's reader, which keeps its start and its limit.
-- An AvailableNow run is one batch there. :func:`start_available_now` starts a query that reads all of what is there, in
-  batches, and ends then; its source needs :data:`AVAILABLE_NOW_OPTIONS`.
-- Whoever wants the ends of the logs asks the brokers (:data:`PROGRESS_HAS_LOG_ENDS`).
+- :func:`engine_reader` wraps the source's reader in an :class:`OwnStartReader`, which keeps the start and the limit.
+- An AvailableNow run is one batch there. :func:`start_available_now` starts a query that reads up to the current ends
+  in several batches, and then ends. Its source needs :data:`AVAILABLE_NOW_OPTIONS`.
+- Code that needs the ends of the logs asks the brokers (:data:`PROGRESS_HAS_LOG_ENDS`).
 
-What is there is looked for by name, not by version number: vendors of Spark take over single changes.
+This module tests for names, not for version numbers, because vendors of Spark backport single changes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ else:
 
         @dataclass(frozen=True)
         class ReadAllAvailable(ReadLimit):
-            """All that is there."""
+            """All available records."""
 
         @dataclass(frozen=True)
         class ReadMaxRows(ReadLimit):
@@ -74,7 +74,7 @@ else:
             max_bytes: int
 
         class SupportsTriggerAvailableNow:
-            """What the engine does not know."""
+            """A class that this engine lacks."""
 
         _ENGINE_LIMITS = False
     try:
@@ -105,7 +105,7 @@ __all__ = [
 
 # Whether ``latestOffset`` in the progress is the end of the log. Elsewhere it is the end of the batch.
 PROGRESS_HAS_LOG_ENDS: Final = _ENGINE_LIMITS
-# Of a source whose query start_available_now() is to start.
+# Options of a source whose query start_available_now() is to start.
 AVAILABLE_NOW_OPTIONS: Final[Mapping[str, str]] = {} if _ENGINE_LIMITS else {"availableNow": "true"}
 
 _AVAILABLE_NOW_WRAPPER: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
@@ -115,14 +115,14 @@ _AVAILABLE_NOW_WRAPPER: Final = "spark.sql.streaming.triggerAvailableNowWrapper.
 
 
 def engine_reader(reader: DataSourceStreamReader, options: ReaderOptions | None = None) -> DataSourceStreamReader:
-    """Return what this PySpark's engine is given for ``reader``; ``options`` None: the reader refuses to read."""
+    """Return the reader for this PySpark's engine: ``reader``, or a wrapper. ``options`` None: it refuses to read."""
     if _ENGINE_LIMITS:
         return reader
     return OwnStartReader(reader, () if options is None else one_batch_notes(options))
 
 
 def one_batch_notes(options: ReaderOptions) -> tuple[str, ...]:
-    """Return what to warn of where an AvailableNow run is one batch."""
+    """Return the warnings for a PySpark on which an AvailableNow run is one batch."""
     limits = [name for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger") if name in options.given]
     if options.available_now or not limits:
         return ()
@@ -130,7 +130,7 @@ def one_batch_notes(options: ReaderOptions) -> tuple[str, ...]:
 
     return (
         f"option {' and '.join(limits)}: on PySpark {__version__} a run with Trigger.AvailableNow or Trigger.Once is "
-        "one batch, so it ends at this limit and leaves the rest to the next run; to read all in batches, set "
+        "one batch, so it ends at this limit and leaves the rest to the next run. To read all in batches, set "
         "availableNow=true, start the query without these triggers, and end it with processAllAvailable() and stop()",
     )
 
@@ -146,8 +146,8 @@ class OwnStartReader(DataSourceStreamReader):
         restart, X finished   partitions(X, X); latestOffset(); commit(X); partitions(X, E)
         restart, X planned    partitions(X, X); initialOffset() of batch 0 alone; partitions(S, X); latestOffset()
 
-    So ``partitions(X, X)`` says where the checkpoint stands, and plans nothing. ``latestOffset()`` right after it means
-    that X is done, as the start that newer engines give does.
+    So ``partitions(X, X)`` gives the position of the checkpoint, and plans nothing. ``latestOffset()`` right after it
+    means that X is done, as the start does that newer engines pass.
     """
 
     def __init__(self, reader: DataSourceStreamReader, notes: tuple[str, ...] = ()) -> None:
@@ -172,9 +172,9 @@ class OwnStartReader(DataSourceStreamReader):
         return self._start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, none where the engine only says where the checkpoint stands.
+        """Return the tasks of a batch, none if the engine only gives the position of the checkpoint.
 
-        Raises SparkConditionError where it says so too late: the end was asked for before, as of a new query.
+        Raises SparkConditionError if the engine gives it too late, after it has asked for an end as for a new query.
         """
         if start == end:
             if self._has_asked:
@@ -182,7 +182,7 @@ class OwnStartReader(DataSourceStreamReader):
                     INVALID_OPTION,
                     _AVAILABLE_NOW_WRAPPER,
                     "true",
-                    "this PySpark then asks for the end of a batch before it says where the checkpoint stands, and "
+                    "this PySpark then asks for the end of a batch before it gives the position of the checkpoint, and "
                     "records would be read again; leave it at false",
                 )
             self._start = end
@@ -195,18 +195,18 @@ class OwnStartReader(DataSourceStreamReader):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the reader."""
+        """Commit in the reader."""
         self._reader.commit(end)
 
     def stop(self) -> None:
-        """Tell the reader."""
+        """Stop the reader."""
         self._reader.stop()
 
 
 def start_available_now(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query that reads what is there now, in batches, and ends then.
+    """Start a query that reads up to the current ends of the logs, in batches, and then ends.
 
-    Its sources must have been given :data:`AVAILABLE_NOW_OPTIONS`.
+    Its sources need the options :data:`AVAILABLE_NOW_OPTIONS`.
     """
     if _ENGINE_LIMITS:
         return writer.trigger(availableNow=True).start()
@@ -226,7 +226,7 @@ def _end_when_drained(query: StreamingQuery) -> None:
         query.processAllAvailable()
         query.stop()
     except (PySparkException, Py4JError, OSError):
-        # The query has failed, which its awaitTermination() raises; or the application has ended.
+        # The query has failed, and its awaitTermination() raises the error; or the application has ended.
         return
 
 
@@ -234,7 +234,7 @@ def _end_when_drained(query: StreamingQuery) -> None:
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register a source. PySpark 4.0 refuses one that it has discovered by itself, which is as good."""
+    """Register a source. PySpark 4.0 refuses one that it has discovered by itself; then nothing is left to do."""
     from pyspark.errors import AnalysisException
 
     try:

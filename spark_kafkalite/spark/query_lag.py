@@ -1,7 +1,7 @@
-"""How far streaming queries are behind, in records and in seconds, and how that is shown: as JSON and to Prometheus.
+"""The lag of streaming queries, in records and in seconds, as JSON and for Prometheus.
 
-Lag in records is what a query's own reports say. Lag in seconds is the age of the record that it reads next, which only
-the log tells: one fetch of one batch for each partition that is behind, remembered until the query has moved on.
+Lag in records comes from a query's own reports. Lag in seconds is the age of the record that the query reads next. Only
+the log has it: one fetch of one batch for each partition that is behind, remembered until the query has moved on.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Bytes of ranges: the limit of a batch (``maxBytesPerTrigger``) and the split into tasks (``maxBytesPerPartition``).
 
-Bytes are those of the log: compressed, with everything that belongs to a batch, as files of other sources count. Nobody
-tells them for a range of offsets, so they are measured at a few places of it (a *sample* is what a short fetch brings)
-and taken to be even in between. That is exact for a range that one sample holds, close where records far apart are of
-about the same size, and else as good as PLACES samples of 64 KB are: both bounds are soft. Pure but for the samples,
-which the caller gives a way to.
+Bytes are those of the log: compressed, with everything that belongs to a batch, as files of other sources count. Kafka
+does not report them for a range of offsets. So they are measured at a few places (a *sample* is the result of a short
+fetch), and estimated evenly in between. This is exact for a range that one sample holds, and close if records have
+about the same size everywhere. Otherwise it is as good as PLACES samples of 64 KB are. So both limits are soft. Pure
+but for the samples, which a function of the caller fetches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.consume.log_samples import LogSample
 
 Sampler = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, "LogSample"]]
-"""Says what the logs hold from these offsets on; leaves out what cannot be read there."""
+"""Returns samples of the logs from these offsets on; leaves out offsets that cannot be read."""
 
 # Samples of one range; each is a request to the leaders, and at least a batch of every partition.
 PLACES: Final = 4

@@ -1,7 +1,7 @@
 """What the driver and the tasks of a read share: the plan of the read, and the ranges of each task.
 
-Apart from :mod:`.partition_reader`, which does the reading: the driver's Python processes only plan, Spark starts one
-for each streaming query, and what fetches and decodes was a third of what they imported of ours.
+It is apart from :mod:`.partition_reader`, which reads. Spark starts a Python process on the driver for each streaming
+query, which only plans. The code that fetches and decodes was a third of our modules that such a process imported.
 """
 
 from __future__ import annotations

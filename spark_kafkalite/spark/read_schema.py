@@ -47,7 +47,7 @@ def spark_schema(include_headers: bool) -> StructType:
 
 
 def projected_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the columns that Spark asks for: all of ours, or those of a user's ``.schema(...)``.
+    """Return the Arrow schema of the columns that Spark asks for: all our columns, or those of ``.schema(...)``.
 
     Raises SparkConditionError for a column that the source does not have, or that has another type there.
     """

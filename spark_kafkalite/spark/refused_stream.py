@@ -16,7 +16,7 @@ from spark_kafkalite.spark.pyspark_versions import ReadAllAvailable, ReadLimit
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands in for the reader of a query that cannot begin."""
+    """Replaces the reader of a query that cannot begin."""
 
     def __init__(self, error: SparkConditionError) -> None:
         self._error = error

@@ -1,8 +1,8 @@
 """Where the files that client settings name are: by path, else among those that Spark ships to every host.
 
 ``--files`` and ``SparkContext.addFile`` copy a file to the driver and to each executor, under its last name in a
-directory that differs from host to host. So each process looks for itself, when it makes a client. A shipped copy is
-never renewed: a store is changed by shipping it again to a new application, and a token in it lives as long as it says.
+directory that differs from host to host. So each process looks for the files when it makes a client. Spark never renews
+a shipped copy. To change a store, ship it again to a new application; a shipped token is valid until it expires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKEN_FILES: Final = ("sasl.token.file", _TOKEN_URL)
 def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str, str]:
     """Return the settings with the paths at which this process finds the files.
 
-    ``has_token`` says that a token has come with the task, which serves where there is no file that holds one.
+    ``has_token``: the task carries a token, which is used if no file holds one.
     Raises SparkConditionError naming the option of a file that is neither at its path nor shipped.
     """
     found = dict(settings)

@@ -1,7 +1,7 @@
-"""What the sink checks before it writes anything: that brokers answer and the topic exists.
+"""The sink's checks before it writes: that brokers answer and the topic exists.
 
-A batch write fails soon, because a user waits; a streaming write asks again before every batch, so it waits for brokers
-that are away as long as a producer does: for ``brokersUnreachableTimeout``, which is the producer's
+A batch write fails soon, because a user waits. A streaming write checks again before every batch. So it waits for
+unavailable brokers as long as a producer does: for ``brokersUnreachableTimeout``, which is the producer's
 ``kafka.max.block.ms`` (a minute).
 """
 
@@ -68,10 +68,10 @@ def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
 
 
 def _reach_one(cluster: ClusterClient, brokers: list[int], deadline: Deadline) -> None:
-    """Raise AdvertisedUnreachable when none of these brokers can be reached where the cluster says that they are.
+    """Raise AdvertisedUnreachable if none of these brokers can be reached at its advertised address.
 
-    The records would find that out, after the time that a delivery may take. Where ``bootstrap.servers`` has the same
-    address, nothing is asked.
+    Otherwise the write would fail only after the time that a delivery may take. If ``bootstrap.servers`` has the same
+    address, this checks nothing.
     """
     given = set(map(parse_address, cluster.config.bootstrap_servers))
     nodes = cluster.snapshot.nodes

@@ -1,13 +1,12 @@
 """``format("kafkalite")``: the data source that ties readers and writers together.
 
 Spark makes one of these per ``.load()`` and per write, in short-lived Python processes of its own, and pickles it
-between them: it holds nothing but the options. ``schema()`` runs at ``.load()`` and is where a user's mistakes are
-found: options are checked, the brokers are asked, topics looked up. What depends on batch or stream cannot be known
-there and is checked in ``reader()`` and ``streamReader()``; a write's mistakes are found in ``writer()`` and
-``streamWriter()``.
+between them. So it holds only the options. ``schema()`` runs at ``.load()`` and finds a user's mistakes: it checks the
+options and looks up the topics at the brokers. It does not know whether the query is a batch or a stream. ``reader()``
+and ``streamReader()`` check what depends on that; ``writer()`` and ``streamWriter()`` check a write.
 
-A query starts several Python processes, and each imports this module: so nobody imports what writes before writing,
-nor what fetches and decodes before a task reads.
+A query starts several Python processes, and each imports this module. So this module imports the code that writes only
+for a write, and the code that fetches and decodes only for a task.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class KafkaliteDataSource(DataSource):
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the streaming writer. ``overwrite`` is how Spark says outputMode("complete"): appended anyway."""
+        """Return the streaming writer. ``overwrite`` is set for outputMode("complete"); rows are appended anyway."""
         from spark_kafkalite.spark.sink_check import check_sink
         from spark_kafkalite.spark.writer import KafkaliteStreamWriter
 

@@ -1,22 +1,26 @@
 """Streaming reads on the driver: initial offsets, the end of each micro-batch, and its tasks.
 
-One object serves a query in a Python process of its own, and the engine calls it from one thread in the order: (once)
-``prepareForTriggerAvailableNow``; ``initialOffset`` when there is no checkpoint yet; then for each batch
-``latestOffset``, ``commit`` of the batch before, ``partitions``. After a restart with a batch that was planned and not
-finished, ``partitions`` comes first. What this must get right, and what each costs otherwise:
+One object serves a query in a Python process of its own. The engine calls it from one thread, in this order:
 
-- A first batch that failed is repeated with a *new* ``initialOffset``: so the end of batch 0 carries the initial
-  offsets (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` believes those. Otherwise records are lost.
-- Offsets are compared as text: an offset that did not move is returned as it came. Otherwise empty batches run.
-- An exception ends the query: every call to the cluster retries inside (:mod:`.cluster_offsets`).
-- With the default trigger ``latestOffset`` is called as fast as it returns: when nothing is new it waits a little,
-  looking again meanwhile, longer the longer nothing comes.
-- ``commit`` is late by one batch and ``stop`` is never called: nothing depends on them. What is durably done is the
-  ``start`` of ``latestOffset``, which the engine takes from its commit log: the offset registry is told of that
-  (:mod:`.checkpoint_commits`). An AvailableNow run asks once more after its last batch; Trigger.Once does not, and a
-  stopped query does not either, so their last batch is committed by the listener, or when the query starts again.
+1. ``prepareForTriggerAvailableNow``, once, if the trigger is AvailableNow;
+2. ``initialOffset``, if there is no checkpoint yet;
+3. for each batch ``latestOffset``, ``commit`` of the batch before, ``partitions``. After a restart with a batch that
+   was planned and not finished, ``partitions`` comes first.
 
-A second such object is made only to be pickled with ``read``, so it connects when first asked and not before.
+The engine's behaviour sets these rules:
+
+- It repeats a first batch that failed with a *new* ``initialOffset``. So the end of batch 0 carries the initial offsets
+  (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` uses those. Otherwise records are lost.
+- It compares offsets as text. So an offset that did not move is returned unchanged. Otherwise empty batches run.
+- An exception ends the query. So every call to the cluster retries (:mod:`.cluster_offsets`).
+- With the default trigger it calls ``latestOffset`` as fast as it returns. So without new records the call waits a
+  little and checks again meanwhile. It waits longer from call to call.
+- ``commit`` is delayed by one batch and ``stop`` is never called. So nothing depends on them. The ``start`` of
+  ``latestOffset`` is durably done, because the engine takes it from its commit log; the offset registry commits that
+  (:mod:`.checkpoint_commits`). An AvailableNow run calls once more after its last batch. Trigger.Once and a stopped
+  query do not. The listener commits their last batch, or the query does when it starts again.
+
+The engine makes a second such object only to pickle it with ``read``. So an object connects when it first has to.
 """
 
 from __future__ import annotations
@@ -112,9 +116,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._registry_made
 
     def _begin(self, checkpoint: Offsets | None) -> None:
-        """Say what is to be said of the options, once the engine has asked for something.
+        """Warn of the options, once the engine has asked for something.
 
-        ``checkpoint``: where the query goes on, None when it starts by the options.
+        ``checkpoint``: where the query goes on, None if it starts where the options specify.
         """
         if self._has_begun:
             return
@@ -155,7 +159,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the options' limit; Trigger.Once overrules it with everything.
 
-        The engine takes no two limits from a Python source: with offsets and bytes it hears of the offsets.
+        The engine takes only one limit from a Python source. If both are set, this is the limit of offsets.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -184,7 +188,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return start
         end = self._limited(begin, latest, limit)
         if not self._new_from_first:
-            # Their first batch has nothing of them, and says where they begin: whoever repeats it begins there, too.
+            # The first batch of new partitions has none of their records, but holds their start for a repetition.
             end = {tp: offset if tp in start_offsets else begin.get(tp, offset) for tp, offset in end.items()}
         self._remember_epochs(start_offsets, end)
         if is_first:
@@ -204,7 +208,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return None if self._latest is None else to_json(self._latest)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the offsets, and the registry heard of them in ``latestOffset``."""
+        """Do nothing: the checkpoint holds the offsets, and ``latestOffset`` passed them to the registry."""
 
     def stop(self) -> None:
         """Release what the query has open; the engine calls this at its end."""
@@ -229,11 +233,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._frozen
 
     def _look_at_frozen(self, frozen: Offsets, start_offsets: Offsets) -> None:
-        """Bring the end of an AvailableNow run up to date with the logs; it moves only where a topic or a log changed.
+        """Bring the end of an AvailableNow run up to date with the logs. It moves only if a topic or a log changed.
 
-        What was deleted since is taken out. What it lacks of the start, which nobody knew when the run began, is taken
-        in: it may be there all the same. A topic that was created again is read up to its new end, and a log that ends
-        below the run's end up to there: a task would wait for records that nobody may ever send.
+        Partitions that were deleted since leave the run. Partitions of the start that were unknown when the run began
+        join it if they exist. The run reads a topic that was created again up to its new end. It reads a log that ends
+        below the run's end up to there: a task would wait for records that may never arrive.
         """
         known = {tp.topic for tp in {**start_offsets, **frozen}}
         assigned = self._lookup.assigned(known)
@@ -281,8 +285,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 return latest
 
     def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
-        """Return where each partition goes on: recreated topics at their first offset, new partitions where
-        ``newPartitionStart`` says."""
+        """Return where each partition goes on: recreated topics at their first offset, new partitions at
+        ``newPartitionStart``."""
         again = [tp for tp in latest if tp.topic in self._recreated]
         new = [tp for tp in latest if tp not in start_offsets and tp.topic not in self._recreated]
         return {
@@ -308,7 +312,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._options.new_partition_start.positions == Positions(AT_EARLIEST)
 
     def _should_wait_for_more(self, begin: Offsets, latest: Offsets) -> bool:
-        """Whether ``minOffsetsPerTrigger`` says that this is too little, and ``maxTriggerDelay`` has not passed."""
+        """Whether this is less than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` has not passed."""
         minimum = self._options.min_offsets_per_trigger
         # An AvailableNow run would leave its last records unread.
         if minimum is None or self._frozen is not None:
@@ -325,7 +329,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     # The offset registry --------------------------------------------------------------------------------------------
 
     def _tell_registry(self, start_offsets: Offsets, is_first: bool) -> None:
-        """Commit the end of the batch before, which is durably done once the engine asks for the next one."""
+        """Commit the end of the batch before, which is finished once the engine asks for the next one."""
         registry = self._registry
         if registry is None:
             return
@@ -346,7 +350,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {topic: topic_id for topic in self._topic_ids if (topic_id := known_id(self._topic_ids, topic))}
 
     def _compare_ids(self, known: Offsets) -> set[str]:
-        """After a restart, take the topics' ids from the last commit, and return the topics that were made again since.
+        """After a restart, take the topics' ids from the last commit, and return the topics that were recreated since.
 
         Raises SparkConditionError for such a topic unless data may be lost.
         """
@@ -357,9 +361,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         remembered = self._registry.remembered(known)
         if remembered.without_offsets:
             _LOG.warning(
-                "the group %s has no offsets of %s, which this query has read: it is new to the query, commits failed "
-                "or expired, or the topic was deleted, which makes Kafka forget them; a topic that was created again "
-                "since is seen only by offsets that went back",
+                "the group %s has no offsets of %s, which this query has read. The group is new to the query, commits "
+                "failed or expired, or the topic was deleted, which makes Kafka forget them. Only offsets that went "
+                "back show a topic that was created again since",
                 self._options.commit.group_id,
                 ", ".join(sorted(remembered.without_offsets)),
             )
@@ -371,7 +375,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     # Topics that were made again ------------------------------------------------------------------------------------
 
     def _note(self, assigned: Assigned) -> None:
-        """Remember topic ids, and find topics that were deleted and made again while this process watched.
+        """Remember topic ids, and find topics that were deleted and created again during this process.
 
         Without ids, and across a restart without a group, only offsets that go backwards show it.
         """
@@ -425,11 +429,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
-        """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same
-        one.
+        """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same.
 
-        A topic of another id, or one that this process has not seen before, counts as a new topic and is read from its
-        beginning; where the id is the same the log was truncated, and the range is left out, as in the JVM connector.
+        A topic with another id, or one that this process has not seen before, counts as a new topic and is read from
+        its beginning. If the id is the same, the log was truncated. Then the range is skipped, as in the JVM connector.
         """
         backwards = [tp for tp, offset in end.items() if tp in start and offset < start[tp]]
         return self._lookup.earliest(tp for tp in backwards if tp.topic not in self._same_topics)
@@ -442,10 +445,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _told_apart(begin: Offsets, end: Offsets) -> Offsets:
-    """Return the end of a batch one record lower where it has records to read, to be called when it equals the start.
+    """Return the end of a batch, one record lower if it has records to read. Call it if the end equals the start.
 
-    A recreated topic that has just as many records as the old one had: the engine runs no batch between equal offsets.
-    The record that is left out comes with the next batch.
+    This happens if a recreated topic has exactly as many records as the old one. The engine runs no batch between equal
+    offsets. The next batch reads the record that is left out.
     """
     unread = next((tp for tp, offset in end.items() if begin.get(tp, offset) < offset), None)
     return end if unread is None else {**end, unread: end[unread] - 1}

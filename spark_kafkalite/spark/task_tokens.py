@@ -1,11 +1,11 @@
-"""OAUTHBEARER tokens from the driver to the tasks, so that an identity provider is not asked by each of them.
+"""OAUTHBEARER tokens from the driver to the tasks, so that not each of them asks the identity provider.
 
-The driver's process fetches a token and keeps it fresh, and each task carries the one of the moment in which it was
-planned. The Python worker that runs it uses that while it lives; a worker that needs one after that asks for itself,
-once for all of its tasks. Then many workers may be about to do so at the same moment, each with its first task of a
-plan that has become old: so it waits a little, for a time that chance decides.
+The driver's process fetches a token and renews it, and each task carries the token of the moment of its planning. The
+Python worker that runs the task uses the token while it is valid. After that the worker asks for one itself, once for
+all of its tasks. Many workers may do so at the same moment, each with its first task of an old plan. So a worker waits
+for a short random time first.
 
-Delegation tokens and passwords are not handed over: who has them needs nobody to ask.
+Delegation tokens and passwords are not handed over, because they need no identity provider.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPREAD_S: Final = 2.0
 
 
 def token_for_tasks(config: ClientConfig, settings: Mapping[str, str], asked: str) -> HeldToken | None:
-    """Return the token that tasks are to use, None where none is needed, or where it does not tell when it expires.
+    """Return the token that tasks are to use, None if none is needed, or if it has no time at which it expires.
 
     Raises SparkConditionError when there is none to be had; ``asked`` as in ``cluster_errors.refusal``.
     """

@@ -1,7 +1,7 @@
-"""What a topic does with timestamps, as far as the cluster says: for warnings, never for decisions.
+"""The settings of a topic for timestamps, as the cluster reports them: for warnings, never for decisions.
 
-Asked once a topic and minute in a process; a cluster that does not answer, or refuses, counts as one that keeps
-everything.
+A process asks once a minute for a topic. A cluster that does not answer, or refuses, counts as one that keeps all
+records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TIMEOUT_MS: Final = 5_000
 
 
 class TimestampRules(NamedTuple):
-    """``retention_ms`` is -1 when the topic keeps everything, is compacted only, or cannot be asked. ``is_replaced``
-    says that the broker writes its own time into records (``message.timestamp.type=LogAppendTime``)."""
+    """``retention_ms`` is -1 if the topic keeps everything, is compacted only, or is not known. ``is_replaced``: the
+    broker writes its own time into records (``message.timestamp.type=LogAppendTime``)."""
 
     retention_ms: int = -1
     is_replaced: bool = False

@@ -1,8 +1,8 @@
-"""The way of a warning from Spark's Python processes on the driver's host to the application, which has Spark's log.
+"""Sends warnings of Spark's Python processes on the driver's host to the application, which has Spark's log.
 
-A datagram socket named after the JVM's process, whose children (or grandchildren) these processes are, in a directory
-of the user's own. Nobody waits for anything: where no application listens, or it is too slow, the warning stands on
-standard error alone.
+The way is a datagram socket in a directory of the user's own. Its name is that of the JVM's process, the parent or
+grandparent of these processes. A sender never waits. If no application listens, or it is too slow, the warning is on
+standard error only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_TEXT: Final = 2_000
 
 
 class PostedWarning(NamedTuple):
-    """A warning: who says it, of what it reads or writes, how grave it is (``WARN``, ``ERROR``), and the text."""
+    """A warning: its speaker, what that reads or writes, the level (``WARN``, ``ERROR``), and the text."""
 
     speaker: str
     subject: str

@@ -1,20 +1,20 @@
-"""How warnings of Spark's Python processes are shown: a line each in the shape of Spark's log, seldom the same one.
+"""Warnings of Spark's Python processes: lines in the shape of Spark's log, each text at most once a minute.
 
-Spark runs the source and the sink in Python processes of its own, whose standard error is copied to that of the JVM
-which started them: the driver's, and for tasks on other hosts the executor's. There Spark's own log is written as well,
-in the pattern ``yy/MM/dd HH:mm:ss LEVEL Logger: text`` (log4j2-defaults.properties of Spark 4), so ours looks like it:
+Spark runs the source and the sink in Python processes of its own. Their standard error goes to the JVM that started
+them: the driver, or for tasks on other hosts the executor. Spark's own log goes there as well, in the pattern
+``yy/MM/dd HH:mm:ss LEVEL Logger: text`` (log4j2-defaults.properties of Spark 4). So our lines have the same pattern:
 ``26/11/23 01:50:00 WARN KafkaliteSource: [subscribe=events] text``.
 
-A text is said at most once a minute, and then with how often it was held back. Numbers that are arguments of a log call
-(attempts, seconds) do not make it another text. Several processes serve a query, and would each say it: so what was
-said is kept in files in Spark's directory of the application on this host, which Spark deletes with it. Where that
-cannot be used, each process counts for itself.
+A text appears at most once a minute, with the number of times that it was suppressed. Numbers that are arguments of a
+log call (attempts, seconds) do not make it another text. Several processes serve a query and log the same text. So
+they share a record of it: files in Spark's directory of the application on this host, which Spark deletes with the
+application. If that directory cannot be used, each process counts for itself.
 
-A process keeps clients from query to query (:mod:`.connections`), whose own threads complain of brokers that earlier
-ones had to do with. They are said to be the client's, ``KafkaliteClient``, and of no query.
+A process keeps clients from query to query (:mod:`.connections`). Their threads may warn of brokers that only an
+earlier query used. Such lines have the name ``KafkaliteClient`` and name no query.
 
-An application that watches its queries (:mod:`.listener`) gets what is said on its host, see :mod:`.warning_post`.
-Only Spark's own processes are touched: the application's logging is the application's.
+An application that watches its queries (:mod:`.listener`) also receives the warnings of its host, see
+:mod:`.warning_post`. This module changes the logging of Spark's own processes only, never that of the application.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LONGEST_SUBJECT: Final = 200
 
 
 class SaidBefore:
-    """What was said on this host in the last minute, and how often it was held back since."""
+    """The texts that were logged on this host in the last minute, and how often each was suppressed since."""
 
     def __init__(self, directory: Path | None, now_s: Callable[[], float] = time.monotonic) -> None:
         """``directory`` is shared with other processes; None keeps it in this one. ``now_s`` must be one for all."""
@@ -56,9 +56,9 @@ class SaidBefore:
         self._slots: dict[int, str] = {}
 
     def held_back(self, text: str, *, once: bool = False) -> int | None:
-        """Return how often the text was held back since it was said, when it is due (again), or else None.
+        """Return how often the text was suppressed since it was logged, or None if it must be suppressed now.
 
-        ``once``: it is never due again.
+        ``once``: the text is logged once, and suppressed from then on.
         """
         key = hashlib.blake2b(text.encode(errors="replace"), digest_size=16)
         slot = int.from_bytes(key.digest()[:2], "big") % _SLOTS
@@ -86,7 +86,10 @@ class SaidBefore:
         return due
 
     def _next(self, kept: str, key: str, once: bool) -> tuple[str, int | None]:
-        """Return what to keep of the slot, and the answer. Kept is: the text's key, when it was said, held back."""
+        """Return the new content of the slot, and what :meth:`held_back` returns.
+
+        The content is: the text's key, when it was logged, how often it was suppressed since.
+        """
         now_s = self._now_s()
         fields = kept.split()
         if len(fields) != 3 or fields[0] != key:
@@ -98,9 +101,9 @@ class SaidBefore:
 
 
 class WorkerLog(logging.Handler):
-    """Writes what the process says as lines like those of Spark's log.
+    """Writes the warnings of the process as lines like those of Spark's log.
 
-    ``write`` takes a whole line; ``hand_on`` takes what it says.
+    ``write`` receives a whole line, ``hand_on`` the warning in it.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class WorkerLog(logging.Handler):
         self.speak_of(SOURCE, "")
 
     def speak_of(self, speaker: str, subject: str) -> None:
-        """Have what this thread says from now on be said by ``speaker``, of ``subject``."""
+        """Name ``speaker`` and ``subject`` in the lines of this thread from now on."""
         self._speaker = speaker
         self._subject = subject if len(subject) <= _LONGEST_SUBJECT else f"{subject[:_LONGEST_SUBJECT]}..."
         self._thread = threading.get_ident()
@@ -139,9 +142,9 @@ class WorkerLog(logging.Handler):
 
 
 def speak_of(speaker: str, subject: str) -> None:
-    """Begin what this process says with ``speaker``, :data:`SOURCE` or :data:`SINK`, and what it reads or writes.
+    """Name ``speaker`` (:data:`SOURCE` or :data:`SINK`) and what it reads or writes in the lines of this process.
 
-    A process of Spark does one thing at a time. Elsewhere this does nothing.
+    A process of Spark does one thing at a time. In other processes this does nothing.
     """
     if not _is_sparks_own():
         return
@@ -149,16 +152,16 @@ def speak_of(speaker: str, subject: str) -> None:
 
 
 def say(notes: Iterable[str], *, once: bool = False) -> None:
-    """Warn of what is wrong with a query's options. To be called once for each query.
+    """Warn of what is wrong with a query's options. Call it once for each query.
 
-    ``once``: for who is called for each batch and knows nothing of the query. It is said once in an application.
+    ``once``: log each note once in an application. Code that runs for each batch, and does not know the query, sets it.
     """
     for note in notes:
         _LOG.warning("%s", note, extra={"once": once})
 
 
 def _said(record: logging.LogRecord, held: int) -> tuple[str, str]:
-    """Return the level and the text of what is written; ``held`` is how often it was not before."""
+    """Return the level and the text of a line; ``held`` is how often the text was suppressed before."""
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text = f"{text}: {record.exc_info[1]!r}"
@@ -167,7 +170,7 @@ def _said(record: logging.LogRecord, held: int) -> tuple[str, str]:
 
 
 def _told_apart(record: logging.LogRecord) -> str:
-    """Return what makes a text another one."""
+    """Return the message with those arguments that make it another text: all but numbers."""
     arguments = record.args if isinstance(record.args, tuple) else (record.args,)
     return " ".join([str(record.msg), *(str(each) for each in arguments if not isinstance(each, (int, float)))])
 

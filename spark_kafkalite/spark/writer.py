@@ -92,7 +92,7 @@ def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
     if topic is None and "topic" not in types:
         raise SparkConditionError(
             INVALID_SCHEMA,
-            "column topic=(missing): nothing says where to write; set the option topic, or add a string column topic",
+            "column topic=(missing): the target is not set; set the option topic, or add a string column topic",
         )
     written = []
     for name, (allowed, advice) in _ALLOWED.items():
@@ -225,7 +225,8 @@ class _Sink:
                     quarantined[topic] = quarantined.get(topic, 0) + count
         for topic, count in sorted(quarantined.items()):
             _LOG.warning(
-                "%d records that topic %s refused are in topic %s; their headers kafkalite-quarantine-message say why",
+                "%d records that topic %s refused are in topic %s; the reasons are in their headers "
+                "kafkalite-quarantine-message",
                 count,
                 topic,
                 self._quarantine_topic,

@@ -1,6 +1,6 @@
 """Real parts for tests: brokers, Apache Kafka, HDFS, a clock that is set by hand.
 
-Public, because those who test on a spark-kafkalite broker need the same parts; ``testing.pytest_plugin`` brings the
+Public, because other tests on a spark-kafkalite broker need the same parts; ``testing.pytest_plugin`` brings the
 fixtures. Nothing in the package imports this one.
 
 Every outside part answers ``available()``: None when it can be started here, otherwise the reason in one line, which

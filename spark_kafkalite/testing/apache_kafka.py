@@ -40,7 +40,7 @@ rootLogger.appenderRef.err.ref = err
 
 
 def available() -> str | None:
-    """Say why Apache Kafka cannot run here, or return None."""
+    """Return why Apache Kafka cannot run here, or None."""
     return java_problem() or jars.available(jars.APACHE_KAFKA)
 
 
@@ -106,7 +106,7 @@ class ApacheKafka:
 
         ``overrides`` are lines of server.properties. For a bench give ``heap_mb=1024, jvm_options=("-XX:+UseG1GC",)``:
         the default options make a JVM start fast and run slowly. ``further_listeners`` gives the security protocol of
-        each listener beside PLAINTEXT, by its name; ``format_arguments`` are for the tool that makes the storage.
+        each listener other than PLAINTEXT, by its name; ``format_arguments`` are for the tool that makes the storage.
         Without a ``membership`` the node is alone.
         """
         self.directory = directory
@@ -165,7 +165,7 @@ class ApacheKafka:
 
     def launch(self) -> None:
         """Format the storage when it is new, and start a node that has its ports, without waiting for it: a member
-        serves once most of its quorum is there.
+        serves once most of its quorum runs.
 
         Raises ChildFailed when it runs already.
         """
@@ -294,7 +294,7 @@ def new_cluster_id() -> str:
 
 
 def _logging_file(jar_directory: Path) -> Path:
-    """Return a logging configuration for tools, kept beside the jars."""
+    """Return a logging configuration for tools, kept next to the jars."""
     path = jar_directory.with_name(f"{jar_directory.name}.log4j2.properties")
     if not path.exists():
         scratch = path.with_name(f".{path.name}.{os.getpid()}")

@@ -80,7 +80,7 @@ class ApacheKafkaCluster:
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def start(self) -> Self:
-        """Start the nodes that do not run, all at once: one serves when most of them are there.
+        """Start the nodes that do not run, all at once: one serves when most of them run.
 
         Raises ChildFailed, after killing all, when one of them does not start.
         """
@@ -122,7 +122,7 @@ class ApacheKafkaCluster:
         return None if found is None or int(found.group(1)) < 0 else int(found.group(1))
 
     def partitions(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """Return what the cluster says of a topic's partitions. Raises KafkaliteError when no node answers."""
+        """Return a topic's partitions by the cluster's metadata. Raises KafkaliteError when no node answers."""
         if self._admin is None:
             self._admin = Admin(
                 bootstrap_servers=self.bootstrap,

@@ -31,7 +31,7 @@ _numbers: Final = itertools.count(1)
 
 
 class Authority:
-    """A certificate authority of its own; ``name`` tells its files from those of others in ``directory``."""
+    """A certificate authority of its own; ``name`` separates its files from those of others in ``directory``."""
 
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)

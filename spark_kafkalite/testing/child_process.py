@@ -1,7 +1,7 @@
 """A process that a test starts: its output kept, its end certain.
 
 A child is started in a session of its own with stdout and stderr going to files, so that a full pipe never stops it and
-its last lines can be shown in an error. It ends when its owner says so, when the interpreter exits (``atexit``), and
+its last lines can be shown in an error. It ends when its owner stops it, when the interpreter exits (``atexit``), and
 when the interpreter is killed: util-linux's ``setpriv --pdeathsig`` has the kernel send SIGKILL then. That signal
 belongs to the *thread* that started the child, so all children are started by one thread that lives as long as the
 interpreter. :func:`set_starter` puts another way to start processes in its place.
@@ -190,7 +190,7 @@ def _thread_states(pid: int) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different loopback TCP ports that nobody listens on.
+    """Return different loopback TCP ports that no process listens on.
 
     They lie below those that the system gives to connections, so a server that is restarted finds its port free. For a
     while no other process is given them by this function: they stay bound, in a way that lets a server listen on them

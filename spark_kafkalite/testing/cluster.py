@@ -1,7 +1,7 @@
 """Brokers and registries as processes: started from this interpreter, killed, stopped and restarted on the same port.
 
-Works wherever the package is installed; ``testing.pytest_plugin`` makes fixtures of it. They listen on loopback unless
-told otherwise, keep their data in the directory they are given, and end with the test process.
+Works wherever the package is installed; ``testing.pytest_plugin`` makes fixtures of it. They listen on loopback by
+default, keep their data in the directory they are given, and end with the test process.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _ServerProcess(ABC):
         return self._started().stderr_path
 
     def start(self) -> Self:
-        """Start it and return when it serves; ``start_seconds`` then says how long that took.
+        """Start it and return when it serves; ``start_seconds`` is then how long that took.
 
         Raises ChildFailed, with the end of its output, when it ends or stays silent for START_TIMEOUT_S.
         """

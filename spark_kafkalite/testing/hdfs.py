@@ -28,7 +28,7 @@ _SAFE_MODE_OFF: Final = b'"FSState" : "Operational"'
 
 
 def available() -> str | None:
-    """Say why HDFS cannot run here, or return None."""
+    """Return why HDFS cannot run here, or None."""
     if (problem := java_problem()) is not None:
         return problem
     pyspark_jars = hadoop_client_jars()

@@ -1,7 +1,7 @@
 """An HDFS of several processes, for tests that break it: its name node can be restarted, data nodes can be killed.
 
-It asks for permissions, as a real one does; its superuser is the user who starts it. For everything else
-:mod:`spark_kafkalite.testing.hdfs` has one in a single process, and says whether HDFS can run here.
+It checks permissions, as a real one does; its superuser is the user that starts it. For everything else
+:mod:`spark_kafkalite.testing.hdfs` has one in a single process, and knows whether HDFS can run here.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 A :class:`JarSet` is a list of Maven coordinates; :func:`fetch` returns the directory that holds its jars. The cache is
 ``$KAFKALITE_JAR_CACHE``, else ``~/.cache/spark-kafkalite/jars``; a set's directory carries a digest of its coordinates,
-so another version is another directory. Maven resolves a set into a temporary directory beside it, which is then
-renamed: a directory that exists is whole, and later calls neither start Maven nor touch the network. A lock file keeps
-two processes from fetching the same set at once.
+so another version is another directory. Maven resolves a set into a temporary directory next to it, which is then
+renamed. So a directory that exists is complete, and later calls neither start Maven nor touch the network. A lock file
+keeps two processes from fetching the same set at once.
 
-Where the jars come from is Maven's own configuration (``settings.xml``); no address stands here.
+Maven's own configuration (``settings.xml``) sets where the jars come from; this module has no address.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FETCH_TIMEOUT_S: Final = 600
 
 
 class JarsUnavailable(Exception):
-    """The jars are not in the cache and cannot be fetched; the message says what is missing."""
+    """The jars are not in the cache and cannot be fetched; the message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def cache_directory() -> Path:
 
 
 def available(jar_set: JarSet) -> str | None:
-    """Say why the jars cannot be had here, or return None when they are cached or Maven can be asked for them."""
+    """Return why the jars are not available here, or None when they are cached or Maven can fetch them."""
     if jar_set.cached:
         return None
     if shutil.which("mvn") is None:
@@ -223,7 +223,7 @@ def _project_model(jar_set: JarSet) -> str:
 def main(names: Sequence[str]) -> int:
     """Fetch the sets whose names begin with one of ``names`` (without names all), so that later runs need no network.
 
-    Returns 1 when one cannot be had, after saying why.
+    Returns 1 if one cannot be fetched, and prints the reason.
     """
     missing = False
     for jar_set in ALL_SETS:

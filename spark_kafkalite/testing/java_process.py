@@ -31,7 +31,7 @@ def java_command() -> str | None:
 
 @cache
 def java_major(java: str) -> int | None:
-    """Return the major version that this ``java`` says it is, or None when it does not run."""
+    """Return the major version that this ``java`` reports, or None when it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -41,7 +41,7 @@ def java_major(java: str) -> int | None:
 
 
 def java_problem() -> str | None:
-    """Say why Java programs cannot run here, or return None."""
+    """Return why Java programs cannot run here, or None."""
     java = java_command()
     if java is None:
         return f"Java is not installed (no java on the PATH, JAVA_HOME is not set); Java {REQUIRED_MAJOR} is needed"

@@ -3,8 +3,8 @@
 Brokers have numbers from 1 on and keep their ports, so one that was killed comes back under its address. Topics have
 three replicas, of which two must be in sync; a broker that dies is noticed after SESSION_TIMEOUT_MS.
 
-Where leaders and in-sync replicas are is read in the registry itself, so that no broker needs to live, or to have heard
-of a change, to ask.
+Leaders and in-sync replicas are read from the registry itself, so that no broker needs to live, or to have received a
+change.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class KafkaliteCluster:
     def start(self) -> Self:
         """Start the registry, then all brokers at once; return when each knows all of them and the controller.
 
-        ``start_seconds`` says how long it took. Raises ChildFailed, with the end of its output, when one of them does
+        ``start_seconds`` is how long it took. Raises ChildFailed, with the end of its output, when one of them does
         not start.
         """
         began = time.monotonic()
@@ -153,7 +153,7 @@ class KafkaliteCluster:
         return None if found is None else znodes.decode_controller(found)
 
     def leader_of(self, topic: str, partition: int = 0) -> int | None:
-        """Return the broker that leads a partition, None when none does. It may have died without anybody knowing yet.
+        """Return the broker that leads a partition, None when none does. It may have died, not yet noticed.
 
         Raises ChildFailed when there is no such partition.
         """
@@ -165,7 +165,7 @@ class KafkaliteCluster:
         return set(self.state_of(topic, partition).isr)
 
     def state_of(self, topic: str, partition: int = 0) -> znodes.LeaderAndIsr:
-        """Return what the registry says of a partition. Raises ChildFailed when there is no such partition."""
+        """Return the state of a partition in the registry. Raises ChildFailed when there is no such partition."""
         data = self._read(znodes.state_path(topic, partition))
         if data is None:
             raise ChildFailed(f"the registry has no partition {topic}-{partition}")

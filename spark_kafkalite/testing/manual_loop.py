@@ -1,4 +1,4 @@
-"""An event loop whose time is a :class:`ManualClock`'s, and threads that work when a test says so.
+"""An event loop whose time is a :class:`ManualClock`'s, and threads that work when a test lets them.
 
 Nothing waits for real time: when everything on the loop waits, the clock jumps to the next timer. So an hour of checks
 takes a moment, in the same order each time. It waits for nothing from outside, and raises RuntimeError instead, unless
@@ -62,7 +62,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
 
 class ManualThreads:
-    """What a broker's ``IoThreads`` are to those who submit work; it waits until :meth:`run_one` or :meth:`run_all`.
+    """A replacement of a broker's ``IoThreads``; submitted work waits until :meth:`run_one` or :meth:`run_all`.
 
     With a loop it is done in the loop's next pass instead, unless ``held`` is set.
     """

@@ -124,7 +124,7 @@ def test_lines_go_in_and_come_out(run: Commands, topic: str) -> None:
 def test_a_topic_that_sending_makes_is_warned_of(run: Commands, topic: str) -> None:
     warning = (
         f"kafkalite: warning: topic {topic} does not exist: the broker creates it if its auto.create.topics.enable is "
-        "true and there are brokers enough for its replicas; 'kafkalite topics create' says what is missing\n"
+        "true and there are brokers enough for its replicas; 'kafkalite topics create' reports what is missing\n"
     )
     assert run("produce", "--topic", topic, given=b"a\nb\n").stderr == warning
     assert run("produce", "--topic", topic, given=b"c\n").stderr == ""

@@ -130,7 +130,7 @@ def test_whatever_is_not_as_it_was_published_is_told(topics: Topics, spark: Spar
     ]
     beside = f"{Path(final).parent}/somebody-s.parquet"
     assert mismatches("more", lambda copy: shutil.copy(copy / final, copy / beside)) == [
-        f"{beside} is there, and no manifest names it"
+        f"{beside} exists, and no manifest names it"
     ]
     (size, rows) = mismatches("fewer", lambda copy: without_row(copy / final, 2))
     assert f"with {first['files'][0]['size_bytes']} bytes, has " in size

@@ -178,7 +178,7 @@ def test_format_1_takes_the_id_of_the_next_run_and_says_so(topics: Topics, spark
     as_format_1(tmp_path)
     found = topic_id(topics.admin, topic)
     output = run_for_text(topics, topic, tmp_path)
-    assert f"topic {topic}: the manifests do not say which topic of this name was loaded" in output
+    assert f"topic {topic}: the manifests do not name the id of the topic that was loaded" in output
     assert f"with id {found}, is taken for it" in output
     # Nothing new, but from now on the id is known.
     assert [each["format"] for each in manifests(tmp_path)] == [1, 3]

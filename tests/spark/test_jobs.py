@@ -196,7 +196,7 @@ def test_stream_does_not_read_on_in_a_topic_that_was_created_again(topics: Topic
     remembered.unlink()
     again = CliRunner().invoke(stream.main, given)
     assert again.exit_code == 0
-    assert f"topic {source}: the checkpoint does not say which topic" in again.output
+    assert f"topic {source}: the checkpoint does not name the id" in again.output
     topics.admin.delete_topics([source])
     topics.admin.create_topic(source, 1)
     topics.fill(source, ["c", "d", "e"])

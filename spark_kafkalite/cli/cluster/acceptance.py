@@ -26,17 +26,17 @@ class OtherLog(NamedTuple):
 
 
 class Acceptance(NamedTuple):
-    """The ranges of offsets, ends exclusive, to be accepted, and what is said of each hole."""
+    """The ranges of offsets, ends exclusive, to be accepted, and a line for each hole."""
 
     accepted: Ranges
     told: tuple[str, ...]
 
 
 def acceptance(broker: int, holes: Iterable[tuple[int, int]], others: Mapping[int, OtherLog | None]) -> Acceptance:
-    """Return which holes of a broker's log are to be accepted. ``others`` are the other replicas; None has not said
-    what it has.
+    """Return which holes of a broker's log are to be accepted. ``others`` are the other replicas, None for one that has
+    not reported its log.
 
-    A hole is left to a replica that has all of it and is whole: that joins the ISR, and leads.
+    A hole is not accepted if a replica has all of it and is whole: that one joins the ISR, and leads.
     """
     accepted, told = [], []
     logs = {each: log for each, log in others.items() if log is not None}

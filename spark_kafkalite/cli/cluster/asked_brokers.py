@@ -16,7 +16,7 @@ ASKED_MS: Final = 60_000
 
 
 class BrokerNotAsked(KafkaliteError):
-    """A broker did not say what it has."""
+    """A broker did not report its logs."""
 
 
 class AskedBrokers:

@@ -45,7 +45,7 @@ command.add_command(recover_registry)
 
 @command.command("new-secret")
 def new_secret() -> None:
-    """Print a new secret for inter.broker.secret.file, by which brokers prove themselves to each other."""
+    """Print a new secret for inter.broker.secret.file, with which brokers authenticate to each other."""
     from spark_kafkalite.security import cluster_secret
 
     click.echo(cluster_secret.new_secret())

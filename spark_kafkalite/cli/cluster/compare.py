@@ -58,10 +58,10 @@ def compare(
 ) -> int:
     """Compare the replicas of partitions now, byte by byte on the disks; of all partitions if none is named.
 
-    Each follower compares its log with its leader's, up to what is committed, and not faster than the setting
-    replica.compare.max.bytes.per.second allows (1 MB/s). One that differs is healed as docs/operations.md says. The
-    brokers go on when this command is interrupted, and the same command then shows how far they are. It ends with 1
-    where logs differ, or could not be compared.
+    Each follower compares its log with its leader's, up to the high watermark. The setting
+    replica.compare.max.bytes.per.second (1 MB/s) limits the speed. docs/operations.md describes how a log that differs
+    is healed. If you interrupt this command, the brokers go on, and the same command then shows their progress. It ends
+    with 1 if logs differ, or could not be compared.
     """
     asked = [text.strip() for argument in partitions for text in argument.split(",") if text.strip()]
     with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
@@ -145,7 +145,7 @@ def _ask(
     from spark_kafkalite.client.admin.logs import ReplicaComparison
 
     outcomes: Mapping[TopicPartition, ReplicaComparison | None]
-    nobody = ReplicaComparison("failed", "it follows nobody, has no log, or is of an older version")
+    nobody = ReplicaComparison("failed", "it follows no leader, has no log, or is of an older version")
     try:
         outcomes = admin.compare_replicas({broker: keys}, begin=begin, timeout_ms=_ASKED_MS)[broker]
     except KafkaliteError as error:

@@ -1,9 +1,9 @@
 """Whether a cluster serves all of its partitions: what ``cluster status`` counts, and ``cluster wait`` waits for.
 
-Metadata names the brokers, leaders and replicas. Each broker that it names is connected to as well, because brokers do
-not miss one that has died while the registry is unavailable.
+Metadata names the brokers, leaders and replicas. The command also connects to each of these brokers, because the other
+brokers do not notice a dead one while the registry is unavailable.
 
-An exit code says how bad it is. 1 is also the exit code of a command that fails; with ``--exit-code`` every failure to
+The exit code is the severity. 1 is also the exit code of a command that fails; with ``--exit-code`` every failure to
 get an answer is 4.
 """
 

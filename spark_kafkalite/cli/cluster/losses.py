@@ -1,8 +1,8 @@
-"""What an unclean election loses, shown before it is held, and the question whether that is wanted.
+"""Shows what an unclean election loses, and asks for confirmation.
 
-The brokers say what their logs have, which replica they would take, and what is lost with each
-(``client.admin.replicas.Leaderless``). Where a broker does not say it, as one of another project, the table has the
-ends of the logs alone. Holes of the log that is to lead, or leads, are told of, too (``acceptance``).
+The brokers report their logs, the replica that they would choose, and what is lost with each replica
+(``client.admin.replicas.Leaderless``). If a broker does not report that, such as one of another project, the table has
+only the ends of the logs. It also lists holes in the log of the present or future leader (``acceptance``).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def confirmed_elections(
 ) -> dict[TopicPartition, Confirmed | None] | None:
     """Show what each replica has and what is lost, and ask; return the partitions to elect leaders of.
 
-    None for a partition of which the brokers choose. One that is led by a replica whose log has holes that no other one
-    can heal is elected anew with these accepted. None when the user does not want it, or nothing is left to be elected.
-    Raises click.UsageError where nobody can be asked, or a wish cannot be met.
+    The value of a partition is None if the brokers choose. A partition whose leader has holes in its log that no other
+    replica can fill is elected again, and its holes are accepted. Returns None if the user declines, or no partition is
+    left. Raises click.UsageError if there is no terminal to ask at, or a wish cannot be met.
     """
     infos = _infos(admin, wanted)
     live = {node.node_id for node in admin.describe_cluster().brokers}
@@ -160,7 +160,7 @@ def _infos(admin: Admin, keys: Sequence[TopicPartition]) -> dict[TopicPartition,
 
 
 def _reported(admin: Admin, wanted: Sequence[TopicPartition]) -> Found:
-    """Return what the brokers say of these partitions, when every live replica has reported, or has had its time."""
+    """Return the brokers' reports of these partitions, once every live replica has reported, or the time is over."""
     until_s = time.monotonic() + _REPORTED_WITHIN_S
     while True:
         try:
@@ -182,8 +182,8 @@ def _wish(key: TopicPartition, broker: int, info: PartitionInfo, found: Eligible
     leaderless = None if found is None else found.leaderless
     if leaderless is None:
         raise click.UsageError(
-            f"--replica {key.topic}:{key.partition}={broker}: the brokers do not say what their logs have, so none can "
-            "be chosen: an election is under way, or they are of an earlier version"
+            f"--replica {key.topic}:{key.partition}={broker}: the brokers do not report their logs, so none can be "
+            "chosen: an election is under way, or they are of an earlier version"
         )
     if broker not in leaderless.losses:
         replicas = ", ".join(map(str, info.replicas))
@@ -239,7 +239,7 @@ def _state_text(report: Mapping[str, Any]) -> str:
 
 
 def _print_losses(wanted: Sequence[TopicPartition], wishes: Mapping[TopicPartition, int], found: Found) -> None:
-    """Say for each partition who would lead, and what is lost, where that is not nothing."""
+    """Print for each partition which broker would lead, and what is lost."""
     for key in wanted:
         leaderless = found[key].leaderless if key in found else None
         if leaderless is None:

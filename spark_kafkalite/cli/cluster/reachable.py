@@ -1,4 +1,4 @@
-"""Whether somebody listens at a broker's address."""
+"""Whether a process listens at a broker's address."""
 
 from __future__ import annotations
 

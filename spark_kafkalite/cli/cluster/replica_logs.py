@@ -1,6 +1,7 @@
-"""What brokers say of their logs of some partitions: which offsets are damaged, and which followers have stopped.
+"""What brokers report of their logs of some partitions: damaged offsets, and followers that have stopped.
 
-Only the broker that has a log knows that, so each is asked by itself; one that does not answer hides its own alone.
+Only the broker that has a log knows that, so the command asks each broker. If one does not answer, only its own logs
+are missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ReplicaLogs = Mapping[TopicPartition, Mapping[int, "ReplicaInfo"]]
 
 
 def ask_logs(admin: Admin, topics: Iterable[str], brokers: Iterable[int]) -> ReplicaLogs:
-    """Return the logs that these brokers have of the topics; nothing of a broker that does not answer."""
+    """Return the logs that these brokers have of the topics, without those of brokers that do not answer."""
     names = set(topics)
     return logs_in(ask_directories(admin, names, brokers)) if names else {}
 

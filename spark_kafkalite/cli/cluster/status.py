@@ -31,10 +31,10 @@ _ASKED_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class _Status(Health):
-    """What was found. ``warnings`` say why a record that was acknowledged with acks=all may be lost with a broker."""
+    """The findings. ``warnings`` are reasons why a record acknowledged with acks=all may be lost with a broker."""
 
     eligible: Mapping[TopicPartition, tuple[int, ...]]
-    # Why partitions have no leader, as the broker that was asked says it.
+    # Why partitions have no leader, by the broker that was asked.
     why: Mapping[TopicPartition, Leaderless]
     # The log directories of the brokers that answer, with the logs of partitions that are not wholly in sync.
     directories: Mapping[int, list[LogDirInfo]]
@@ -54,7 +54,7 @@ class _Status(Health):
         ]
 
     def fullest(self, broker: int) -> float | None:
-        """Return how full the fullest disk of a broker is, in percent; None where it does not say."""
+        """Return how full the fullest disk of a broker is, in percent; None if the broker does not report it."""
         spaces = map(_space, self.directories.get(broker, ()))
         return max((used_percent(space) for space in spaces if space is not None), default=None)
 
@@ -120,15 +120,15 @@ def status(
     as_json: bool,
     with_exit_code: bool,
 ) -> int:
-    """Show the brokers, the controller, who leads how much, and which partitions lack replicas or a leader.
+    """Show the brokers, the controller, the number of leaders on each broker, and partitions without all replicas.
 
-    Of partitions that lack replicas, it names logs that are damaged, and followers that have stopped to copy.
+    Of partitions that lack replicas, it names damaged logs, and followers that have stopped to copy.
 
-    Warnings say what lets a record be lost with a broker though it was acknowledged with acks=all: fewer than three
-    brokers, topics with fewer than three replicas, or fewer than two of them that must be in sync.
+    It warns if a record acknowledged with acks=all can be lost with a broker: there are fewer than three brokers, a
+    topic has fewer than three replicas, or its min.insync.replicas is less than two.
 
-    The exit code is 0 whatever is found, unless --exit-code asks for more: then 0 says that all partitions are led and
-    in sync, that each broker can be connected to, and that a controller is known.
+    Without --exit-code the exit code is always 0. With it, 0 means that all partitions have a leader and are in sync,
+    that each broker accepts a connection, and that a controller is known.
     """
     settings = client_settings(bootstrap_server, command_config, command_properties)
     with failures_as_no_answer() if with_exit_code else nullcontext(), reachable_admin(settings) as admin:
@@ -144,21 +144,22 @@ def status(
 def _warn(found: _Status) -> None:
     for broker in sorted(found.unreachable):
         warn(
-            f"broker {broker} cannot be connected to: it has just ended, or the registry is away and so nobody misses "
-            "it, or its advertised address is not for this host; what it leads and has in sync is as it was last known"
+            f"broker {broker} cannot be connected to. It has just ended, or the other brokers do not notice its end "
+            "while the registry is unavailable, or this host cannot reach its advertised address. Its leaders and "
+            "replicas are shown as last known"
         )
     if found.cluster.controller_id < 0:
         warn(
             "no controller is known: either none is elected yet, or /controller in the registry is a persistent node, "
-            "which brokers remove (their logs say so), or the registry does not answer the broker that was asked; then "
-            "all this is as it was last known, topics and leaders cannot change, and of producers only acks=all is "
-            "served"
+            "which brokers remove (see their logs), or the registry does not answer the broker that was asked. In the "
+            "last case all this is as last known, topics and leaders cannot change, and only producers with acks=all "
+            "are served"
         )
     if found.refusing:
         warn(
             f"acks=all is refused where fewer replicas are in sync than min.insync.replicas: {_some(found.refusing)}; "
             + (
-                "start the brokers that are away"
+                "start the brokers that are down"
                 if len(found.live) < len(found.broker_ids)
                 else "all brokers are live, and copy what they lack as soon as there is a leader"
             )
@@ -276,7 +277,7 @@ def _print(found: _Status) -> None:
 
 
 def _print_logs(found: _Status) -> None:
-    """Say which logs are damaged, and which followers have stopped."""
+    """Print which logs are damaged, and which followers have stopped."""
     lines = []
     for key, broker, ranges in found.damaged():
         line = f"  {key}: the log of broker {broker} is damaged: it lacks offsets {ranges_text(ranges)}"

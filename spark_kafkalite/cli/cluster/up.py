@@ -51,7 +51,7 @@ class _Stopped(Exception):
 
 
 class _Stop:
-    """What SIGINT and SIGTERM do: one ends the start where it is, or is noted once the cluster runs."""
+    """The effect of SIGINT and SIGTERM: a signal interrupts the start; once the cluster runs, it asks for a stop."""
 
     def __init__(self) -> None:
         self.wanted = threading.Event()
@@ -60,7 +60,7 @@ class _Stop:
             signal.signal(number, self._signalled)
 
     def only_note(self) -> None:
-        """Have the first signal from now on only noted."""
+        """From now on only note the first signal."""
         self._raises = False
 
     def _signalled(self, *_: object) -> None:
@@ -104,12 +104,12 @@ Examples:
 def up(size: int | None, data: str | None, port: int, registry_port: int, overrides: tuple[str, ...]) -> int:
     """Run a registry and several brokers on 127.0.0.1, until Ctrl-C or SIGTERM.
 
-    They are processes of their own, so that one can be killed to see what happens; they end with this one, however it
-    ends. Topics have as many replicas as there are brokers, three at most. One line says what to connect to, 'kafkalite
-    cluster ready on HOST:PORT,...', when all brokers serve.
+    They are processes of their own, so that you can kill one to see what happens. They end with this one, however it
+    ends. Topics have as many replicas as there are brokers, three at most. When all brokers serve, one line has the
+    addresses to connect to: 'kafkalite cluster ready on HOST:PORT,...'.
 
-    A broker that ends is told of; the others go on, and the registry for those that are started again by hand. End
-    those first: Ctrl-C takes the registry from them. Their data stays then, wherever it is.
+    The command reports a broker that ends; the others go on. The registry also goes on for brokers that you start again
+    by hand. End these first, because Ctrl-C stops their registry. Their data stays then, wherever it is.
     """
     from spark_kafkalite.testing.child_process import ChildFailed
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
@@ -142,7 +142,7 @@ def _check_overrides(overrides: Mapping[str, object]) -> None:
 
 
 def _check_ports(port: int, size: int, registry_port: int) -> None:
-    """Refuse ports that are taken before anything runs: afterwards only the end of a process would tell."""
+    """Refuse ports that are in use before anything runs: afterwards only the end of a process would show it."""
     wanted = {port + number: f"--port {port}: broker {number + 1}" for number in range(size if port else 0)}
     if registry_port in wanted:
         raise click.UsageError(
@@ -164,7 +164,7 @@ def _check_ports(port: int, size: int, registry_port: int) -> None:
 
 
 def _in_one_line(failure: str) -> str:
-    """Return why a process has not started: in its own words, without the log before them, where it has some."""
+    """Return why a process has not started: its own message without the log before it, if it has one."""
     found = _DID_NOT_START.fullmatch(failure)
     if found is None:
         return failure
@@ -173,7 +173,7 @@ def _in_one_line(failure: str) -> str:
 
 
 def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
-    """Say what there is, look after it until told to stop, and stop it in order where it is kept."""
+    """Print the addresses, watch the processes until a signal asks to stop, and stop in order if the data is kept."""
     stopping.only_note()
     click.echo(f"kafkalite registry ready on {cluster.registry.connect}")
     for number, broker in cluster.brokers.items():
@@ -186,9 +186,9 @@ def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
 
 
 def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
-    """Tell of brokers that end, until a stop is wanted (0) or nothing is left to run (1).
+    """Report brokers that end, until a stop is wanted (0) or no broker or registry is left (1).
 
-    A broker that was started again by hand is no process of this one, and needs the registry all the same.
+    A broker that was started again by hand is not a child of this process, but still needs the registry.
     """
     alive = dict(cluster.brokers)
     is_told = False
@@ -214,7 +214,7 @@ def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
 
 
 def _serves(broker: BrokerProcess) -> bool:
-    """Return whether somebody listens where a broker did."""
+    """Return whether a process listens at a broker's address."""
     host, _, port = broker.bootstrap.rpartition(":")
     return can_connect(host, int(port))
 
@@ -263,7 +263,7 @@ def _served_brokers(directory: Path) -> list[str]:
 
 
 def _tell_of_served(directory: Path) -> bool:
-    """Tell of brokers that were started again by hand and still run; return whether there are any."""
+    """Report brokers that were started again by hand and still run; return whether there are any."""
     served = _served_brokers(directory)
     if served:
         said(
@@ -282,7 +282,7 @@ def _held_brokers(directory: Path) -> int:
 
 
 def _write_properties(cluster: KafkaliteCluster, number: int) -> Path:
-    """Write what a broker was started with, for who starts it alone."""
+    """Write the settings of a broker to a file, so that it can be started alone."""
     path = cluster.data_dir / f"broker-{number}.properties"
     # Properties files take a backslash for the beginning of something.
     lines = [f"{name}={value}\n".replace("\\", "\\\\") for name, value in cluster.broker(number).settings.items()]

@@ -42,7 +42,7 @@ def wait(
 ) -> int:
     """Wait until all partitions of the cluster are led and in sync, as after the restart of a broker.
 
-    A line on stderr says what is missing whenever that changes. If it is still missing when the time is over, the exit
+    Each change of what is missing is a line on stderr. If something is still missing when the time is over, the exit
     code is that of 'cluster status --exit-code': 1 something is under-replicated, 3 something is offline or refuses
     acks=all, 4 no broker answers.
     """

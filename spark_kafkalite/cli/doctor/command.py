@@ -21,7 +21,7 @@ Examples:
 
 @click.command("doctor", epilog=_EPILOG)
 @click.option("--spark", "with_spark", is_flag=True, help="Check Spark's executors too, with a task on each.")
-@click.option("--master", metavar="URL", help="With --spark: Spark's master; without it what the environment says.")
+@click.option("--master", metavar="URL", help="With --spark: Spark's master; by default that of the environment.")
 @click.option(
     "--conf", "conf", metavar="NAME=VALUE", multiple=True, help="With --spark: a setting of Spark. Repeatable."
 )
@@ -38,8 +38,9 @@ def command(
 ) -> int:
     """Check this host, and with --spark every executor, against a cluster.
 
-    Looks at Python, packages, the address that each broker advertises, its certificate and our own, and executors'
-    clocks beside the driver's. Ends with 1 and a list of what to do when something is wrong. It writes nothing.
+    It checks Python, packages, the address that each broker advertises, its certificate and our own, and compares
+    executors' clocks with the driver's. If something is wrong, it ends with 1 and a list of what to do. It writes
+    nothing.
     """
     if (master is not None or conf) and not with_spark:
         raise click.UsageError("--master and --conf are for --spark")

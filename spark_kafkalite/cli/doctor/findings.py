@@ -79,7 +79,7 @@ def _against_driver(where: str, found: Mapping[str, Any], driver: Mapping[str, A
 def clock_offset_s(found: Mapping[str, Any]) -> float:
     """Return by how much an executor's clock is at least ahead of the driver's (negative: behind), 0 if it may agree.
 
-    The driver knows between which two moments the executor looked at its clock.
+    The driver knows two moments between which the executor read its clock.
     """
     time_s: float = found["time_s"]
     if time_s > found["not_after_s"]:

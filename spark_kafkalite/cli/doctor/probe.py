@@ -1,7 +1,7 @@
-"""What ``kafkalite doctor`` looks at in one Python process, of the driver or of an executor.
+"""The checks of ``kafkalite doctor`` in one Python process, of the driver or of an executor.
 
-Executors get this module by value, because the package may be missing there: so it imports nothing at its head but the
-standard library, and what it returns is plain. It writes nothing, here or on a broker.
+Executors get this module by value, because they may lack the package. So its head imports only the standard library,
+and it returns plain values. It writes nothing, here or on a broker.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _TIMEOUT_MS = 10_000
 
 
 def look(settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]], on_executor: bool) -> dict[str, Any]:
-    """Return what this process is and what it reaches; never raises for what it finds wrong.
+    """Return what this process is and what it reaches; never raises for problems that it finds.
 
-    ``settings`` are the client's, ``addresses`` what the brokers advertise. ``process`` tells executors apart: a Python
-    worker's parent is one process for each executor. Times are seconds since 1970.
+    ``settings`` are the client's, ``addresses`` are those that the brokers advertise. ``process`` identifies an
+    executor: a Python worker's parent is one process for each executor. Times are seconds since 1970.
     """
     found: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -64,7 +64,7 @@ def look(settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]], on_e
 def _version(distribution: str, module: str) -> str | None:
     """Return the version of a package, "?" where it has none (it came with --py-files), None where it is missing.
 
-    PySpark comes to executors as a zip file of Spark's, without metadata, and tells its version itself.
+    PySpark comes to executors as a zip file of Spark's, without metadata, and has its version in the module.
     """
     with contextlib.suppress(ImportError, ValueError):
         if find_spec(module) is None:

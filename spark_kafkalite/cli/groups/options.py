@@ -52,7 +52,7 @@ all_topics_option = click.option("--all-topics", is_flag=True, help="Every parti
 
 
 def place_options(function: Function) -> Function:
-    """Add the options that say where groups are, and --json; give the function ``places`` for them, while it runs."""
+    """Add the options for the places of groups, and --json. The function gets ``places`` for them while it runs."""
 
     @wraps(function)
     def with_places(

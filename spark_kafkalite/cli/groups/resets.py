@@ -1,7 +1,7 @@
 """``kafkalite groups reset-offsets`` and ``copy-offsets``: plans new offsets for a group, shows them, then sets them.
 
-Nothing changes without --execute. What is planned is printed either way: as a table, as JSON, or as CSV that
-``--from-file`` takes again. With --execute, all groups are looked at before the first is changed.
+Nothing changes without --execute. The plan is printed either way: as a table, as JSON, or as CSV that ``--from-file``
+reads. With --execute, all groups are checked before the first is changed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Examples:
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    help="Print CSV instead of the table, or write it to FILE beside the table.",
+    help="Print CSV instead of the table, or write it to FILE in addition to the table.",
 )
 @place_options
 def reset_offsets(
@@ -171,7 +171,7 @@ def plan_with_brokers(
 
 
 def still_there(places: Places, whose: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that exist; say which do not, and that ``whose`` offset stays."""
+    """Return the partitions that exist; report which do not, and that ``whose`` offset stays."""
     wanted = list(partitions)
     infos = places.admin.describe_topics() if wanted else {}
     there = {TopicPartition(name, each.partition) for name, info in infos.items() for each in info.partitions}
@@ -192,8 +192,8 @@ def carry_out(
 ) -> None:
     """Show the plans and, with ``execute``, commit ``offsets_of`` each group.
 
-    JSON says at the end what has been done; tables and CSV come first. Raises NonEmptyGroup, before anything is
-    changed, when one of the groups has members.
+    JSON comes at the end and has the result; tables and CSV come first. Raises NonEmptyGroup, before anything is
+    changed, if one of the groups has members.
     """
     new = {group: {each.topic_partition: each.new for each in planned} for group, planned in plans.items()}
     if export is not None and export != "-":

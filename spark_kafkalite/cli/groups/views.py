@@ -194,7 +194,7 @@ def print_offsets(groups: Iterable[GroupView], verbose: bool) -> None:
 
 
 def warn_of_groups(groups: Sequence[GroupView], *, with_offsets: bool) -> None:
-    """Say on stderr what the tables do not: groups that nobody reads for, that rebalance, that have lost records."""
+    """Warn of what the tables do not show: groups without a reader, that rebalance, or that have lost records."""
     for group in groups:
         if not group.members and group.state != _UNKNOWN:
             nothing = " and no offsets" if with_offsets and not group.partitions else ""

@@ -1,7 +1,7 @@
 """What ``kafkalite offsets`` does with a streaming query's checkpoint: shows, compares and rewinds it.
 
-What a checkpoint is, and how it may be changed, is said in ``spark/checkpoint_files.py`` and ``checkpoint_moves.py``. A
-path without a scheme is a local one; any other file system is reached through Hadoop, which needs PySpark and Java.
+``spark/checkpoint_files.py`` describes a checkpoint, and ``checkpoint_moves.py`` the changes to it. A path without a
+scheme is a local one; any other file system is reached through Hadoop, which needs PySpark and Java.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ source_option = click.option(
 
 
 def batch_option(name: str, what: str) -> Callable[[Function], Function]:
-    """Add an option that names a batch of the query; ``what`` says what for."""
+    """Add an option that names a batch of the query; ``what`` is its purpose."""
     return click.option(name, type=click.IntRange(min=0), metavar="N", help=f"With --checkpoint: {what}")
 
 
@@ -75,7 +75,7 @@ def only_with_checkpoint(given: Mapping[str, bool]) -> None:
 
 @contextmanager
 def opened(location: str) -> Iterator[QueryCheckpoint]:
-    """Look at a checkpoint. Raises QueryCheckpointError; ClickException where its file system cannot be reached."""
+    """Open a checkpoint. Raises QueryCheckpointError; ClickException if its file system cannot be reached."""
     from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint
     from spark_kafkalite.spark.jobs.destination.files import local_files
 
@@ -256,7 +256,7 @@ def rewind_checkpoint(
 
     if reset is None and (topics or all_topics or source is not None or forward):
         raise click.UsageError(
-            "--drop-planned alone moves no partition; say where to with an option such as --to-offset"
+            "--drop-planned alone moves no partition; give the target with an option such as --to-offset"
         )
     wanted = {} if reset is None else chosen_topics(topics, all_topics)
     with opened(location) as checkpoint:

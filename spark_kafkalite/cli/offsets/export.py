@@ -57,10 +57,10 @@ def export(
 ) -> None:
     """Print offsets as JSON for the option startingOffsets: a line, or one for each Kafka source of a query.
 
-    They are those of a group, or the end of a batch of a streaming query, where its next batch begins.
+    They are the offsets of a group, or the end of a batch of a streaming query, where its next batch begins.
 
     With --to-kafka a finished first batch loses what only format("kafkalite") understands, so that Spark's own source
-    goes on from the checkpoint; --execute does it, and a copy of the file is kept beside the checkpoint.
+    goes on from the checkpoint. --execute does it, and keeps a copy of the file next to the checkpoint.
     """
     check_execute(dry_run, execute)
     wanted = parse_topics(topics)

@@ -47,7 +47,7 @@ from spark_kafkalite.model import CommittedOffset
 
 
 class NotVerified(KafkaliteError):
-    """What was written is not what is there."""
+    """The stored offsets are not those that were written."""
 
 
 @click.command("migrate")
@@ -184,14 +184,14 @@ def rewind(
     as_json: bool,
     **scenario: Any,
 ) -> None:
-    """Take a stopped group or streaming query back to where records are read again.
+    """Move a stopped group or streaming query back, so that it reads records again.
 
-    The same places as in 'groups reset-offsets'. What already lies before the place stays where it is. Shows what it
-    would do; --execute does it. A group is taken back with --zookeeper in both storages, where they hold offsets of it.
+    The places are those of 'groups reset-offsets'. Offsets that lie before the place stay. The command shows what it
+    would do; --execute does it. With --zookeeper it moves a group in both storages, as far as they hold its offsets.
 
-    A query is taken back in its checkpoint. It runs an empty batch first, so that its sink never sees a batch's number
-    twice. Refused for a query with state, and for one that wrote its checkpoint in the last minute. Copies of the
-    files that are replaced are kept beside the checkpoint.
+    The command moves a query in its checkpoint. The query runs an empty batch first, so that its sink never sees a
+    batch's number twice. It refuses a query with state, and one that wrote its checkpoint in the last minute. It keeps
+    copies of the files that it replaces next to the checkpoint.
     """
     check_execute(dry_run, execute)
     if checkpoint is not None:

@@ -77,7 +77,7 @@ def delete_records(
 
 
 def _ends(admin: Admin, wanted: Mapping[TopicPartition, int]) -> str:
-    """Say up to where records can be deleted, for those partitions whose log ends before."""
+    """Return up to which offset records can be deleted, for those partitions whose log ends before the wanted one."""
     found = admin.list_offsets(dict.fromkeys(wanted, LATEST_TIMESTAMP))
     too_low = [f"{each} ends at {end.offset}" for each, end in found.items() if end and end.offset < wanted[each]]
     if not too_low:

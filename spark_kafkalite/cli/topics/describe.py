@@ -47,8 +47,8 @@ def describe(
 ) -> None:
     """Show topics, their settings, and the leader and replicas of each partition.
 
-    Elr are the replicas that may lead beside those in sync, because they left them when these were fewer than
-    min.insync.replicas; N/A where the brokers do not tell.
+    Elr are replicas outside the ISR that may still lead, because the ISR had fewer than min.insync.replicas members
+    without them. N/A: the brokers do not report them.
     """
     described: list[tuple[TopicInfo, dict[str, str], list[PartitionInfo]]] = []
     only = {
@@ -116,7 +116,7 @@ def _conditions(partition: PartitionInfo, min_isr: int, live: set[int]) -> list[
 
 
 def _eligible(admin: Admin, topics: list[str]) -> dict[TopicPartition, EligibleReplicas]:
-    """Return the eligible replicas of partitions; nothing where the broker does not tell."""
+    """Return the eligible replicas of partitions; empty if the broker does not report them."""
     try:
         return admin.eligible_replicas(topics)
     except UnsupportedVersion:

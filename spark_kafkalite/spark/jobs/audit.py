@@ -1,9 +1,8 @@
 """The audit job: counts a load's records again, in its files and in the log, and compares both with its manifests.
 
 Run by ``spark-submit "$(kafkalite jobs path audit)" ...`` or ``kafkalite jobs run audit ...``. It writes nothing into
-the destination. What is compared is ``auditing/recounting.py``'s, how the log is counted
-``auditing/audit_source.py``'s; this is the command line, what it asks the file system and the cluster, and what it
-tells.
+the destination. ``auditing/recounting.py`` compares, and ``auditing/audit_source.py`` counts the log. This module has
+the command line, the calls to the file system and the cluster, and the output.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ _WIDE: Final = 200
 def main(**given: Any) -> None:
     """Count again what hadoop_load has published in DESTINATION.
 
-    Every file's records, offsets and length are compared with the manifest of its run. With --bootstrap-server the log
-    is read a second time, without writing anything, and what it holds of the offsets of each run is compared with the
-    manifest too, by partition and by directory of time. Where the log does not hold them any more, or the topic was
-    created again, that is said.
+    The job compares every file's records, offsets and length with the manifest of its run. With --bootstrap-server it
+    also reads the log a second time, and writes nothing. It compares the log with the manifest of each run, by
+    partition and by directory of time. It reports offsets that the log no longer holds, and topics that were created
+    again.
 
-    The exit code is 1 where something differs, each with a line of its own.
+    Each difference is a line, and makes the exit code 1.
     """
     selection = _selection(given)
     if given["audit_topic"] and not given["bootstrap_server"]:
@@ -127,7 +126,7 @@ class Audit:
     findings: Findings
 
     def summary(self, files: Files) -> dict[str, Any]:
-        """Return what is to be told."""
+        """Return the job's result."""
         rows = [self._row(run) for run in self.runs]
         return {
             "destination": files.root,
@@ -221,11 +220,11 @@ def _compare_files(
 
 
 def _not_named(files: Files, runs: Iterable[AuditedRun], known: Collection[str]) -> list[str]:
-    """Tell of data files beside the audited ones that no manifest names: who lists directories sees their records."""
+    """Return lines for data files in audited directories that no manifest names: listings show their records."""
     directories = {file.directory for run in runs for file in run.standing}
     found = (f"{directory}/{name}" for directory in sorted(directories) for name in files.names(directory))
     return [
-        f"{path} is there, and no manifest names it"
+        f"{path} exists, and no manifest names it"
         for path in found
         if path not in known and is_data_file(path) and not is_hidden(path.rpartition("/")[2])
     ]

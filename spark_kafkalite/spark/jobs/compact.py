@@ -1,7 +1,7 @@
-"""The compact job: many small files of a load's directory become few.
+"""The compact job: merges many small files of a load's directory into few.
 
 Run by ``spark-submit "$(kafkalite jobs path compact)" ...`` or ``kafkalite jobs run compact ...``. This is its command
-line and what it tells; ``compaction/merge_planning.py`` says which files, ``compaction/compaction.py`` does it.
+line and its output. ``compaction/merge_planning.py`` chooses the files, ``compaction/compaction.py`` merges them.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _ROUND_BYTES: Final = 16 * 1024**3
 def main(**given: Any) -> None:
     """Merge small files that hadoop_load has published in DESTINATION, of Parquet, ORC and JSON.
 
-    Merged files are TOPIC-compact-RUN-N.parquet in the same directory; they have the same records, sorted by partition
-    and offset, which is checked before they take the place of the others. read_published sees the one or the other;
-    who lists directories may miss the rows of a directory for the moment of the swap, and never sees one twice. A
-    compaction that is killed leaves nothing half-done: the next run of a job completes or drops it.
+    Merged files are TOPIC-compact-RUN-N.parquet in the same directory. They have the same records, sorted by partition
+    and offset. The job checks that before they replace the others. read_published sees either the old or the new files.
+    A program that lists directories may miss the rows of a directory during the swap, but never sees a row twice. If a
+    compaction is killed, the next run of a job completes or drops it.
     """
     started = time.monotonic()
     spark = start_session("kafkalite compact")
@@ -86,7 +86,7 @@ def main(**given: Any) -> None:
 
 
 def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], newest: Manifest | None) -> dict[str, Any]:
-    """Merge what there is to merge, and return what is to be told of it.
+    """Merge the files that need it, and return the summary.
 
     ``newest`` is the destination's newest manifest, after its recovery. Raises ManifestError, also where nothing was
     published, AuditError, and what Spark and the file system raise.

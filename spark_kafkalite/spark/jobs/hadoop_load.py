@@ -1,7 +1,7 @@
-"""The load job: what topics received since the last run becomes files in a directory, once.
+"""The load job: writes the records that topics received since the last run to files in a directory, each once.
 
 Run by ``spark-submit "$(kafkalite jobs path hadoop_load)" ...`` or ``kafkalite jobs run hadoop_load ...``. This is its
-command line and what it tells; the run itself is ``load/load_run.py``. A run with nothing new publishes nothing and
+command line and its output; the run itself is ``load/load_run.py``. A run without new records publishes no files and
 succeeds.
 """
 
@@ -113,7 +113,7 @@ from spark_kafkalite.spark.schema_registry import Registry
     default=RECORD_TIME,
     show_default=True,
     help="Time of the directories: record (its timestamp), header:NAME, or json:FIELD of the value (json:a.b for a "
-    "field of a), in ms since the epoch or ISO 8601. Records without it go by their timestamp, and are counted.",
+    "field of a), in ms since the epoch or ISO 8601. For records without it the timestamp is used; they are counted.",
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of days and hours, such as Europe/Berlin.")
 @click.option(
@@ -143,8 +143,8 @@ from spark_kafkalite.spark.schema_registry import Registry
     type=click.Choice(["fail", "earliest", "latest", "nearest", "skip"]),
     default="fail",
     show_default=True,
-    help="When records were deleted before they were loaded: fail; go on from what is left (earliest, nearest), or "
-    "from the end (latest), and say how many were lost; or leave the partition as it is (skip).",
+    help="When records were deleted before they were loaded: fail; go on from the first record that is left (earliest, "
+    "nearest), or from the end (latest), and report how many were lost; or leave the partition as it is (skip).",
 )
 @click.option(
     "--new-partitions",
@@ -192,16 +192,16 @@ from spark_kafkalite.spark.schema_registry import Registry
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def main(**given: Any) -> None:
-    """Load what TOPIC received since the last run into DESTINATION.
+    """Load the records that TOPIC received since the last run into DESTINATION.
 
     Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet, or TOPIC-load-RUN-N.parquet
-    with several small partitions, with the columns of the Spark source; values are bytes unless --value says what they
-    are. A run killed at any point leaves nothing half-done: the next one completes or drops it. A directory gets
-    _SUCCESS when every partition of the topic has passed its end.
+    with several small partitions. They have the columns of the Spark source. Values are bytes unless --value gives
+    their format. If a run is killed at any point, the next one completes or drops it. A directory gets _SUCCESS when
+    every partition of the topic has passed its end.
 
-    The first character of a TOPIC that begins with '_' or '.' is written as %XX in names, because Spark leaves such
-    files out, and names too long for the file system are cut and end in a hash. What a run could not load, and topics
-    that were created again, stand in its manifest.
+    The first character of a TOPIC that begins with '_' or '.' is written as %XX in names, because Spark skips such
+    files. Names too long for the file system are cut and end in a hash. A run's manifest lists offsets that it could
+    not load, and topics that were created again.
     """
     options = _options(given)
     if given["metrics_file"] is not None:

@@ -1,10 +1,11 @@
 """The mirror job: topics of one cluster copied to another through a streaming query.
 
 Records keep partition, key, value, headers and timestamp; offsets are the target's own. The rules are in
-``mirror_topics``. Before each batch the targets get the topics and partitions that their sources have got. At least
-once: a batch that is run again is sent again. The checkpoint is the truth about what was read, and it belongs to one
-pair of clusters and to the targets that were there: another pair, or a target that was deleted, is refused, because
-what was copied before is not copied again.
+``mirror_topics``. Before each batch the job creates the topics and partitions that the targets lack. The guarantee is
+at least once: a batch that runs again writes its records again.
+
+Only the checkpoint records what was read. It belongs to one pair of clusters and to its targets. The job refuses
+another pair, and a target that was deleted, because it does not copy again what it copied before.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _TOPIC_SOURCE: Final = "topic"
 @click.option("--topic-pattern", help="Regular expression: topics are copied whose names it matches anywhere.")
 @click.option("--topic-prefix", default="", help="Put before the names of the targets.")
 @click.option("--checkpoint", required=True, help="Directory that remembers what has been copied.")
-@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C; without, end when all is copied that was there.")
+@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C; without, end at the logs' ends at the start.")
 @click.option("--starting-offsets", default="earliest", show_default=True, help="For a new checkpoint.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1), help="Bound of one micro-batch.")
 @click.option(
@@ -120,13 +121,13 @@ def main(
     to_command_config: str | None,
     as_json: bool,
 ) -> None:
-    """Copy topics to another cluster, batch by batch, and go on where the checkpoint stands.
+    """Copy topics to another cluster, batch by batch, and go on at the position of the checkpoint.
 
-    Partitions, keys, headers and timestamps stay, offsets do not. Targets that are missing are created with as many
-    partitions as their sources, and grow with them. At least once: after a failure some records come again. One mirror
-    at a time works with a checkpoint. A record that a target refuses for itself (too large, its timestamp, no key)
-    stops the job with exit code 5, or goes to --quarantine-topic with headers that say where it was read, and the
-    error.
+    Records keep their partitions, keys, headers and timestamps, but not their offsets. The job creates missing targets
+    with as many partitions as their sources, and extends them when these grow. At least once: after a failure some
+    records are copied again. One mirror at a time works with a checkpoint. A record that a target refuses for itself
+    (too large, its timestamp, no key) stops the job with exit code 5. With --quarantine-topic it goes there, with
+    headers that name its origin and the error.
     """
     selection = _selection(topic_list, topic_pattern, topic_prefix)
     source = client_settings(from_command_config, (), option="--from-command-config")
@@ -135,7 +136,7 @@ def main(
     if max_offsets_per_trigger is not None:
         query_options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     if is_submitted():
-        # Only a session knows where the files lie that were shipped.
+        # Only a session knows the directory of shipped files.
         start_session("kafkalite mirror")
     with open_admin(from_bootstrap_server, source) as reading, open_admin(to_bootstrap_server, target) as writing:
         new = NewTargets(replication_factor or -1, with_configs)
@@ -188,7 +189,7 @@ class NewTargets:
 
 
 class BatchFailed(KafkaliteError):
-    """What the engine is told of a batch that failed."""
+    """The error that the engine receives for a failed batch."""
 
 
 class Mirror:
@@ -209,13 +210,13 @@ class Mirror:
         self._new = new
         self._from_cluster = reading.describe_cluster().cluster_id
         self._to_cluster = writing.describe_cluster().cluster_id
-        # What the checkpoint is known to remember, so that not each batch reads it again: by kind and name.
+        # The ids that the checkpoint holds, by kind and name, so that a batch need not read them again.
         self._known_ids: dict[tuple[str, str], str] = {}
-        # What ended the query: the engine would show it within its own words and tracebacks.
+        # The error that ended the query: the engine would wrap it in its own words and tracebacks.
         self._failure: Exception | None = None
 
     def check(self) -> None:
-        """Raise PlanError for what must not be mirrored, before anything is written."""
+        """Raise PlanError for topics that must not be mirrored, before anything is written."""
         topics = self._topics()
         lacking = [topic for topic in self._selection.topics if topic not in topics]
         if lacking:
@@ -232,14 +233,14 @@ class Mirror:
         if left_out:
             raise PlanError(
                 f"{checkpoint.root}: the checkpoint of a mirror of {listed(copied)}, but {listed(left_out)} is not to "
-                "be copied any more: name all of them, beside others, or give another --checkpoint"
+                "be copied any more: name all of them, with or without others, or give another --checkpoint"
             )
         self.prepare(checkpoint)
         if self._quarantine is not None:
             self._quarantine.begin(self._new.replication_factor)
 
     def _topics(self) -> dict[str, TopicInfo]:
-        """Return the topics to copy that are there."""
+        """Return the topics to copy that exist."""
         return self._reading.describe_topics(self._selection.of(self._reading.list_topics()))
 
     def _check_quarantine(self, topics: Iterable[str]) -> None:
@@ -335,7 +336,7 @@ class Mirror:
         report_every_s: float,
         check: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Run the query until it ends and return the summary. ``check`` is asked before each batch, and may raise."""
+        """Run the query until it ends and return the summary. ``check`` is called before each batch, and may raise."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
@@ -380,14 +381,14 @@ class Mirror:
         return self._reading.lag_behind(dict(offsets))
 
     def _report(self, checkpoint: Files) -> None:
-        """Say how far the mirror is behind; a cluster or file system that cannot say so now does not end it."""
+        """Print the lag of the mirror. A cluster or file system that does not answer now does not end the job."""
         from py4j.protocol import Py4JError
 
         try:
             standing = _standing(checkpoint)
             click.echo(shown(by_topic(self._lags(standing))) if standing else "no batch has begun yet", err=True)
         except QueryCheckpointError:
-            # A batch came or ended between two looks at the checkpoint; the next report says it.
+            # A batch began or ended while the checkpoint was read; the next report has it.
             return
         except (KafkaliteError, OSError, Py4JError) as error:
             click.echo(f"the lag is not known: {error_line(error)}", err=True)
@@ -414,7 +415,7 @@ class Mirror:
 
 @contextmanager
 def _without_py4js_tracebacks() -> Iterator[None]:
-    """Py4J logs a traceback of what a batch raises, which the job says in a line of its own."""
+    """Py4J logs a traceback of an error in a batch, which the job reports in a line of its own."""
     log = logging.getLogger("py4j.clientserver")
     before = log.level
     log.setLevel(logging.CRITICAL)

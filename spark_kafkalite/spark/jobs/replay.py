@@ -1,10 +1,11 @@
 """The replay job: reads a past range of a topic again, into another topic or into files.
 
-The range is given by time, by offset or by the batches of a query, and is planned before anything is read
-(``replay_plan``). Into a topic, records keep key, value, headers and timestamp, and their partition when the target has
-as many partitions (``topic_copy``); with a run id the cluster remembers the run (``replay_run``), and one that is run
-again writes what the target lacks. Into files, records go through the same stage and commit as a load, into a
-destination that holds nothing yet.
+The range is given by time, by offset or by the batches of a query. The job plans it before it reads (``replay_plan``).
+
+Into a topic, records keep key, value, headers and timestamp. They keep their partition if the target has as many
+partitions (``topic_copy``). With a run id the cluster remembers the run (``replay_run``); if that runs again, it writes
+only the records that the target lacks. Into files, records go through the same stage and commit as a load. The
+destination must be empty.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ class Replay:
         }
 
     def _planned(self, plan: LoadPlan, target: str) -> dict[str, Any]:
-        """Return what a dry run says: the ranges, each with about the bytes that it takes in the log."""
+        """Return the report of a dry run: the ranges, each with its approximate size in the log in bytes."""
         from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
         from spark_kafkalite.spark.options import reader_options
         from spark_kafkalite.spark.range_bytes import measured
@@ -268,7 +269,7 @@ class Replay:
 def sentence(summary: Mapping[str, Any]) -> str:
     """Return a summary as people read it."""
     if not summary.get("dry_run"):
-        before = f", {summary['present_before']} were there already" if summary.get("present_before") else ""
+        before = f", {summary['present_before']} existed already" if summary.get("present_before") else ""
         return f"replayed {summary['records']} records to {summary['target']}{before}"
     lines = [
         f"would replay {summary['offsets']} offsets, about {summary['bytes']} bytes of the log, to {summary['target']}"

@@ -1,9 +1,10 @@
 """The stream job: a topic continuously copied to another topic, or to Parquet files, through Structured Streaming.
 
-At-least-once into a topic (a batch that is run again is sent again); exactly-once into files (Spark's file sink keeps
-its own log). The checkpoint is the truth about what was read: run the job again with it to go on.
+At least once into a topic (a batch that runs again writes its records again); exactly once into files (Spark's file
+sink keeps its own log). The checkpoint records what was read: run the job again with it to go on.
 
-The ids of the topics are kept beside it (``streaming``): a topic that was created again is refused.
+The job keeps the ids of the topics in the checkpoint's directory (``streaming``), and refuses a topic that was created
+again.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def main(
     command_config: str | None,
     option_pairs: tuple[str, ...],
 ) -> None:
-    """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on where the checkpoint stands.
+    """Copy TOPIC to another topic or to Parquet files, batch by batch, and go on at the position of the checkpoint.
 
-    With a trigger such as '10 seconds' it never ends; Ctrl-C ends it, and loses nothing. A record that TO_TOPIC refuses
-    for itself (too large, its timestamp, no key) stops the job with exit code 5, or goes to --quarantine-topic with
-    headers that say where it was read, and the error.
+    With a trigger such as '10 seconds' it runs until Ctrl-C, which loses no records. A record that TO_TOPIC refuses for
+    itself (too large, its timestamp, no key) stops the job with exit code 5. With --quarantine-topic it goes there,
+    with headers that name its origin and the error.
     """
     if (to_topic is None) == (destination is None):
         raise click.UsageError("give exactly one of --to-topic and --destination")

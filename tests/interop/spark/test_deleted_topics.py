@@ -165,7 +165,7 @@ def test_a_task_whose_topic_is_gone_loses_its_range(
     assert isinstance(outcomes[0], SparkConditionError)
     for text in (str(outcomes[0]), caplog.text):
         assert "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] failOnDataLoss=" in text
-        assert "planned-0[0, 5): offset 0 is not in the log, which the brokers know nothing of; was the topic" in text
+        assert "planned-0[0, 5): offset 0 is not in the log, which the brokers do not know; was the topic" in text
 
 
 def test_some_topics_may_be_gone_at_load_only_where_data_may_be_lost(

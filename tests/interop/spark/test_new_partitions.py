@@ -112,7 +112,7 @@ def test_a_missing_topic_is_ignored_and_read_once_it_is_there(
     stream = Stream(options)
     stream.until([f"{topic}-0[0, 1)"])
     stream.batch()
-    said = f"topic {late} does not exist, and is read when it does"
+    said = f"topic {late} does not exist yet; the query reads it once it is created"
     # Each of the readers says it once: the batch's, the stream's, and those that plan its batches once more.
     assert said in warnings.messages
     admin.create_topic(late, 1, 1)
@@ -133,7 +133,7 @@ def test_a_missing_topic_is_waited_for(
         )
     )
     waiting.start()
-    said = f"topic {late} does not exist, and is read when it does"
+    said = f"topic {late} does not exist yet; the query reads it once it is created"
     wait_until(lambda: said in warnings.messages, "the warning")
     assert waiting.is_alive()
     admin.create_topic(late, 1, 1)

@@ -274,7 +274,7 @@ def test_a_new_query_that_is_told_to_start_earlier_takes_the_group_back(bootstra
     query.begin()
     query.trigger()
     assert committed(group)[f"{topic}-0"] == 0
-    assert f"goes back to where this new query was told to start: {topic}-0 from 5 to 0" in warnings.text
+    assert f"goes back to the start that this new query's options set: {topic}-0 from 5 to 0" in warnings.text
 
 
 def test_commits_go_on_when_the_broker_was_killed(tmp_path):

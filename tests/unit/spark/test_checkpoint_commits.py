@@ -113,7 +113,7 @@ def test_a_rewind_that_was_asked_for_goes_back_once(registry, store, caplog):
     registry.rewind({T0: 10, T1: 10}, {"t": OLD})
     # Where nothing is to be taken back, nothing is done yet and so nothing is committed.
     assert store.offsets() == {T0: 10, T1: 3}
-    assert "goes back to where this new query was told to start: t-0 from 50 to 10" in caplog.text
+    assert "goes back to the start that this new query's options set: t-0 from 50 to 10" in caplog.text
     store.stored[T0] = StoredOffset(60, OLD)
     registry.follow({T0: 20, T1: 20}, {"t": OLD})
     assert store.offsets() == {T0: 60, T1: 20}

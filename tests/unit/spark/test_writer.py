@@ -33,7 +33,7 @@ def test_the_option_wins_over_the_column_whatever_its_type():
     ("types", "text"),
     [
         ({"key": "binary", "topic": "string"}, "column value=(missing): the data has key, topic; add "),
-        ({"value": "binary"}, "column topic=(missing): nothing says where to write; set the option topic, "),
+        ({"value": "binary"}, "column topic=(missing): the target is not set; set the option topic, "),
         ({"Value": "binary", "topic": "string"}, "column value=(missing): the data has Value, topic; add "),
         ({"value": "double", "topic": "string"}, "column value=double: must be binary or string; cast it "),
         ({"value": "binary", "topic": "binary"}, "column topic=binary: must be string; cast it to string"),

@@ -1,7 +1,7 @@
 """Counts ranges of the log again, for the audit: rows stay in the tasks, what leaves them is a count of each range.
 
-The second read is the load's own (``load/load_source.py``), so it sees what a load would see today. Beside the account
-of a range it counts the records by quarter of an hour: the directories of every zone of today begin at one.
+The second read uses the load's own source (``load/load_source.py``), so it reads what a load would read today. It also
+counts the records of a range by quarter of an hour, because directories begin at a quarter in every time zone of today.
 """
 
 from __future__ import annotations

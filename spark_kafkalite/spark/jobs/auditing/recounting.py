@@ -1,9 +1,8 @@
 """What an audit compares: the published files and the log, each against the manifests. Pure.
 
-Manifests are in the middle. What a file holds is compared with what its run's manifest says of it. What the log holds
-is compared with what the manifest of the run that read it says: by partition, offset for offset, and by directory of
-time with the files that the run made. Of a compaction, the files it made are compared with those they replaced. So a
-run's records are followed also where its files are merged by now.
+The audit compares each file with the entry in its run's manifest. It compares the log with the manifest of the run that
+read it: offset by offset in each partition, and by directory of time with the files that the run made. It compares the
+files of a compaction with those that they replaced. So it also follows the records of a run whose files are merged.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _COUNTS: Final = ("records", "control", "aborted", "removed")
 class RecountScope:
     """What to audit: topics (none: all), one run by name or number, one directory of time, or those of a time span.
 
-    ``from_ms`` and ``to_ms`` are ms since the epoch; directories are taken that overlap the span. Of a run all is
-    audited if any of its files is taken.
+    ``from_ms`` and ``to_ms`` are ms since the epoch; the span selects directories that overlap it. If any file of a run
+    is selected, the whole run is audited.
     """
 
     topics: frozenset[str] = frozenset()
@@ -60,7 +59,7 @@ class RecountScope:
         return self.directory is not None or self.from_ms is not None or self.to_ms is not None
 
     def takes(self, manifest: Manifest, file: PublishedFile) -> bool:
-        """Say whether a file belongs to what is audited, whichever run made it."""
+        """Return whether the audit includes a file, whichever run made it."""
         if self.topics and file.topic not in self.topics:
             return False
         directory = time_directory(file)
@@ -172,7 +171,10 @@ def audited_runs(manifests: Sequence[Manifest], folded: frozenset[int], selectio
 
 
 def _ranges(manifest: Manifest, before: Manifest | None) -> tuple[tuple[LoadedRange, ...], bool]:
-    """Return what a run read, and whether all is counted there; of older formats as far as two manifests tell."""
+    """Return the ranges that a run read, and whether they have all counts.
+
+    Older formats have no ranges: these are derived from two manifests, as far as possible.
+    """
     if manifest.ranges or not manifest.files or manifest.kind == COMPACT:
         return manifest.ranges, True
     found: dict[TopicPartition, LoadedRange] = {}
@@ -206,7 +208,10 @@ def _ranges(manifest: Manifest, before: Manifest | None) -> tuple[tuple[LoadedRa
 def compare_file(
     manifest: Manifest, file: PublishedFile, size_bytes: int | None, counted: Sequence[FilePart] | str | None
 ) -> Iterator[str]:
-    """Tell how a file differs from its manifest. ``counted``: its rows, why it cannot be read, or None: not counted."""
+    """Yield how a file differs from its manifest.
+
+    ``counted``: its rows, the reason why it cannot be read, or None if it was not counted.
+    """
     named = f"{file.final}, published by {manifest.path} (run {manifest.run})"
     if size_bytes is None:
         yield f"{named} with {file.records} records, is not there"
@@ -229,7 +234,7 @@ def _told(part: FilePart | None) -> str:
 
 
 def compare_merged(manifests: Iterable[Manifest], selected: Iterable[AuditedRun]) -> Iterator[str]:
-    """Tell where a compaction's files have other records than those they replaced, as the manifests have them."""
+    """Yield where a compaction's files have other records than those that they replaced, by the manifests."""
     known = {file.final: file for manifest in manifests for file in manifest.files}
     for run in selected:
         if run.manifest.kind != COMPACT or run.ranges is None:
@@ -258,7 +263,7 @@ def _by_directory(files: Iterable[PublishedFile]) -> Counter[tuple[int, str]]:
 
 
 def why_another_topic(run: AuditedRun, newest: Manifest, found_id: str | None) -> str | None:
-    """Say why the topic that is there now is not the one that the run read; None when nothing speaks against it."""
+    """Return why the topic that exists now is not the one that the run read; None if it may be the same."""
     loaded = run.manifest.topics.get(run.topic)
     known = None if loaded is None else loaded.topic_id
     if known is None:
@@ -272,7 +277,7 @@ def why_another_topic(run: AuditedRun, newest: Manifest, found_id: str | None) -
 
 
 def readable(run: AuditedRun, bounds: Mapping[TopicPartition, LogBounds], findings: Findings) -> list[LoadedRange]:
-    """Return those of a run's ranges that the log still holds, without what was lost before; tell of the others."""
+    """Return the ranges of a run that the log still holds, without offsets lost before. Add others to findings."""
     found = []
     for each in run.ranges or ():
         tp = TopicPartition(each.topic, each.partition)
@@ -337,9 +342,9 @@ class LogCount:
 
 
 def compare_range(run: AuditedRun, each: LoadedRange, found: LogCount, is_compacted: bool) -> Iterator[str]:
-    """Tell how the log differs from what a run's manifest accounts for, and from the run's files by directory.
+    """Yield how the log differs from the counts in a run's manifest, and from the run's files by directory.
 
-    In a compacted topic the log may hold less than it did: then only what is more is a contradiction.
+    The log of a compacted topic may hold fewer records than before, so only a larger count is a contradiction.
     """
     where = f"{each.topic}-{each.partition}, offsets {each.start + each.lost} to {each.next_offset - 1}, {run.name}"
     for name in _COUNTS if run.is_accounted else ("records",):
@@ -388,11 +393,11 @@ def directories_of(quarters: Mapping[int, int], run: AuditedRun) -> Counter[str]
     return found
 
 
-# What is told -------------------------------------------------------------------------------------------------------
+# The report ---------------------------------------------------------------------------------------------------------
 
 
 def audit_record(run: AuditedRun, each: LoadedRange, found: LogCount | None, audited: str) -> dict[str, Any]:
-    """Return what goes into the audit topic of a range: the loader's counts, and the log's where they were compared."""
+    """Return a range's record for the audit topic: the loader's counts, and the log's if they were compared."""
     return {
         "tier": "loader",
         "audited": audited,

@@ -1,10 +1,11 @@
 """Merges published files: reads them with Spark, stages larger ones, compares both, and publishes the exchange.
 
-A compaction is a run like a load, with a manifest of its own (kind ``compact``) that names the files it made and those
-they replace; its appearance is the commit. What follows can be done again by anybody (``publish.finish``): the replaced
-files leave first, to ``_kafkalite/replaced/RUN``, then the new ones take their names. So who lists directories may
-miss rows for the moment of the swap, and never sees one twice; ``read_published`` takes the new files from where they
-are as soon as the manifest is there. The replaced files are deleted some time later (:func:`drop_replaced`).
+A compaction is a run like a load, with a manifest of its own (kind ``compact``) that names its files and those that
+they replace. The appearance of the manifest is the commit. Every later run can repeat the next steps
+(``publish.finish``): first the replaced files move to ``_kafkalite/replaced/RUN``, then the new ones get their names.
+So a program that lists directories may miss rows during the swap, but never sees a row twice. ``read_published`` reads
+the new files from their current paths as soon as the manifest exists. :func:`drop_replaced` deletes the replaced files
+some time later.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class PartFacts:
 def plan_merges(published: Published, bounds: MergeBounds, is_settled: Callable[[str, str], bool]) -> MergePlan:
     """Return the merges in the order of topics, directories and offsets.
 
-    ``is_settled`` says of a directory, and of the time at which its newest file was published as manifests have it,
-    whether it may be touched. Every file's ``size_bytes`` has to be known.
+    ``is_settled`` returns whether a directory may be merged; it gets the directory and the time at which its newest
+    file was published, by the manifests. Every file's ``size_bytes`` has to be known.
     """
     groups: dict[tuple[str, str, int, str, Layout], list[PublishedFile]] = {}
     newest: dict[str, str] = {}
@@ -159,12 +159,12 @@ def check_merged(merge: Merge, before: Mapping[int, PartFacts], after: Mapping[i
         if found != was:
             raise AuditError(
                 f"{of_partition}: manifests have {_told(was)}, the files have {_told(found)}; nothing was merged; "
-                "kafkalite jobs run audit tells more"
+                "kafkalite jobs run audit shows more"
             )
         if read is not None and read.offsets != read.records:
             raise AuditError(
-                f"{of_partition}: {read.records} records have {read.offsets} different offsets, so some are there "
-                "twice; nothing was merged; kafkalite jobs run audit tells more"
+                f"{of_partition}: {read.records} records have {read.offsets} different offsets, so some occur twice; "
+                "nothing was merged; kafkalite jobs run audit shows more"
             )
         if made != read:
             other = " with other content" if merged == found else ""

@@ -34,7 +34,7 @@ class MirroredTopics:
         return sorted(topic for topic in there if self.takes(topic))
 
     def takes(self, topic: str) -> bool:
-        """Say whether a topic of this name is copied."""
+        """Return whether a topic of this name is copied."""
         return topic in self.topics if self.pattern is None else re.search(self.pattern, topic) is not None
 
     def target(self, topic: str) -> str:

@@ -1,4 +1,4 @@
-"""The options of the replay job that say what to read: their types, what goes together, and the plan of the range."""
+"""The options of the replay job for the range to read: their types, their combinations, and the plan of the range."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class AskedRange:
             )
 
     def digest(self) -> str:
-        """Return what tells this range from another one."""
+        """Return a text that identifies this range."""
         span = None if self.span is None else [self.span.first, self.span.last]
         return replay_run.digest(
             {
@@ -181,7 +181,7 @@ def check_all_named(topic: str, bounds: Mapping[TopicPartition, LogBounds], offs
         raise PlanError(
             f"--from-offsets names not every partition of topic {topic}: it lacks {listed(lacking)}; add each with the "
             f'offset to begin with, as "{lacking[0].partition}": OFFSET, in which -2 is the earliest and -1 the end, '
-            "which replays nothing of it"
+            "which replays no record of it"
         )
 
 
@@ -191,7 +191,7 @@ def nothing_to_replay(
     starts: Mapping[TopicPartition, int],
     from_timestamp: int | None,
 ) -> str:
-    """Say why no partition has a range."""
+    """Return why no partition has a range."""
     if all(log.start_offset == log.end_offset for log in bounds.values()):
         return f"nothing to replay: topic {topic} holds no records"
     if from_timestamp is not None and all(starts[item] == log.end_offset for item, log in bounds.items()):

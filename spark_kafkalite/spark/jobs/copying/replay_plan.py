@@ -32,7 +32,7 @@ class Bound:
     by_offset: bool = True
 
     def shown(self, offset: int) -> str:
-        """Return what errors say of the bound in a partition where it is at this offset."""
+        """Return the text for the bound in errors, in a partition where it is at this offset."""
         return f"{self.name} {offset}" if self.by_offset else self.name
 
 
@@ -57,7 +57,7 @@ def bound_of_time(
 ) -> Bound:
     """Return the bound of a time: ``found`` are the offsets of the first records at or after it, None past the last.
 
-    A record that came when the log had been looked at already is past its end.
+    A record that arrives after the look-up is past the end.
     """
     offsets = {
         item: logs[item].end_offset if at is None else min(max(at, logs[item].start_offset), logs[item].end_offset)
@@ -90,8 +90,8 @@ def bounds_of_batches(
 ) -> tuple[Bound, Bound | None]:
     """Return where a query began its batches, by default the last finished one, and where it ended them.
 
-    A partition that came after the first batch begins at the start of its log, one that came after the last batch ends
-    there. Raises QueryCheckpointError for batches that the checkpoint does not hold, and where it does not say.
+    A partition that joined after the first batch begins at the start of its log; one that joined after the last batch
+    ends there. Raises QueryCheckpointError for batches, or a start, that the checkpoint does not hold.
     """
     root = checkpoint.files.root
     if span is None:
@@ -116,7 +116,7 @@ def bounds_of_batches(
 def _offsets_of(
     root: str, batch_id: int, topic: str, sources: tuple[SourceOffset, ...], *, initial: bool = False
 ) -> Offsets:
-    """Return where a topic's partitions stand in a batch, in whichever source of the query reads it."""
+    """Return the offsets of a topic's partitions in a batch, from the source of the query that reads it."""
     path = f"{root}/{offsets_path(batch_id)}"
     read = {tp.topic for each in sources for tp in each.offsets or ()}
     if topic not in read:
@@ -130,7 +130,7 @@ def _offsets_of(
         offsets = each.initial if initial else each.offsets
         if offsets is None:
             raise QueryCheckpointError(
-                f"{path}: the offset of source {number} does not say where the query began, as with Spark's own "
+                f"{path}: the offset of source {number} does not hold where the query began, as with Spark's own "
                 "source; begin with batch 1, or give --from-offsets"
             )
         found.append({tp: offset for tp, offset in offsets.items() if tp.topic == topic})

@@ -1,13 +1,14 @@
-"""What a cluster remembers of a replay with a run id, so that the run can be repeated and writes what lacks.
+"""The record of a replay with a run id in the cluster, so that a repeated run writes only the records that lack.
 
-The record is what a consumer group has committed that has no members, ``kafkalite-replay-RUN``: one request, which the
-coordinator takes whole, before anything is written. For each partition of the source it has the range that the first
-start planned, for each partition of the target its end at that moment. So a repeated run reads the same range, whatever
-came since, and looks for its stamps only behind that end.
+The record is the committed offsets of a consumer group without members, ``kafkalite-replay-RUN``. The run commits them
+in one request before it writes anything. For each partition of the source they hold the range that the first start
+planned, for each partition of the target its end at that moment. So a repeated run reads the same range, although new
+records have arrived, and searches for its stamps only from that end on.
 
-The coordinator forgets a group ``offsets.retention.minutes`` after its last commit (7 days by default), and each start
-commits again. A run whose record is forgotten begins anew. So the first start looks at the last records of the target,
-and refuses when they have the stamps of its own run id; that it finds none proves nothing about those before.
+The coordinator deletes a group's offsets ``offsets.retention.minutes`` after its last commit (7 days by default), and
+each start commits again. A run whose record is gone starts from the beginning. So the first start reads the last
+records of the target, and refuses to run if they have the stamps of its own run id. Earlier records may still have
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def group_of(run_id: str) -> str:
 
 
 def digest(asked: Mapping[str, object]) -> str:
-    """Return what tells one asked-for range from another."""
+    """Return a text that identifies a range that was asked for."""
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
@@ -178,7 +179,7 @@ def check_new(run_id: str, target: str, found: Mapping[int, OffsetSet]) -> None:
 
 
 def compaction_problem(admin: Admin, topic: str) -> str | None:
-    """Say why a run cannot be repeated into the topic: compaction takes records away, and they would come again."""
+    """Return why a run cannot be repeated into the topic: compaction removes records, and they would come again."""
     settings = admin.describe_topic_settings([topic], ["cleanup.policy"]).get(topic)
     policy = settings.get("cleanup.policy") if settings else None
     if policy is not None and policy.value is not None and "compact" in policy.value:

@@ -1,8 +1,8 @@
-"""What jobs that are streaming queries have in common: whose checkpoint it is, and how the query ends.
+"""Code of all jobs that are streaming queries: the topics of their checkpoint, and the end of the query.
 
-The offsets in a checkpoint say nothing about a topic that was deleted and created again in between, and have no room
-for a topic's id. So the ids are kept beside them, ``CHECKPOINT/_kafkalite/topic_ids/NAME`` with one JSON object each,
-and another id is refused.
+The offsets in a checkpoint do not show that a topic was deleted and created again in between, and have no room for a
+topic's id. So the jobs keep the ids in the checkpoint, ``CHECKPOINT/_kafkalite/topic_ids/NAME`` with one JSON object
+each, and refuse another id.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SOURCE_IDS: Final = "topic_ids"
 
 
 def topic_id_path(checkpoint: Files, topic: str, kind: str = SOURCE_IDS) -> str:
-    """Return the file of a checkpoint that remembers a topic's id; ``kind`` tells topics read from others."""
+    """Return the file of a checkpoint that holds a topic's id; ``kind`` separates topics read from those written."""
     return f"{HOME}/{kind}/{directory_name(topic, checkpoint.name_max_bytes)}"
 
 
 def check_topic_id(checkpoint: Files, topic: str, found: str | None, advice: str, kind: str = SOURCE_IDS) -> bool:
-    """Say whether the checkpoint remembers the topic.
+    """Return whether the checkpoint holds the topic's id.
 
-    Raises DataLossError, ending in ``advice``, where it remembers another one.
+    Raises DataLossError, ending in ``advice``, if it holds another id.
     """
     path = topic_id_path(checkpoint, topic, kind)
     if not checkpoint.exists(path):
@@ -75,8 +75,8 @@ def check_topic_ids(admin: Admin, checkpoint: Files, topics: Iterable[str]) -> N
             continue
         if checkpoint.names("offsets"):
             click.echo(
-                f"topic {topic}: the checkpoint does not say which topic of this name was read; the one that is "
-                f"there now, with id {found}, is taken for it",
+                f"topic {topic}: the checkpoint does not name the id of the topic that was read; the one that exists "
+                f"now, with id {found}, is taken for it",
                 err=True,
             )
         remember_topic_id(checkpoint, topic, found)

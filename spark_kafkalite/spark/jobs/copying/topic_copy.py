@@ -1,12 +1,12 @@
-"""What the tasks of a replay into a topic do: read ranges, leave out what is there, stamp, wait, write.
+"""The tasks of a replay into a topic: read ranges, skip records that the target has, stamp, wait, write.
 
-A task reads and writes in one Python worker, with the source's reader and the sink's writer: the JVM only starts it.
-Each range is read by one task in the order of its offsets, and the producer keeps that order in each partition of the
-target. The worker holds the reader's read-ahead and the producer's ``buffer.memory``, however slow the pace is.
+A task reads and writes in one Python worker, with the source's reader and the sink's writer; the JVM only starts it.
+One task reads each range in the order of its offsets, and the producer keeps that order in each partition of the
+target. The worker's memory holds the reader's read-ahead and the producer's ``buffer.memory``, however slow the pace.
 
-With a run id, a task that Spark repeats looks into the target before it writes, because the attempt before may have
-written anything. That attempt's producer is dropped with it, so nothing but a request that is on its way to a broker
-can come behind that look.
+With a run id, a task that Spark repeats searches the target before it writes, because the attempt before may have
+written any of its records. That attempt's producer ended with it. So only requests that are on their way to a broker
+can arrive after that search.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STILL_WRITTEN_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look through the target, from some offsets to its ends, for what a run has written of a topic."""
+    """A search of the target, from some offsets to its ends, for the records that a run has written of a topic."""
 
     source_options: Mapping[str, str]
     run_id: str
@@ -56,7 +56,7 @@ class Look:
     begins: Mapping[TopicPartition, int]
 
     def within(self, partitions: Iterable[int]) -> Look:
-        """Return the look at these partitions of the target alone."""
+        """Return the search of only these partitions of the target."""
         wanted = set(partitions)
         return replace(self, begins={tp: offset for tp, offset in self.begins.items() if tp.partition in wanted})
 
@@ -68,7 +68,7 @@ class Look:
             starts.setdefault(tp.topic, {})[str(tp.partition)] = offset
         options = {
             **self.source_options,
-            # The run writes without transactions: one that another producer has left open hides nothing of it.
+            # The run writes without transactions: an open transaction of another producer must not hide its records.
             "kafka.isolation.level": "read_uncommitted",
             "assign": json.dumps(assign),
             "startingOffsets": json.dumps(starts),
@@ -77,9 +77,9 @@ class Look:
         return KafkaliteBatchReader(reader_options(options), projected_schema(_columns("headers")))
 
     def once(self, spark: SparkSession | None = None) -> tuple[dict[int, OffsetSet], Look]:
-        """Return what is there, by partition of the topic, and the look at what comes next.
+        """Return the offsets found, by partition of the topic, and the search of what is written next.
 
-        Spark's tasks look, or this process where there is no session.
+        Spark's tasks search, or this process if it has no session.
         """
         if not self.begins:
             return {}, self
@@ -95,10 +95,10 @@ class Look:
         return united(found.collect()), after
 
     def when_quiet(self, spark: SparkSession | None = None) -> dict[int, OffsetSet]:
-        """Return what is there once nothing of the run has come for QUIET_S.
+        """Return the offsets found, once no record of the run has arrived for QUIET_S.
 
-        Workers outlive a driver or an executor that was killed, for a moment or longer, and what they write meanwhile
-        must be seen. Raises PlanError while a process goes on to write the run.
+        Workers outlive a driver or an executor that was killed, for a moment or longer. The search must find what they
+        write meanwhile. Raises PlanError while a process goes on to write the run.
         """
         give_up_s = time.monotonic() + _STILL_WRITTEN_S
         found, look = self.once(spark)
@@ -138,7 +138,7 @@ class TopicCopy:
         same_partitions: bool,
         look: Look | None = None,
     ) -> None:
-        """``look`` is how to see what the run has written, where it has an id."""
+        """``look`` searches for records that the run has written, if it has an id."""
         options = {**source_options, "assign": plan.assign_option(), "includeHeaders": "true"}
         self._options = reader_options(options)
         self._read = ReadPlan.of(self._options, projected_schema(_columns(*_READ)))
@@ -155,8 +155,8 @@ class TopicCopy:
     ) -> int:
         """Write what ``present`` lacks and return the number of records.
 
-        ``max_bytes_per_second`` is shared out evenly among tasks of which there are no more than run at once: ranges
-        share them. Raises PlanError where Spark may run a task twice at a time and the run has an id.
+        The tasks share ``max_bytes_per_second`` evenly. Then there are only as many tasks as run at once, and a task
+        may have several ranges. Raises PlanError if Spark may run a task twice at a time and the run has an id.
         """
         context = spark.sparkContext
         if self._look is not None and context.getConf().get("spark.speculation", "false") == "true":
@@ -215,7 +215,7 @@ def _columns(*names: str) -> StructType:
 
 
 def left_of(ranges: Iterable[OffsetRange], present: Mapping[int, OffsetSet]) -> list[OffsetRange]:
-    """Return the ranges without what is there at their beginning; those of which nothing lacks are left out."""
+    """Return the ranges from the first record on that the target lacks; leave out ranges that it has in full."""
     left = []
     for each in ranges:
         known = present.get(each.topic_partition.partition)

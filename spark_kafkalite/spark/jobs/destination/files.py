@@ -34,11 +34,11 @@ _READ_BYTES: Final = 1 << 20
 
 
 class FilesError(KafkaliteError):
-    """The file system refuses, without a reason that it tells."""
+    """The file system refuses, and reports no reason."""
 
 
 class FileExists(KafkaliteError):
-    """A file of that name is there already."""
+    """A file of that name exists already."""
 
 
 class NewFile(Protocol):
@@ -67,7 +67,7 @@ class Files(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Say whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         ...
 
     def size_bytes(self, path: str) -> int | None:
@@ -101,7 +101,7 @@ class Files(Protocol):
     def modified_ms(self, path: str) -> int | None:
         """Return when a file was last written, or a directory got or lost an entry, in ms since the epoch.
 
-        None when there is no such file. The file system's clock says.
+        None if it does not exist. The time is by the file system's clock.
         """
         ...
 
@@ -381,9 +381,7 @@ class HadoopFiles:
             raise FileNotFoundError(f"{self._root}/{source}")
         if self.exists(target):
             raise FileExists(f"{self._root}/{target} exists already")
-        raise FilesError(
-            f"{self._root}/{source} could not be renamed to {target}, and the file system does not say why"
-        )
+        raise FilesError(f"{self._root}/{source} could not be renamed to {target}, and the file system gives no reason")
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)

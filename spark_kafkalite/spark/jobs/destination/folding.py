@@ -1,9 +1,10 @@
 """Folds old manifests into a checkpoint, and deletes them after a time, so that their number costs nothing.
 
-A checkpoint (:mod:`.manifest_checkpoint`) appears in one step, holds what the manifests hold that it stands in for, and
-is never changed: two who fold the same manifests write the same. Manifests are deleted only below a checkpoint that is
-there, oldest first, so readers, who begin at the newest checkpoint, miss nothing wherever this stops. Those who listed
-the directory before list it again when a file is gone. The newest manifest stays: the next run continues from it.
+A checkpoint (:mod:`.manifest_checkpoint`) appears in one step and never changes. It has the content of all manifests up
+to its number, so two runs that fold the same manifests write the same file. This module deletes a manifest only if a
+checkpoint contains it, oldest first. So a reader, which begins at the newest checkpoint, finds every manifest wherever
+this stops. A reader with an older listing lists the directory again if a file is gone. The newest manifest stays: the
+next run continues from it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ KEEP_MS: Final = 30 * 86_400_000
 
 
 def fold(files: Files, keep_ms: int = KEEP_MS, every: int = EVERY) -> int:
-    """Write a checkpoint once there are ``every`` manifests beyond the last one; return how many were folded.
+    """Write a checkpoint once ``every`` manifests exist after the last one; return how many were folded.
 
-    Then also deletes the manifests and checkpoints that the new one stands in for and that were written more than
-    ``keep_ms`` before it. Raises ManifestError for damaged ones.
+    Then also delete the manifests and checkpoints that the new one contains and that were written more than ``keep_ms``
+    before it. Raises ManifestError for damaged ones.
     """
     names = files.names(MANIFESTS)
     numbers = manifest_numbers(names)
@@ -59,7 +60,7 @@ def fold(files: Files, keep_ms: int = KEEP_MS, every: int = EVERY) -> int:
 
 
 def problem_of_folding(files: Files, keep_ms: int) -> str | None:
-    """Fold as :func:`fold` does; return what stands in the way, which is no failure of the run that has published."""
+    """Fold as :func:`fold` does; return the error as text. The run has published, so the error does not fail it."""
     try:
         fold(files, keep_ms)
     except ManifestError as error:

@@ -1,16 +1,15 @@
-"""The lease of a destination: which run works in it, so that a second one says so and does not work for nothing.
+"""The lease of a destination names the run that works in it, so that a second run waits or ends at once.
 
-Leases are ``_kafkalite/leases/N.json``, N counting from 1 in 20 digits, each made by one run only, as manifests are.
-The highest number holds, unless it is released (its content says so) or expired. Its holder writes it anew every third
-of its length. Who finds an expired or released one takes N+1 and deletes the older ones; the highest always stays, so
-that no number is given twice.
+Leases are ``_kafkalite/leases/N.json``, N counting from 1 in 20 digits. As with manifests, one run makes each number.
+The lease with the highest number is valid, unless it is released (a field in it) or expired. Its holder writes it again
+every third of its length. A run that finds it expired or released makes N+1 and deletes the older ones. The highest
+always stays, so that no number is used twice.
 
-A lease is as old as its modification time says, and now is the modification time of a file that the looker has just
-written: both are of the file system's clock, and clocks of hosts need not agree. Now is read before the lease is, so a
-lease that is renewed in between does not look old.
+The age of a lease is the difference of two modification times: of the lease, and of a file that the checking run has
+just written. Both come from the file system's clock, so the clocks of hosts need not agree. The run writes that file
+before it reads the lease, so a lease that is renewed in between does not look old.
 
-The lease is a courtesy, and nothing is lost without it: a run that was paused beyond its lease, and does not know yet,
-fails at its commit (``publish``).
+No record depends on the lease: a run that was paused for longer than its lease fails at its commit (``publish``).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class DestinationHeld(KafkaliteError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who made a lease. ``started`` is that host's time, for people; ``lease_ms`` the length between renewals."""
+    """The run that made a lease. ``started`` is its host's time, for people; ``lease_ms`` is the lease's length."""
 
     run: str
     host: str
@@ -81,12 +80,12 @@ def lease_path(number: int) -> str:
 
 
 def lease_numbers(files: Files) -> list[int]:
-    """Return the numbers of the leases that are there, ascending."""
+    """Return the numbers of the leases that exist, ascending."""
     return sorted(int(name.removesuffix(".json")) for name in files.names(LEASES) if _NAME.fullmatch(name))
 
 
 class DestinationLease:
-    """A lease that this run has taken; from now on a thread renews it."""
+    """A lease that this run has taken. A thread renews it."""
 
     def __init__(
         self, files: Files, number: int, holder: Holder, say: Callable[[str], None], what: str = "destination"
@@ -102,7 +101,7 @@ class DestinationLease:
         self._thread.start()
 
     def taker(self) -> Holder | None:
-        """Return who has taken the destination over from this run, None when nobody has."""
+        """Return the run that has taken the destination over from this one, None if no run has."""
         number = max(lease_numbers(self._files), default=0)
         return _read(self._files, number, self.holder.lease_ms) if number > self.number else None
 
@@ -139,7 +138,10 @@ class DestinationLease:
             self._say(f"WARNING: the lease of {self._files.root} {text}")
 
     def release(self, *, quietly: bool = False) -> None:
-        """Let the next run begin at once. One that cannot be released ends by itself; ``quietly`` does not say so."""
+        """Release the lease, so that the next run begins at once.
+
+        A lease that cannot be released expires; this is reported unless ``quietly``.
+        """
         self._ends.set()
         self._thread.join(_AWAIT_RENEWAL_S)
         try:
@@ -162,14 +164,14 @@ def held(
     pause: Callable[[float], None] = time.sleep,
     what: str = "destination",
 ) -> Iterator[DestinationLease]:
-    """Hold the destination for as long as the block runs.
+    """Hold the lease of the destination while the block runs.
 
-    While another run holds it this waits for ``wait_ms``, or, when that is None, for as long as the other's lease may
-    be that of a dead run: until it ends or is renewed. ``say`` gets a line for people, ``pause`` seconds to wait;
-    ``what`` the directory is called where people read of it.
+    While another run holds it, wait for ``wait_ms``. If that is None, wait until the other lease expires or is renewed:
+    until then its run may be dead. ``say`` receives a line for people, ``pause`` the seconds to wait. ``what`` is the
+    directory's name in messages.
 
-    Raises DestinationHeld when the other one still holds the destination then, and in the place of any error in the
-    block after another run has taken the destination over: what that one deletes may have caused it.
+    Raises DestinationHeld if the other run still holds the destination then. It also replaces any error of the block
+    after another run has taken the destination over, because that run's deletions may have caused the error.
     """
     lease = _take(files, run, lease_ms, wait_ms, say, pause, what)
     failed = True
@@ -187,7 +189,7 @@ def held(
             raise lease.overtaken(taker) from error
         raise
     finally:
-        # The same disk or file system may be what failed the run, and it is told once.
+        # The same disk or file system may have failed the run, and one report is enough.
         lease.release(quietly=failed)
 
 
@@ -257,7 +259,7 @@ def _now_ms(files: Files, run: str) -> int:
 
 
 def _read(files: Files, number: int, lease_ms: int) -> Holder | None:
-    """Return who made a lease, None when it is not there. One that cannot be read is taken for ``lease_ms`` long."""
+    """Return the holder of a lease, None if it does not exist. One that cannot be read counts as ``lease_ms`` long."""
     try:
         text = files.read(lease_path(number))
     except FileNotFoundError:

@@ -1,21 +1,25 @@
 """What a load has published: the manifests under ``_kafkalite/manifests``.
 
-A manifest is the commit record of one run: ``_kafkalite/manifests/N.json``, N counting from 1 in 20 digits. It names
-every file of the run by its staged and its final path, with the rows, bytes and offsets in it, and accounts for every
-offset of the ranges that the run went through (``ranges``). For every topic ever loaded it carries the topic's id and,
-by partition, the next offset to load and the time up to which the partition is loaded, so that the newest manifest
-alone tells a run where to go on. It says what the run could not load (``lost``), which topics had been deleted and
-created again since the run before (``recreated``), whose ids were not known before (``adopted_ids``), and which
-directories of time it found complete (``completed``) or opened again (``reopened``). The rename that makes it appear is
-the commit; what follows, the files' moves and the marks of complete directories, can be done again by anybody
-(``publish``).
+A manifest is the commit record of one run: ``_kafkalite/manifests/N.json``, N counting from 1 in 20 digits. It holds:
 
-JSON, UTF-8. ``format`` is 3, and a reader refuses what is newer. Formats 1 and 2 are read, too: 2 has no ranges, no
-times and one partition in every file. 1 has no ids, no lost ranges and no sizes either, and kept topics whose names
-programs take for hidden ones under those names: such a file's ``final`` here is the path that it has to be given
-(``publish.show_hidden_files``), and ``hidden_final`` the one in the manifest.
+- every file of the run, by its staged and its final path, with the rows, bytes and offsets in it;
+- an account of every offset of the ranges that the run read (``ranges``);
+- for every topic ever loaded the topic's id and, by partition, the next offset to load and the time up to which the
+  partition is loaded. So a run needs only the newest manifest to go on;
+- the offsets that the run could not load (``lost``);
+- the topics that were deleted and created again since the run before (``recreated``), and those whose ids were not
+  known before (``adopted_ids``);
+- the directories of time that the run found complete (``completed``) or opened again (``reopened``).
 
-``manifest_reader`` reads them. Pure: no file system, no Spark.
+The rename that makes the manifest appear is the commit. The files' moves and the marks of complete directories follow.
+Every later run can repeat these (``publish``).
+
+JSON, UTF-8. ``format`` is 3, and a reader refuses newer ones. It also reads formats 1 and 2. Format 2 has no ranges, no
+times and one partition in every file. Format 1 in addition has no ids, no lost ranges and no sizes. It also kept topics
+such as ``_name`` under that name, which programs take for a hidden one. For such a file ``final`` here is the path that
+the file has to get (``publish.show_hidden_files``), and ``hidden_final`` the path in the manifest.
+
+``manifest_reader`` reads manifests. Pure: no file system, no Spark.
 """
 
 from __future__ import annotations
@@ -65,8 +69,8 @@ class FilePart:
 class PublishedFile:
     """One data file: rows of one topic, of one directory of time, and of one or several partitions.
 
-    ``late`` says that its directory was complete before. ``size_bytes`` is None in manifests of format 1,
-    ``hidden_final`` None but in some of theirs.
+    ``late``: its directory was complete before. ``size_bytes`` is None in manifests of format 1. ``hidden_final`` is
+    set only in some manifests of format 1.
     """
 
     staged: str
@@ -87,7 +91,7 @@ class PublishedFile:
         return self.final.rpartition("/")[0]
 
     def document(self) -> dict[str, Any]:
-        """Return it as it stands in manifests."""
+        """Return the file as manifests have it."""
         return {
             "staged": self.staged,
             "final": self.final,
@@ -155,7 +159,7 @@ class LoadedRange:
         return self.next_offset - self.start - accounted
 
     def document(self) -> dict[str, Any]:
-        """Return it as it stands in manifests and results."""
+        """Return the range as manifests and results have it."""
         return {name: getattr(self, name) for name in RANGE_FIELDS}
 
 
@@ -176,7 +180,7 @@ class LostRange:
         return self.until - self.start
 
     def document(self) -> dict[str, Any]:
-        """Return the range as it stands in plans, manifests and results."""
+        """Return the range as plans, manifests and results have it."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -196,7 +200,7 @@ class RecreatedTopic:
     earlier_next_offsets: Mapping[int, int]
 
     def document(self) -> dict[str, Any]:
-        """Return it as it stands in plans, manifests and results."""
+        """Return the topic as plans, manifests and results have it."""
         return {
             "topic": self.topic,
             "earlier_id": self.earlier_id,
@@ -209,12 +213,11 @@ class RecreatedTopic:
 class Manifest:
     """One run's commit record. ``topics`` are all that were ever loaded, by name.
 
-    ``kind`` is what the run did: ``load`` (also a replay into a directory), ``takeover`` (nothing but to take the
-    number from a run that may still be alive), ``compact`` (``replaced`` are the final paths that its files stand in
-    for).
-    ``layout`` is what the run was asked for: format, directories, event time and their like. ``quarantine`` are the
-    files with the records that could not be decoded, ``event_time_fallbacks`` counts the records in ``files`` that lie
-    by their own timestamp, because the event time that was asked for is not in them.
+    ``kind`` is what the run did: ``load`` (also a replay into a directory), ``takeover`` (it only took the number from
+    a run that may still be alive), ``compact`` (its files replace those with the final paths in ``replaced``).
+    ``layout`` is what the options asked for: format, directories, event time and so on. ``quarantine`` are the files
+    with the records that could not be decoded. ``event_time_fallbacks`` counts the records in ``files`` that lack the
+    event time, and so lie in the directory of their own timestamp.
     """
 
     number: int

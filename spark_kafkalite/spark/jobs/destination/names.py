@@ -44,7 +44,7 @@ QUARANTINED: Final = "@quarantined"
 
 
 def is_hidden(name: str) -> bool:
-    """Say whether programs leave out a directory or a file of this name, such as a topic's own."""
+    """Return whether programs skip a directory or a file of this name, such as that of a topic."""
     return name.startswith(("_", ".")) or name.endswith(_HIDDEN_ENDING)
 
 
@@ -64,8 +64,8 @@ def file_name(
 ) -> str:
     """Return a data file's published name; both offsets inclusive, in 20 digits so that names sort by offset.
 
-    ``recreations`` counts how often the topic has been deleted and created again since its first load: its offsets
-    begin anew each time, and its files must not take the names of those before.
+    ``recreations`` counts how often the topic has been deleted and created again since its first load. Its offsets
+    start at 0 again each time, and its files must not get the names of those before.
     """
     ending = f"-{partition}-{first_offset:0{_OFFSET_DIGITS}d}-{last_offset:0{_OFFSET_DIGITS}d}{_recreated(recreations)}"
     return _with_ending(topic, f"{ending}.{file_format}", name_max_bytes)
@@ -86,7 +86,7 @@ def shared_file_name(
 
 
 def recreations_in_name(path: str) -> int:
-    """Return how often a topic had been created again when the file was named, as far as its name tells."""
+    """Return how often a topic had been created again when the file was named, by its name."""
     found = _RECREATED.search(path)
     return int(found[1]) if found else 0
 
@@ -100,7 +100,7 @@ def _with_ending(topic: str, ending: str, name_max_bytes: int) -> str:
 
 
 def is_data_file(path: str) -> bool:
-    """Say whether a path ends as that of a published data file does."""
+    """Return whether a path ends as that of a published data file does."""
     return _ENDING.search(path) is not None
 
 

@@ -1,26 +1,31 @@
-"""The commit of a load: staged files become the published ones, and a crash leaves a run wholly done or not at all.
+"""The commit of a load publishes its staged files. A crash leaves a run wholly published or not at all.
 
-Order of a run: the plan goes into ``_kafkalite/staging/RUN``; Spark writes there; the manifest's rename commits; the
-files move to their final names; the staging directory goes. Before the commit nothing lies outside ``_kafkalite/``.
-After it, the staging directory is the sign that moves are still to be done: :func:`recover` does them again (each is
-idempotent) and runs at the start of every load. Other staging directories belong to runs that have not committed.
+A run has these steps. It writes its plan into ``_kafkalite/staging/RUN``. Spark writes the files there. The rename of
+the manifest commits. The files move to their final names. The staging directory is deleted. Before the commit nothing
+lies outside ``_kafkalite/``. After it, the staging directory shows that moves may be left. :func:`recover` runs at the
+start of every load and repeats these moves; each is idempotent. Other staging directories belong to runs that have not
+committed.
 
-One run at a time per destination is what the lease asks for (``lease``). What keeps the records whole where two do run,
-as when an owner was paused, taken for dead, and wakes up, is the number of the manifest: a run commits the number after
-the newest manifest that its recovery saw, and a number is made once. So a recovery that finds staging directories of
-others lists them, then takes the next number with a manifest of no files (the fence), and only then deletes what it had
-listed. A listed run has read its newest manifest before the fence was there, so its own number is the fence's or an
-older one: it cannot commit any more. Had it committed first, the fence's number is taken, and the recovery starts over
-and completes that run's moves. A run that begins after the listing is not in the list. So an owner that wakes up
+The lease (``lease``) lets one run at a time work in a destination. Two may still run, if the first was paused, lost its
+lease and wakes up. Then the number of the manifest protects the records: a run commits with the number after the newest
+manifest that its recovery read, and each number is used once. A recovery that finds staging directories of others
 
-- in recovery: completes moves that are done (below), and deletes only what it has listed, all of it fenced. If it has
-  not fenced yet, its lease tells it that it has lost the destination;
-- after its plan, in the stage, or before its manifest: fails at its commit at the latest, because whoever deleted its
-  files has taken its number before, or has published. If nobody did either, its plan still holds, and it commits;
-- after its manifest: finds its moves done by the other one, each looked at again after it failed, and ends well. Where
-  a file is in neither place, a newer manifest says that all were done: its run has begun with a recovery.
+1. lists them;
+2. takes the next number with a manifest of no files, the fence;
+3. deletes the directories that it has listed.
 
-A fence has a run name that nobody stages under: a manifest whose run has a staging directory has moves to do.
+A listed run read its newest manifest before the fence existed. So its own number is that of the fence or a lower one,
+and it cannot commit any more. If it committed before the fence, the fence's number is taken. Then the recovery starts
+over and completes that run's moves. A run that begins after the listing is not in the list. So a run that wakes up
+
+- in its recovery completes moves of committed runs, and deletes only directories that it listed before its fence. If it
+  has no fence yet, it finds that it has lost its lease;
+- after its plan, while it stages, or before its manifest fails at its commit at the latest, if another run took its
+  number, as every run does that deletes its files. If none did, its plan is still valid, and it commits;
+- after its manifest finds that the other run has moved its files, and succeeds. It checks each move that failed. If a
+  file is in neither place, a newer manifest shows that all moves were done, because its run began with a recovery.
+
+No run stages under the run name of a fence, because a manifest whose run has a staging directory has moves left.
 """
 
 from __future__ import annotations
@@ -92,13 +97,13 @@ def _newest_number(files: Files) -> int:
 def manifests(files: Files) -> list[Manifest]:
     """Return all committed manifests, oldest first. Raises ManifestError.
 
-    Those up to the newest checkpoint are as it holds them (:mod:`.manifest_checkpoint`).
+    Those up to the newest checkpoint come from the checkpoint (:mod:`.manifest_checkpoint`).
     """
     return _manifests(files, whole=False)[0]
 
 
 def whole_manifests(files: Files) -> tuple[list[Manifest], frozenset[int]]:
-    """Return what :func:`manifests` returns, but each as it was published where it is still there.
+    """Return all committed manifests, oldest first, each from its own file if that still exists.
 
     Also returns the numbers of those that only a checkpoint has.
     """
@@ -130,15 +135,15 @@ def _listed_manifests(files: Files, names: list[str], whole: bool) -> tuple[list
 
 
 def _check_row(files: Files, numbers: list[int], folded: int) -> None:
-    """Raise ManifestError when a manifest beyond the newest checkpoint, or the newest of all, is not there."""
+    """Raise ManifestError if a manifest after the newest checkpoint, or the newest of all, is missing."""
     later = [number for number in numbers if number > folded]
     lacking = set(range(folded + 1, later[-1] if later else 0)) - set(later)
     if folded and not later and folded not in numbers:
         lacking = {folded}
     if lacking:
         raise ManifestError(
-            f"{files.root}/{manifest_path(min(lacking))} is not there, and no checkpoint stands in for it: restore it "
-            "from a copy, or load into another destination"
+            f"{files.root}/{manifest_path(min(lacking))} is not there, and no checkpoint holds it: restore it from a "
+            "copy, or load into another destination"
         )
 
 
@@ -160,9 +165,8 @@ def _read_text(files: Files, path: str) -> str:
 def recover(files: Files, run: str | None = None, check: Callable[[], None] = lambda: None) -> Recovery:
     """Complete the last committed run and delete what runs that never committed have left behind.
 
-    ``run`` is the recovering one's name. ``check`` raises when another run holds the destination: it is asked before
-    this takes from others what they have staged. Also gives files of older versions the names that they have today,
-    see :func:`show_hidden_files`.
+    ``run`` is the name of the recovering run. ``check`` raises if another run holds the destination; it is called
+    before staged files of others are deleted. This also renames files of older versions, see :func:`show_hidden_files`.
     """
     run = run or new_run()
     moved = renamed = 0
@@ -189,7 +193,7 @@ def recover(files: Files, run: str | None = None, check: Callable[[], None] = la
 
 
 def _fence(run: str, newest: Manifest | None) -> Manifest:
-    """Return a manifest of no files with the number that runs which have not committed would take."""
+    """Return a manifest of no files, with the number that runs need that have not committed."""
     return Manifest(
         number=_next_number(newest),
         run=f"{run}-fence",
@@ -211,21 +215,21 @@ def _now() -> str:
 
 
 def write_plan(files: Files, run: str, plan: LoadPlan) -> None:
-    """Write down what the run is going to read, before it reads."""
+    """Write the run's plan, before the run reads."""
     files.write_new(f"{staging_path(run)}/plan.json", plan.to_json())
 
 
 @contextmanager
 def dropped_on_failure(files: Files, run: str) -> Iterator[None]:
-    """Delete what the run has staged when the block fails; the block must end before the manifest is written.
+    """Delete what the run has staged if the block fails. The block must end before the manifest is written.
 
-    From there on a failure may be one of the answer only, and the manifest there. What cannot be deleted is the next
-    run's matter, as what a killed run leaves.
+    After that, a write may have succeeded although its answer was lost. The next run deletes what cannot be deleted
+    now, as it does after a killed run.
     """
     try:
         yield
     except FaultInjected:
-        # It stands for a death, which deletes nothing.
+        # It simulates a kill, which deletes nothing.
         raise
     except BaseException:
         with suppress(Exception):
@@ -244,10 +248,10 @@ def commit(
 ) -> Manifest:
     """Publish a staged run: write its manifest (the commit), move its files, delete its staging directory.
 
-    ``directories``: which become complete; None leaves that to others.
+    ``directories``: which become complete; None marks none.
 
-    Raises DestinationHeld when another run committed or took the destination over in the meantime, and ManifestError
-    when a file's place is taken; nothing of this run is published then.
+    Raises DestinationHeld if another run committed or took the destination over in the meantime, and ManifestError if
+    another file has the name of one of the run's files. Then no file of this run is published.
     """
     loaded: Mapping[str, LoadedTopic] = previous.topics if previous is not None else {}
     manifest = Manifest(
@@ -287,7 +291,7 @@ def publish_manifest(files: Files, manifest: Manifest) -> None:
     try:
         files.write_new(manifest.path, manifest.to_json())
     except FileExists:
-        # A file system that was asked twice, because its first answer got lost, says so of the run's own manifest.
+        # After a lost answer the client of the file system repeats the call, and finds the run's own manifest.
         if _read(files, manifest.number).run != manifest.run:
             raise _overtaken(files, manifest) from None
     fault_point("manifest")
@@ -295,12 +299,12 @@ def publish_manifest(files: Files, manifest: Manifest) -> None:
 
 
 def finish(files: Files, manifest: Manifest) -> int:
-    """Do what follows a commit, all of it repeatable; returns how many files were still to be moved.
+    """Do the steps after a commit, each of which can be repeated; return how many files were still to be moved.
 
-    Nothing is to be done where the run's staging directory is gone: then another run has done it, and directories may
-    have become complete since. A directory that is opened again loses its mark before it gets files, and one that is
-    complete gets it after them. Files that are replaced leave before others take their place, so that no listing shows
-    a record twice. Raises ManifestError as :func:`move_files` does.
+    If the run's staging directory is gone, this does nothing: another run has done the steps, and directories may have
+    become complete since. A directory that is opened again loses its mark before it gets files. A complete one gets its
+    mark after its files. Replaced files move away before their replacements appear, so that no listing shows a record
+    twice. Raises ManifestError as :func:`move_files` does.
     """
     if not files.exists(manifest.staging):
         return 0
@@ -316,18 +320,18 @@ def finish(files: Files, manifest: Manifest) -> int:
 
 
 def _overtaken(files: Files, manifest: Manifest) -> DestinationHeld:
-    """Delete what this run has staged, which its number can publish no more, and return the error that says so."""
+    """Delete what this run has staged and can no longer publish. Return the error for it."""
     with suppress(Exception):
         files.delete(manifest.staging)
     return DestinationHeld(
         f"{files.root}: another run took over and made manifest {manifest.number} while this one ({manifest.run}) was "
-        "working; nothing of this run was published; run again when that one has ended"
+        "working; this run has published no file; run again when that one has ended"
     )
 
 
 def _move_replaced(files: Files, manifest: Manifest) -> None:
     for path in manifest.replaced:
-        # One that is gone was moved before, or deleted by somebody: its records are in the files that replace it.
+        # One that is gone was moved before, or deleted by hand: its records are in the files that replace it.
         try:
             with suppress(FileNotFoundError):
                 files.rename_new(path, replaced_path(manifest.run, path))
@@ -339,7 +343,7 @@ def _move_replaced(files: Files, manifest: Manifest) -> None:
 
 
 def _check_places(files: Files, manifest: Manifest) -> None:
-    """Raise ManifestError unless every file's place is free: after the commit it would be too late."""
+    """Raise ManifestError unless every final name is free: after the commit it would be too late."""
     by_place: dict[str, PublishedFile] = {}
     for file in manifest.moved_files:
         other = by_place.setdefault(file.final, file)
@@ -358,15 +362,15 @@ def _check_places(files: Files, manifest: Manifest) -> None:
         # The run's own staging directory exists; under another case it does only where case makes no difference.
         if other_topic != topic and files.exists(manifest.staging.upper()):
             raise ManifestError(
-                f"topics {other_topic} and {topic} differ in case only, which {files.root} does not tell apart; "
-                "nothing was published: load them into destinations of their own"
+                f"topics {other_topic} and {topic} differ in case only, but names under {files.root} do not depend on "
+                "case; nothing was published: load them into destinations of their own"
             )
 
 
 def move_files(files: Files, manifest: Manifest) -> int:
     """Move the manifest's staged files to their final names and return how many were still to be moved.
 
-    Raises ManifestError when a file is in neither place, or its place holds another one.
+    Raises ManifestError if a file is in neither place, or another file has its final name.
     """
     moved = 0
     for file in manifest.moved_files:
@@ -394,10 +398,10 @@ def move_files(files: Files, manifest: Manifest) -> int:
 
 
 def show_hidden_files(files: Files, published: Iterable[PublishedFile]) -> int:
-    """Give files that an older version published under names that programs leave out the names of today.
+    """Rename files that an older version published under hidden names, which programs skip, to today's names.
 
-    Each is one rename, and one that was made already is skipped, so this may be stopped and done again, also by
-    several at once. Returns how many files were renamed; what is in neither place is left to those who need it.
+    Each is one rename, and a rename that was done before is skipped. So this can be stopped and repeated, also by
+    several runs at once. Returns how many files were renamed. A file that is in neither place is skipped, too.
     """
     renamed = 0
     directories: set[str] = set()

@@ -1,1 +1,1 @@
-"""The formats of data files: what of a record stands in them, who makes them, how they are read again."""
+"""The formats of data files: which parts of a record they hold, and how they are written and read."""

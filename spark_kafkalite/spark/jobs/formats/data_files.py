@@ -24,7 +24,7 @@ def read_files(
 ) -> DataFrame:
     """Return the records of files of one format; ``paths`` begin with the destination's root.
 
-    ``value`` and ``value_schema`` are what the load made of values, as its layout says.
+    ``value`` and ``value_schema`` are the form of values by the load's layout.
     """
     reader = spark.read.format("text" if file_format == "txt" else file_format)
     # Lines of JSON do not say which of their texts are bytes.

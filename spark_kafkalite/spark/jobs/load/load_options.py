@@ -1,7 +1,7 @@
-"""What a load is asked for: for all topics, and for some of them otherwise.
+"""The options of a load: for all topics, and others for some of them.
 
-Options of single topics stand in a TOML file, under the topic's name or a pattern (the first that matches the whole
-name holds), with the names of the command line:
+Options of single topics are in a TOML file, under the topic's name or a pattern (the first that matches the whole name
+applies), with the names of the command line:
 
     [topics."clicks"]
     partition-by = "hour"

@@ -1,4 +1,4 @@
-"""What the load job tells: its plan before, a report after, and figures for a monitoring system."""
+"""The output of the load job: its plan before, a report after, and figures for a monitoring system."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def write_metrics(path: str, text: str) -> None:
 
 
 def report(summary: Mapping[str, Any]) -> str:
-    """Return what is told of a run at its end."""
+    """Return the report of a run at its end."""
     lines = []
     if summary["recovered_files"]:
         lines.append(f"completed an earlier run: {summary['recovered_files']} files moved to their places")
@@ -103,8 +103,8 @@ def report(summary: Mapping[str, Any]) -> str:
         lines.append(f"dropped what {len(summary['discarded_runs'])} unfinished run(s) had left")
     for topic, topic_id in summary["adopted_ids"].items():
         lines.append(
-            f"topic {topic}: the manifests do not say which topic of this name was loaded; the one that is there now, "
-            f"with id {topic_id}, is taken for it; if it has been created again since, load it into another destination"
+            f"topic {topic}: the manifests do not name the id of the topic that was loaded; the one that exists now, "
+            f"with id {topic_id}, is taken for it; if it was created again since, load it into another destination"
         )
     for topic in summary["recreated"]:
         held = _first_held(topic["topic"], summary["lost"])
@@ -121,7 +121,7 @@ def report(summary: Mapping[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"WARNING: left as they are, because records were deleted: {listed(summary['skipped'])}")
     if summary["late_records"]:
-        lines.append(f"{summary['late_records']} records came late, for directories that were complete")
+        lines.append(f"{summary['late_records']} records were late, for directories that were complete")
     if summary["quarantined_records"]:
         lines.append(
             f"WARNING: {summary['quarantined_records']} records cannot be decoded; they are under _kafkalite/quarantine"
@@ -155,6 +155,6 @@ def report(summary: Mapping[str, Any]) -> str:
 
 
 def _first_held(topic: str, lost: list[dict[str, Any]]) -> str:
-    """Say at which offset the log of each partition of a topic that was created again starts."""
+    """Return at which offset the log of each partition of a topic that was created again starts."""
     later = [f"{topic}-{each['partition']} from offset {each['until']}" for each in lost if each["topic"] == topic]
     return f"offset 0{', but ' if later else ''}{listed(later)}"

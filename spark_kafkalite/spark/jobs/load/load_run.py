@@ -64,7 +64,7 @@ def run_load(
     summary: dict[str, Any],
     clock_s: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Load what there is, within the bounds, and add what is to be told of it to the summary.
+    """Load the new records, within the bounds, and add the results to the summary.
 
     ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
     PlanError, AuditError and ManifestError, and what Spark and the file system raise.
@@ -109,7 +109,7 @@ def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None)
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
-    """Return what is to be told before anything is loaded."""
+    """Return the summary before anything is loaded."""
     return {
         "destination": files.root,
         "recovered_files": recovery.moved,

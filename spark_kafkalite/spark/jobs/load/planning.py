@@ -1,18 +1,18 @@
 """Which offsets a run loads: pure arithmetic over what was loaded before and what the log holds now.
 
-A range starts at the next offset of the newest manifest, or at the log start offset for a partition not loaded before,
-and ends at the log end (the last stable offset) as it was when the plan was made, or before it where the run is
-bounded. The plan is written down before anything is read, with the task that reads each range (``task_planning``), so a
-task that is run again reads the same ranges and writes the same files.
+A range starts at the next offset in the newest manifest. For a partition that was not loaded before it starts at the
+log start offset. It ends at the log end (the last stable offset) at the time of planning, or earlier if the run is
+bounded. A run writes its plan before it reads, with the task that reads each range (``task_planning``). So a task that
+runs again reads the same ranges and writes the same files.
 
-Nothing is jumped over in silence, and the caller's policies say whether it fails the run (the default) or is reported
-and written into the manifest:
+A run never skips offsets silently. By the caller's policies it fails (the default), or reports the following and
+writes it into the manifest:
 
-- A start that has left the log: records between it and the log start offset are gone.
-- A topic that was deleted and created again: its offsets begin anew, and those of the last run say nothing about it.
-  What the new one no longer holds from offset 0 on is lost. Its id tells. Where an id is not known (manifests of format
-  1, clusters older than Kafka 2.8) only a log that ends before the last run's end, or a partition that is gone, shows
-  it.
+- The start has left the log: the records between it and the log start offset are gone.
+- The topic was deleted and created again: its offsets start at 0 again, and the offsets of the last run do not apply.
+  Offsets from 0 on that the new log no longer holds are lost. The topic's id shows that it is a new one. Where no id is
+  known (manifests of format 1, clusters older than Kafka 2.8), only two signs show it: a log that ends before the last
+  run's end, or a partition that is gone.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Tasks = tuple[tuple[OffsetRange, ...], ...]
 
 
 class PlanError(KafkaliteError):
-    """What is to be read is not in the log."""
+    """The log does not hold what the run is to read."""
 
 
 class DataLossError(PlanError):
-    """Going on would leave out records, or mix those of two logs, without anybody having said so."""
+    """The run would skip records, or mix the records of two logs, and no option allows that."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLogs:
-    """What the cluster holds of some topics. ``topic_ids`` in Kafka's text; a topic without one is not in it.
+    """The logs of some topics in the cluster. ``topic_ids`` are in Kafka's text; topics without an id are not in it.
 
-    ``ended_at_ms`` is the time, in ms since the epoch, at which the ends were asked for, or a little earlier.
+    ``ended_at_ms`` is the time, in ms since the epoch, at which the run asked for the ends, or a little earlier.
     """
 
     bounds: Mapping[TopicPartition, LogBounds]
@@ -55,7 +55,7 @@ class TopicLogs:
 
 @dataclass(frozen=True, slots=True)
 class LoadPolicies:
-    """What a run does where it cannot simply go on. The default fails, and takes new partitions from their start."""
+    """What a run does where it cannot simply go on. By default it fails, and loads new partitions from their start."""
 
     on_out_of_range: OutOfRangePolicy = "fail"
     on_recreated_topic: RecreatedPolicy = "fail"
@@ -64,12 +64,12 @@ class LoadPolicies:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """A run's ranges, none empty, in partition order, and what its manifest is going to say of its topics.
+    """A run's ranges, none empty, in partition order, and the topics as its manifest will describe them.
 
-    ``topics`` is where the run after this one goes on. ``adopted_ids`` are topics loaded before, whose id was not known
-    until now. ``skipped`` are partitions that this run leaves as they are. ``tasks`` are the ranges again, cut and put
-    together as tasks read them; none: a task for each. ``ended_at_ms`` and ``at_end`` say when the logs' ends were
-    taken, and which partitions are read up to them.
+    ``topics`` is where the next run goes on. ``adopted_ids`` are topics that were loaded before and whose id was not
+    known until now. ``skipped`` are partitions that this run leaves as they are. ``tasks`` are the ranges again, cut
+    and grouped into tasks. If ``tasks`` is empty, each range is a task. ``ended_at_ms`` is the time of the logs' ends,
+    and ``at_end`` are the partitions that are read up to them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -96,11 +96,11 @@ class LoadPlan:
         return sum(item.offsets for item in self.lost)
 
     def changes(self, loaded: Mapping[str, LoadedTopic]) -> bool:
-        """Say whether there is anything to publish, records or not, for a destination that holds ``loaded``."""
+        """Return whether there is anything to publish, records or not, for a destination that holds ``loaded``."""
         return any(loaded.get(topic) != state for topic, state in self.topics.items())
 
     def to_json(self) -> str:
-        """Return the plan's text, as it is written down before anything is read."""
+        """Return the plan's text, which the run writes before it reads."""
         document = {
             "ranges": [_range_document(each) for each in self.ranges],
             "tasks": [[_range_document(each) for each in ranges] for ranges in self.planned_tasks],
@@ -112,7 +112,7 @@ class LoadPlan:
         return json.dumps(document, indent=1) + "\n"
 
     def bounded(self, ends: Mapping[TopicPartition, int]) -> LoadPlan:
-        """Return the plan with ranges that end no later than ``ends``, and without those that are empty then."""
+        """Return the plan with ranges that end at ``ends`` at the latest, without those that become empty."""
         ranges = [replace(each, end_offset=min(each.end_offset, ends[each.topic_partition])) for each in self.ranges]
         until = {each.topic_partition: each.end_offset for each in ranges}
         cut_short = {each.topic_partition for each in self.ranges if until[each.topic_partition] < each.end_offset}
@@ -158,12 +158,14 @@ def plan_load(
     logs: TopicLogs,
     policies: LoadPolicies | Mapping[str, LoadPolicies] = LoadPolicies(),
 ) -> LoadPlan:
-    """Return what is in the log and not yet loaded; ``policies`` are those of all topics, or of each.
+    """Return the ranges that are in the log and not yet loaded; ``policies`` are those of all topics, or of each.
 
-    Raises DataLossError when the next offset of a partition lies beyond the end of its log, when it lies before its
-    start unless ``on_out_of_range`` says how to go on, and for a topic that was deleted and created again unless
-    ``on_recreated_topic`` is ``earliest``: what its logs hold is loaded then, and what they no longer hold from offset
-    0 on is among the lost ranges.
+    Raises DataLossError
+
+    - if the next offset of a partition lies beyond the end of its log;
+    - if it lies before the start of its log, unless ``on_out_of_range`` allows that;
+    - if a topic was deleted and created again, unless ``on_recreated_topic`` is ``earliest``. Then the run loads what
+      the new logs hold. Offsets from 0 on that they no longer hold are among the lost ranges.
     """
     ranges: list[OffsetRange] = []
     lost: list[LostRange] = []
@@ -179,8 +181,8 @@ def plan_load(
         if reason is not None:
             if own.on_recreated_topic == "fail":
                 raise DataLossError(
-                    f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, beside what "
-                    "was loaded of the earlier one, or load it into another destination"
+                    f"{reason}; run with --on-recreated-topic earliest to load what the topic holds now, in addition "
+                    "to what was loaded of the earlier one, or load it into another destination"
                 )
             recreated.append(RecreatedTopic(topic, before.topic_id, found_id, before.next_offsets))
             before = LoadedTopic(found_id, dict.fromkeys(logs_of_topic, 0), (*before.earlier_ids, before.topic_id))
@@ -193,9 +195,9 @@ def plan_load(
             start = before.next_offsets.get(partition, first)
             if start > log.end_offset:
                 raise DataLossError(
-                    f"{topic_partition}: the last run ended at offset {start}, but the log now ends at "
-                    f"{log.end_offset}, and the topic is the same: a new leader does not know its end yet (run again), "
-                    "or the log was truncated (load the topic into another destination)"
+                    f"{topic_partition}: the last run ended at offset {start}, but the log of the same topic now ends "
+                    f"at {log.end_offset}. Either a new leader does not know its end yet (run again), or the log was "
+                    "truncated (load the topic into another destination)"
                 )
             if start < log.start_offset:
                 policy = "earliest" if reason is not None else own.on_out_of_range
@@ -229,7 +231,7 @@ def plan_load(
 
 
 def _resumed(topic_partition: TopicPartition, start: int, log: LogBounds, policy: OutOfRangePolicy) -> int:
-    """Return where to go on behind offsets that are gone. Raises DataLossError where the run is to fail."""
+    """Return the offset to go on at, after offsets that are gone. Raises DataLossError if the policy is ``fail``."""
     if policy == "fail":
         raise DataLossError(
             f"{topic_partition}: the last run ended at offset {start}, but the log now starts at {log.start_offset}: "
@@ -249,9 +251,9 @@ def _by_topic(bounds: Mapping[TopicPartition, LogBounds]) -> dict[str, dict[int,
 def _recreation(
     topic: str, before: LoadedTopic, found_id: str | None, logs_of_topic: Mapping[int, LogBounds]
 ) -> str | None:
-    """Say why the topic is not the one that was loaded before; None when nothing speaks against it.
+    """Return why the topic is not the one that was loaded before; None if it may be the same.
 
-    Raises DataLossError for one that was loaded before the last: another cluster is being asked, or was.
+    Raises DataLossError if it is one that was loaded before the last one: the runs have read two clusters.
     """
     if before.topic_id is not None and found_id is not None:
         if found_id == before.topic_id:

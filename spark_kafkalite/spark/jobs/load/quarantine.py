@@ -1,8 +1,8 @@
 """Records that cannot be decoded: counted, bounded, and kept as lines of JSON under ``_kafkalite/quarantine``.
 
-A task that finds such a record (``formats/decoding.py``) stages it as one document with all that it held, beside the
-files. If a run has any, and no more than it may have, the documents become a file for each topic, which the manifest
-names as it names the others. Keys and values are in base64.
+A task that finds such a record (``formats/decoding.py``) stages it as one document with all its parts, next to the
+files. If a run has such records, and no more than it may have, the documents become a file for each topic. The manifest
+names it like the others. Keys and values are in base64.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class MaxQuarantined:
 
     @classmethod
     def parse(cls, text: str) -> MaxQuarantined:
-        """Return what ``N`` or ``P%`` says. Raises ValueError for anything else."""
+        """Return the limit of a text ``N`` or ``P%``. Raises ValueError for anything else."""
         found = _BOUND.fullmatch(text.strip())
         if found is None or float(found[2] or 0) > 100:
             raise ValueError(f"{text!r} is neither a number of records such as 100 nor a part of them such as 0.1%")
         return cls(int(found[1])) if found[1] is not None else cls(percent=float(found[2]))
 
     def allows(self, quarantined: int, records: int) -> bool:
-        """Say whether so many of all the ``records`` are few enough."""
+        """Return whether so many of all the ``records`` are few enough."""
         if self.percent is not None:
             return quarantined * 100 <= self.percent * records
         return quarantined <= self.records
@@ -70,7 +70,7 @@ def check_quarantined(found: Quarantined, records: int, bound: MaxQuarantined) -
     if not bound.allows(found.records, records):
         raise AuditError(
             f"{found.records} of {records} records cannot be decoded, and --max-quarantined is {bound}; the first is "
-            f"{found.first}; nothing was published: read it with kafkalite consume, mend --value or --value-schema, or "
+            f"{found.first}; nothing was published: read it with kafkalite consume, fix --value or --value-schema, or "
             "run with a higher --max-quarantined, which puts such records under _kafkalite/quarantine"
         )
 

@@ -84,9 +84,9 @@ def stage(
 ) -> Staged:
     """Write the plan's records under the run's staging directory and return the facts of every file and range.
 
-    ``number`` tells one part of a run, which has a layout of its own, from the others. ``in_driver``: without tasks of
-    Spark's, where the layout can be made without. Raises AuditError when files and accounts do not make up the plan,
-    offset for offset, and when more records than ``max_quarantined`` cannot be decoded.
+    ``number`` identifies a part of a run; each part has a layout of its own. ``in_driver``: write without Spark's tasks
+    if the layout allows that. Raises AuditError if files and accounts do not add up to the plan, offset by offset, and
+    if more records than ``max_quarantined`` cannot be decoded.
     """
     if not plan.ranges:
         return Staged(ranges=check_accounts(plan, (), ()))

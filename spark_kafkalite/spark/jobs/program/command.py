@@ -99,7 +99,7 @@ def keep_manifests_option(function: _Function) -> _Function:
         type=Duration(),
         default="30d",
         show_default=True,
-        help="How long manifests are kept once a checkpoint stands in for them.",
+        help="How long manifests are kept once a checkpoint contains them.",
     )(function)
 
 

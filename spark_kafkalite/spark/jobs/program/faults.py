@@ -31,7 +31,7 @@ _passed: Counter[str] = Counter()
 
 
 class FaultInjected(Exception):
-    """What ``raise`` raises: no error of ours, so that nothing takes it for one that it knows."""
+    """The error that ``raise`` raises. It is not a KafkaliteError, so no code handles it as one that it knows."""
 
 
 def fault_point(name: str) -> None:

@@ -1,8 +1,9 @@
-"""How a job ends: its exit codes, and which of them an error stands for.
+"""The exit codes of jobs, and the exit code of each error.
 
-What Spark's writers raise comes through the JVM as a chain of causes. From outside, lost records, a broker that is gone
-and a full disk look alike: a task failed. Inside, the source's own errors carry a condition, and those of file systems
-have classes and texts of their own; both are looked for in the whole chain, from its end on.
+Errors of Spark's writers come through the JVM as a chain of causes. The outermost one always is that a task failed,
+for lost records, an unreachable broker and a full disk alike. The reason is further in: errors of the source carry a
+condition, errors of file systems have classes and texts of their own. This module searches the whole chain for both,
+the innermost cause first.
 
 Pure but for :func:`java_causes`, which asks the JVM.
 """
@@ -19,7 +20,7 @@ from spark_kafkalite.spark import conditions
 
 
 class ExitCode(IntEnum):
-    """What the process of a job that fails ends with."""
+    """The exit codes of a job that fails."""
 
     FAILED = 1
     USAGE = 2
@@ -36,9 +37,9 @@ Exit codes:
   0  done
   1  anything else
   2  usage: an option is wrong
-  3  source: a broker or schema registry cannot be reached or says no, or a topic is not there
+  3  source: a broker or schema registry cannot be reached or refuses, or a topic does not exist
   4  data would be lost: out of range, recreated topic, truncated log, a hole
-  5  destination: its file system is down, full, read-only, unknown, or says no; a topic does not take records
+  5  destination: its file system is down, full, read-only, unknown, or refuses; a topic does not take records
   6  another run holds the destination, or has taken it over
   143  stopped by SIGTERM
 Errors are one line on stderr; --debug shows the traceback behind it.
@@ -84,14 +85,14 @@ class Cause(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What is told of an error: the exit code, and one line."""
+    """How a job reports an error: the exit code, and one line."""
 
     code: ExitCode
     line: str
 
 
 class _Sign(NamedTuple):
-    """How a failure of a file system is known, and what helps."""
+    """How to recognize a failure of a file system, and what helps."""
 
     class_names: re.Pattern[str]
     message: re.Pattern[str]
@@ -130,9 +131,9 @@ _SIGNS: Final = (
     _sign(r"SocketTimeoutException", r"Call From|waiting for channel to be ready", _UP),
     _sign("", r"could only be written to 0 of|All datanodes .* are bad|could not get block locations", _UP),
     _sign(r"org\.apache\.hadoop\.(fs|hdfs|ipc|security)\.", "", _UP),
-    _sign(r"java\.nio\.file\.\w*Exception", "", "check that the directory is there and may be written to"),
-    _sign(r"java\.io\.FileNotFoundException", "", "somebody deleted it meanwhile: run again"),
-    _sign("", r"Input/output error|Stale file handle", "look at the disk and at its mount"),
+    _sign(r"java\.nio\.file\.\w*Exception", "", "check that the directory exists and that you may write to it"),
+    _sign(r"java\.io\.FileNotFoundException", "", "it was deleted meanwhile: run again"),
+    _sign("", r"Input/output error|Stale file handle", "check the disk and its mount"),
 )
 
 _ADVICE: Final = {
@@ -166,7 +167,7 @@ def own_line(text: str) -> str | None:
 
 
 def of_text(text: str) -> Told:
-    """Return what is told of an error of which there is a text only."""
+    """Return the exit code and the line for an error of which only the text is known."""
     own = own_line(text)
     if own is not None:
         match = _CONDITION.match(own)
@@ -176,7 +177,7 @@ def of_text(text: str) -> Told:
 
 
 def of_causes(causes: Sequence[Cause]) -> Told:
-    """Return what is told of a chain of Java exceptions, the outermost first."""
+    """Return the exit code and the line for a chain of Java exceptions, the outermost first."""
     for cause in reversed(causes):
         if own_line(cause.message) is not None:
             return of_text(cause.message)
@@ -184,7 +185,7 @@ def of_causes(causes: Sequence[Cause]) -> Told:
     if told is not None:
         return told
     if not causes:
-        return Told(ExitCode.FAILED, "the JVM says no more")
+        return Told(ExitCode.FAILED, "the JVM reports no cause")
     innermost = causes[-1]
     return Told(ExitCode.FAILED, f"{innermost.class_name.rpartition('.')[2]}: {first_line(innermost.message)}")
 
@@ -195,7 +196,7 @@ def _of_file_system(causes: Sequence[Cause]) -> Told | None:
     for at, (class_name, message) in reversed(list(enumerate(chain))):
         for sign in _SIGNS:
             if sign.class_names.search(class_name) and sign.message.search(message):
-                # Hadoop's client wraps an error in one of the same class, which says where it was.
+                # Hadoop's client wraps an error in one of the same class, whose message names the place.
                 if at and chain[at - 1].class_name == class_name and message in chain[at - 1].message:
                     message = chain[at - 1].message
                 name = class_name.rpartition(".")[2]
@@ -204,7 +205,7 @@ def _of_file_system(causes: Sequence[Cause]) -> Told | None:
 
 
 def of_os_error(error: OSError) -> Told:
-    """Return what is told of an error of the operating system: of a file or disk, or of something else."""
+    """Return the exit code and the line for an error of the operating system, of a file or anything else."""
     reason = first_line(error.strerror or str(error))
     where = f"{error.filename}: " if error.filename is not None else ""
     if error.filename is None and error.errno not in _DISK_ERRORS:
@@ -219,7 +220,7 @@ def _in_text(message: str) -> list[Cause]:
 
 
 def first_line(text: str) -> str:
-    """Return the first line that says something, without what Hadoop's client adds for people who can read its wiki."""
+    """Return the first line that is not blank, without the link to Hadoop's wiki that Hadoop's client appends."""
     line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "without a message")
     return re.sub(r"; For more details see: +https?://\S+$", "", line)
 

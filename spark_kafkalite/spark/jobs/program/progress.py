@@ -1,7 +1,7 @@
-"""Tells how far a run is while Spark works on it: a bar at a terminal, a line every now and then in a log.
+"""Shows the progress of a run while Spark works on it: a bar at a terminal, a line now and then in a log.
 
-Spark's executors say with their heartbeats how much their tasks have written so far; a thread asks the driver's store
-of them. What they write is the plan's records, so the plan says how much there is to come.
+Spark's executors report with their heartbeats how much their tasks have written so far. A thread reads these figures
+from the driver's store. The tasks write the plan's records, so the plan gives the total.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shown_progress(
 ) -> Iterator[None]:
     """Show on ``stream`` (stderr) how many of so many records are written, while the block runs.
 
-    ``by_bytes``: what Spark writes are no records; then its bytes say about how far it is.
+    ``by_bytes``: Spark does not write records; then the progress is estimated from its bytes.
     """
     out = sys.stderr if stream is None else stream
     show = _bar(what, total_records) if out.isatty() else _lines(what, total_records, total_bytes, out)
@@ -58,7 +58,7 @@ def shown_progress(
 
 
 def written(spark: SparkSession) -> dict[int, tuple[int, int]]:
-    """Return how many records and bytes each stage that runs now has written, by what the driver has heard of it."""
+    """Return how many records and bytes each running stage has written, by the executors' last heartbeats."""
     from py4j.protocol import Py4JError
 
     try:

@@ -1,4 +1,4 @@
-"""What every job does first: a Spark session, files and the bounds of the log; and how it says that it failed."""
+"""The first steps of every job: a Spark session, files and the bounds of the log; and how it reports a failure."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def failures_in_one_line() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Say something on stderr, beside a job's result."""
+    """Print a line on stderr, apart from a job's result."""
     click.echo(text, err=True)
 
 
@@ -168,7 +168,7 @@ def start_session(name: str) -> SparkSession:
 
 
 def _quieten(spark: SparkSession) -> None:
-    """Keep Spark's stack traces of a failed task or query off stderr: the job tells the error that is behind them."""
+    """Keep Spark's stack traces of a failed task or query off stderr: the job reports the error behind them."""
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     for name in _TELL_STACK_TRACES:
@@ -202,7 +202,7 @@ def topic_logs(admin: Admin, topics: Iterable[str], isolation: IsolationLevel) -
     for item in partitions:
         start, end = starts[item], ends[item]
         if start is None or end is None:
-            raise PlanError(f"{item}: the broker does not say where the partition starts and ends; try again")
+            raise PlanError(f"{item}: the broker does not report where the partition starts and ends; try again")
         bounds[item] = LogBounds(start.offset, end.offset)
     ids = {name: text for name, info in described.items() if (text := topic_id_text(info.topic_id)) is not None}
     return TopicLogs(bounds, ids, ended_at_ms)

@@ -41,7 +41,7 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def cancelled_with(spark: SparkSession) -> Iterator[None]:
-    """Cancel Spark's jobs when the block is interrupted: otherwise their tasks go on writing what nobody waits for."""
+    """Cancel Spark's jobs when the block is interrupted: otherwise their tasks go on writing for no reader."""
     try:
         yield
     except KeyboardInterrupt:

@@ -125,7 +125,7 @@ def test_a_batch_begins_where_the_one_before_it_ends(
         ("t", THREE, QueryBatches(7), "offsets/7: there is no such batch; the checkpoint holds 0 to 2"),
         ("t", THREE, QueryBatches(1, 9), "offsets/9: there is no such batch"),
         ("u", THREE, QueryBatches(1), "no source of the query reads topic u; they read t"),
-        ("t", {0: [ends(10)]}, QueryBatches(0), "source 0 does not say where the query began"),
+        ("t", {0: [ends(10)]}, QueryBatches(0), "source 0 does not hold where the query began"),
         ("t", {0: ["7"]}, QueryBatches(0), "they read no topic"),
         (
             "t",
