@@ -146,7 +146,7 @@ if SOAK:
             left.unlink()
         result = CliRunner().invoke(compact.main, ["--destination", str(tmp_path), *NOW])
         assert result.exit_code == 4
-        assert "so some are there twice; nothing was merged" in result.output
+        assert "so some occur twice; nothing was merged" in result.output
         assert "Traceback" not in result.output
         assert publish.newest_manifest(LocalFiles(tmp_path)) == newest
 

@@ -115,7 +115,7 @@ def test_a_true_copy_passes() -> None:
         (RIGHT, {}, r"they have 10 records at offsets 0 to 11, and what was merged from them has nothing"),
         (RIGHT, {**RIGHT, 1: PartFacts(0, 0, 1, 1, 1)}, r"they have nothing, and what was merged from them has 1 rec"),
         ({0: PartFacts(0, 11, 9, 9, 1)}, RIGHT, r"manifests have 10 records .*, the files have 9 records at offsets"),
-        ({0: PartFacts(0, 11, 10, 9, 77)}, RIGHT, r"10 records have 9 different offsets, so some are there twice"),
+        ({0: PartFacts(0, 11, 10, 9, 77)}, RIGHT, r"10 records have 9 different offsets, so some occur twice"),
     ],
 )  # fmt: skip
 def test_what_is_no_true_copy_is_refused(before: dict[int, PartFacts], after: dict[int, PartFacts], said: str) -> None:
