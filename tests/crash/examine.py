@@ -32,7 +32,7 @@ _CONFESSIONS = re.compile(r"^.*(are lost|ERROR|Traceback).*$", re.MULTILINE)
 # What it says of offsets that it had given and whose records it has not found: a file's pages reach the disk in any
 # order, so whole batches may lie behind a page that did not.
 _HOLES = re.compile(
-    r"ERROR \S+ (?P<topic>\S+)-0: \d+ offsets are missing in [^:]*: (?P<ranges>.*); a replica copies them"
+    r"ERROR \S+ (?P<topic>\S+)-0: \d+ offsets are missing in [^:]*: (?P<ranges>.*)\. A replica copies them"
 )
 _RANGE = re.compile(r"(?:^|, )(\d+) to (\d+) \(")
 

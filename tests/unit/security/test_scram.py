@@ -146,7 +146,7 @@ def test_after_its_last_message_the_server_is_not_heard():
         (b"n,,n=alice,r=abc,m=x", "not of the form"),
         (b"n,,n=,r=abc", "not of the form"),
         (b"n,,n=alice,r=", "not of the form"),
-        (b"n,a=bob,n=alice,r=abc", "nobody but its user"),
+        (b"n,a=bob,n=alice,r=abc", "only as its own user"),
         (b"n,,n=a=2Db,r=abc", "neither =2C nor =3D"),
         (b"n,,n=\xff,r=abc", "not of the form"),
     ],
