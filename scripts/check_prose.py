@@ -75,7 +75,7 @@ def page_paragraphs(text: str) -> Iterator[str]:
     text = re.sub(r"`[^`]+`", "`code`", text)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     # A line with two blanks in a row behind its first words is a row of a docstring's list.
-    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=[|#])|(?<=\|)\n|\n(?=\s*\S.*?\S {2,}\S)", text):
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=[|#])|(?<=\|)\n|\n(?=\s*\S(?:.*?\S)? {2,}\S)", text):
         for cell in block.split("|") if block.lstrip().startswith("|") else [block]:
             if plain := " ".join(cell.split()):
                 yield plain
