@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from spark_kafkalite.log.files import os_fs
 from tests.patience import wait_until
 
 _POLL_S = 0.005
@@ -63,15 +64,16 @@ def _hold_up(directory: Path) -> None:
     hold = directory / "hold"
     # Not buffered: the broker may be killed.
     calls = (directory / "calls").open("ab", buffering=0)
-    fdatasync = os.fdatasync
+    sync_data = os_fs.sync_data
 
     def held(descriptor: int) -> None:
         calls.write(os.readlink(f"/proc/self/fd/{descriptor}").encode() + b"\n")
         while hold.exists():
             time.sleep(_POLL_S)
-        fdatasync(descriptor)
+        sync_data(descriptor)
 
-    os.fdatasync = held
+    # A forked broker has its modules already.
+    os_fs.sync_data = held  # type: ignore[misc]
 
 
 if __name__ == "__main__":
