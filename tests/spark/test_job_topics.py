@@ -339,7 +339,7 @@ def test_a_reader_that_cannot_rename_what_was_hidden_says_who_can(spark: SparkSe
     path = tmp_path / "_kafkalite" / "manifests" / f"{1:020d}.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(manifest))
-    with pytest.raises(ManifestError, match=r"such as _x under names .* run 'kafkalite jobs run hadoop_load --rec"):
+    with pytest.raises(ManifestError, match=r"such as _x names .* Run 'kafkalite jobs run hadoop_load --rec"):
         read_published(spark, str(tmp_path))
 
 

@@ -653,8 +653,8 @@ def test_a_follower_deletes_nothing_for_a_log_start_behind_its_leaders_end(
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert line == (
         "t-0: the log of broker 2, leader of epoch 3, starts at offset 9, behind its own end 2; this replica deletes "
-        "nothing because of that, keeps its 3 offsets and copies nothing until the next leader epoch: restart broker "
-        "2, which compares its file of log starts with its log then, or have another replica elected"
+        "nothing because of that, keeps its 3 offsets and copies nothing until the next leader epoch. Restart broker "
+        "2, which then compares its file of log starts with its log, or elect another replica"
     )
 
 

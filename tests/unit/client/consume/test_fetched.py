@@ -102,7 +102,7 @@ def test_bytes_that_bring_nobody_further_are_an_error() -> None:
         CorruptMessage, match=r"t-0: the batch at offset 0 cannot be read: the \d+ bytes .* no whole batch"
     ):
         fetched(log((0, 3))[:-1])
-    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 7 cannot be read: .* they end at offset 7;"):
+    with pytest.raises(CorruptMessage, match=r"t-0: the batch at offset 7 cannot be read: .* end at offset 7;"):
         fetched(log((0, 3), (4, 7)), 7)
 
 
