@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import signal
 
-# Whether the terminal was there when SIGHUP was held: it may be gone when somebody asks.
-was_at_terminal = False
+# Whether standard input was the controlling terminal when the signals were held: it may be gone afterwards.
+_was_at_terminal = False
 
 
 def hold() -> None:
     """Keep SIGHUP and SIGUSR1 pending from now on. To be called before there are threads."""
-    global was_at_terminal
+    global _was_at_terminal
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
-    was_at_terminal = is_at_terminal()
+    _was_at_terminal = _is_at_terminal()
 
 
 def let_through() -> None:
@@ -27,8 +27,16 @@ def let_through() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
-def is_at_terminal() -> bool:
-    """Return whether standard input is the controlling terminal."""
+def stdin_is_controlling_terminal() -> bool:
+    """Return whether standard input is the controlling terminal. To be asked at the start.
+
+    SIGHUP has two meanings: the terminal is gone, or an administrator wants the settings read again. A process for
+    which this is true gets it for the first reason.
+    """
+    return _was_at_terminal or _is_at_terminal()
+
+
+def _is_at_terminal() -> bool:
     try:
         os.tcgetpgrp(0)
     except OSError:

@@ -37,7 +37,6 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
 from spark_kafkalite.broker.start import BrokerStart
-from spark_kafkalite.broker.terminal import stdin_is_controlling_terminal
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
@@ -72,7 +71,7 @@ class Broker:
         if open_store is None and config.zookeeper is not None:
             open_store = SharedRegistry(config.zookeeper).open_session
         self._read_config = read_config
-        self._is_at_terminal = stdin_is_controlling_terminal()
+        self._is_at_terminal = early_signals.stdin_is_controlling_terminal()
         self._fs = fs if fs is not None else OsFs()
         self._stop_wanted: asyncio.Event
         self._exit_code = 0

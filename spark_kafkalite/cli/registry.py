@@ -63,7 +63,6 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
-    from spark_kafkalite.broker.terminal import stdin_is_controlling_terminal
     from spark_kafkalite.collector import Collector
     from spark_kafkalite.registry.served.listener import ONE_HOST_ONLY, RegistryListener, is_loopback
     from spark_kafkalite.registry.served.server import TreeServer
@@ -81,7 +80,8 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     # Before anything is started: a stop that comes early is a stop, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    signal.signal(signal.SIGHUP, partial(_hung_up, stopping, at_terminal=stdin_is_controlling_terminal()))
+    at_terminal = early_signals.stdin_is_controlling_terminal()
+    signal.signal(signal.SIGHUP, partial(_hung_up, stopping, at_terminal=at_terminal))
     early_signals.let_through()
     servers: list[TreeServer] = []
     log_stacks_at_sigusr1(lambda: servers[0].loop if servers else None)
