@@ -55,14 +55,14 @@ _NAME: Final = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, _NAMES))})(?!\.
 ADVERTISED_TIMEOUT_MS: Final = 25_000
 
 
-def patience_ms(error: KafkaliteError, patience_ms: float, is_given: bool) -> float:
-    """Return how long to go on after such an error: ``patience_ms``, which the user has given or not, or shorter.
+def patience_ms(error: KafkaliteError, timeout_ms: float, is_given: bool) -> float:
+    """Return how long to go on after such an error: ``timeout_ms``, which the user has given or not, or shorter.
 
     Waiting does not fix an ``advertised.listeners`` that is wrong.
     """
     if is_given or not isinstance(error, AdvertisedUnreachable) or not error.is_first:
-        return patience_ms
-    return min(patience_ms, ADVERTISED_TIMEOUT_MS)
+        return timeout_ms
+    return min(timeout_ms, ADVERTISED_TIMEOUT_MS)
 
 
 def as_options(text: str) -> str:

@@ -33,29 +33,33 @@ def check_sink(options: WriterOptions, *, patient: bool) -> None:
     timeout_ms = config.max_block_ms if patient else min(_SOON_MS, config.max_block_ms)
     cluster = cluster_for(config.client, options.client)
     deadline = Deadline.after_ms(timeout_ms)
-    named = {"topic": options.topic, "quarantineTopic": options.quarantine_topic}
-    left = [(option, topic) for option, topic in named.items() if topic is not None or option == "topic"]
-    while left:
-        option, topic = left[0]
-        try:
-            _ask(cluster, topic, deadline.earlier_of(_ATTEMPT_MS))
-            del left[0]
-            continue
-        except KafkaliteError as error:
-            if isinstance(error, UnknownTopicOrPartition) and deadline.left_s() < _PAUSE_S:
-                raise option_error(TOPIC_NOT_FOUND, option, topic, f"{error}; create it, or correct the name") from None
-            # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong door.
-            passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
-            is_given = "max.block.ms" in options.client
-            most_ms = patience_ms(error, timeout_ms, is_given)
-            is_hopeless = timeout_ms - deadline.left_s() * 1000 >= most_ms
-            if not passes or is_hopeless or deadline.left_s() < _PAUSE_S:
-                given_up = f"{most_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
-                raise unreachable(
-                    error, options.client, options.target, given_up if passes and patient else None
-                ) from None
-            _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", deadline.left_s(), error)
-        time.sleep(_PAUSE_S)
+    is_given = "max.block.ms" in options.client
+    named = [("topic", options.topic)]
+    if options.quarantine_topic is not None:
+        named.append(("quarantineTopic", options.quarantine_topic))
+    for option, topic in named:
+        while True:
+            try:
+                _ask(cluster, topic, deadline.earlier_of(_ATTEMPT_MS))
+                break
+            except KafkaliteError as error:
+                left_s = deadline.left_s()
+                if isinstance(error, UnknownTopicOrPartition) and left_s < _PAUSE_S:
+                    problem = f"{error}; create it, or correct the name"
+                    raise option_error(TOPIC_NOT_FOUND, option, topic, problem) from None
+                # No process of a stream has reached the cluster before, so a broker that restarts looks like a wrong
+                # door.
+                passes = is_retriable(error) or (patient and isinstance(error, NoBrokerThere))
+                most_ms = patience_ms(error, timeout_ms, is_given)
+                is_hopeless = timeout_ms - left_s * 1000 >= most_ms
+                if not passes or is_hopeless or left_s < _PAUSE_S:
+                    time_text = (
+                        f"{most_ms / 1000:.0f} s (kafka.max.block.ms={timeout_ms}, see brokersUnreachableTimeout)"
+                    )
+                    given_up = time_text if passes and patient else None
+                    raise unreachable(error, options.client, options.target, given_up) from None
+                _LOG.warning("the sink cannot reach the brokers, %.0f s left: %s", left_s, error)
+            time.sleep(_PAUSE_S)
 
 
 def _ask(cluster: ClusterClient, topic: str | None, deadline: Deadline) -> None:
@@ -71,8 +75,10 @@ def _reach_one(cluster: ClusterClient, brokers: list[int], deadline: Deadline) -
     """Raise AdvertisedUnreachable if none of these brokers can be reached at its advertised address.
 
     Otherwise the write would fail only after the time that a delivery may take. If ``bootstrap.servers`` has the same
-    address, this checks nothing.
+    address, or an advertised address was reached before, this checks nothing: a stream asks before each batch.
     """
+    if cluster.has_reached_advertised:
+        return
     given = set(map(parse_address, cluster.config.bootstrap_servers))
     nodes = cluster.snapshot.nodes
     if any((nodes[each].host, nodes[each].port) in given for each in brokers if each in nodes):

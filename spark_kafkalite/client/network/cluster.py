@@ -290,6 +290,11 @@ class ClusterClient:
 
     # Requests -------------------------------------------------------------------------------------------------------
 
+    @property
+    def has_reached_advertised(self) -> bool:
+        """Whether a broker was ever reached at an address that the cluster advertises."""
+        return self._contact.made_as_advertised
+
     def connect(self, node_id: int, deadline: Deadline) -> BrokerConnection:
         """Open a new connection to a broker, which the caller owns.
 
