@@ -339,7 +339,7 @@ class Accumulator:
             parts[0].reserved_bytes = batch.reserved_bytes
             batch.reserved_bytes = 0
         self._release_memory(batch)
-        # With an earlier batch outstanding the broker says so about the next one.
+        # While an earlier batch is outstanding, the broker reports the gap for the next one.
         if sequence >= 0 and total < batch.record_count and not queue.has_earlier(batch):
             queue.restart_pending = True
         queue.muted = bool(queue.in_flight)

@@ -166,7 +166,7 @@ class Outcomes:
             _LOG.exception("a batch that is too large cannot be split")
             self.settle(queue, batch, -1, -1, error)
             return
-        # What is looked for in halves is told as the records that are found.
+        # Records that are looked for in halves are reported one by one when they are found.
         _LOG.log(logging.WARNING if batch.rows is None else logging.DEBUG, "%s; it is split in %d", error, len(parts))
         with self._accumulator.lock:
             self._accumulator.replace(queue, batch, [part for _, part in parts])

@@ -249,6 +249,7 @@ class Producer:
         have their outcome. With ``producer.type=sync`` that is before this returns.
         With ``isolate_refused`` a record that the broker refuses for itself (too large, its timestamp, a missing key)
         fails alone, the others are written in their order without it, and ``refused()`` of the handle names its row.
+        Rows are counted within one Arrow record batch, or one short list, for one ``topic``: give no other ``records``.
         """
         from spark_kafkalite.client.produce.send_columns import encode_records
 

@@ -228,10 +228,16 @@ def _int32(numbers: Buffer | array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), buffer.size // 4, [None, buffer])
 
 
+def _row_numbers(rows: Buffer | array[int]) -> Sequence[int]:
+    """Return a view of int32 row numbers."""
+    return memoryview(rows).cast("B").cast("i")
+
+
 def _encode_group(
     producer: Topics, queue: PartitionQueue, columns: Columns, rows: Buffer | array[int]
 ) -> Iterator[Encoded]:
     codec = producer.config.codec_of(queue.topic)
+    numbers = _row_numbers(rows)
     for built in build_batches(
         columns,
         max_bytes=producer.config.max_request_size,
@@ -241,10 +247,7 @@ def _encode_group(
         level=producer.config.levels.get(codec),
         with_crc=not producer.config.idempotent,
     ):
-        yield (
-            queue,
-            _batch(producer, queue, built.batch, memoryview(rows).cast("B").cast("i")[built.first : built.until]),
-        )
+        yield queue, _batch(producer, queue, built.batch, numbers[built.first : built.until])
 
 
 def _encode_sticky(
@@ -253,7 +256,7 @@ def _encode_sticky(
     """Encode rows without key: every batch goes to the next sticky partition."""
     partitioner, queues = producer.topic_state(topic)
     codec = producer.config.codec_of(topic)
-    numbers: Sequence[int] = range(columns.count) if rows is None else memoryview(rows).cast("B").cast("i")
+    numbers: Sequence[int] = range(columns.count) if rows is None else _row_numbers(rows)
     for built in build_batches(
         columns,
         max_bytes=producer.config.max_request_size,
