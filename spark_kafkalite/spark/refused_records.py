@@ -1,9 +1,9 @@
 """Records that a topic refuses for themselves: which one it was, and the topic that takes them instead.
 
 A topic refuses a record for itself when the record is too large, or when its timestamp is outside of what the topic
-allows. A compacted topic refuses one without a key. Sent again it is refused again. A
-task either stops at the first one and names it, or writes it to the quarantine topic and goes on; the records around it
-are written once and in their order.
+allows. A compacted topic refuses one without a key. Sent again, such a record is refused again. A task either stops at
+the first one and names it, or writes it to the quarantine topic and goes on. The records around it are written once and
+in their order.
 
 The column ``kafkalite_origin`` has topic, partition and offset of where a record was read. Without it, only the topic
 that refused the record is named. In the quarantine topic a record has its key, its value, its headers, and behind these
@@ -37,7 +37,7 @@ PARTITION_HEADER: Final = "kafkalite-quarantine-partition"
 OFFSET_HEADER: Final = "kafkalite-quarantine-offset"
 # Its own timestamp, milliseconds since the epoch: null without one.
 TIMESTAMP_HEADER: Final = "kafkalite-quarantine-timestamp"
-# Who refused it, Kafka's name of the error, and the broker's words.
+# The topic that refused it, Kafka's name of the error, and the broker's words.
 TARGET_HEADER: Final = "kafkalite-quarantine-target"
 ERROR_HEADER: Final = "kafkalite-quarantine-error"
 MESSAGE_HEADER: Final = "kafkalite-quarantine-message"

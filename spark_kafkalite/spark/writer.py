@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -213,16 +214,14 @@ class _Sink:
     def _report(self, messages: list[WriterCommitMessage | None]) -> None:
         """Warn on the driver of timestamps that are not kept, and of records that retention will delete at once."""
         speak_of(SINK, self._target)
-        expired: dict[str, int] = {}
+        expired: Counter[str] = Counter()
         replaced: set[str] = set()
-        quarantined: dict[str, int] = {}
+        quarantined: Counter[str] = Counter()
         for message in messages:
             if isinstance(message, WrittenMessage):
                 replaced |= message.replaced
-                for topic, count in message.expired.items():
-                    expired[topic] = expired.get(topic, 0) + count
-                for topic, count in message.quarantined.items():
-                    quarantined[topic] = quarantined.get(topic, 0) + count
+                expired.update(message.expired)
+                quarantined.update(message.quarantined)
         for topic, count in sorted(quarantined.items()):
             _LOG.warning(
                 "%d records that topic %s refused are in topic %s; the reasons are in their headers "

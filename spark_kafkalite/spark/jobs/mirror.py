@@ -149,9 +149,7 @@ def main(
             **selection.source_options(),
             **query_options,
         }
-        write = sink_options(to_bootstrap_server, target)
-        if quarantine_topic is not None:
-            write["quarantineTopic"] = quarantine_topic
+        write = sink_options(to_bootstrap_server, target, quarantine_topic)
         mirror.check()
         # Spark notices a second query of a checkpoint when both have written the same batch.
         with lease.held(

@@ -88,9 +88,7 @@ def main(
             quarantine.begin()
         if to_topic is not None:
             frame = frame.select("key", "value", "headers", "timestamp", origin_column())
-            sink = {**sink_options(bootstrap_server, options), "topic": to_topic}
-            if quarantine_topic is not None:
-                sink["quarantineTopic"] = quarantine_topic
+            sink = {**sink_options(bootstrap_server, options, quarantine_topic), "topic": to_topic}
             writer = frame.writeStream.format("kafkalite").options(**sink)
         else:
             writer = frame.writeStream.format("parquet").option("path", destination)

@@ -113,9 +113,13 @@ def source_options(bootstrap_server: str, settings: Mapping[str, str]) -> dict[s
     return _connection(CONSUMER_SETTINGS, bootstrap_server, settings)
 
 
-def sink_options(bootstrap_server: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark sink's options: the cluster, and those of the client settings that a producer reads."""
-    return _connection(PRODUCER_SETTINGS, bootstrap_server, settings)
+def sink_options(
+    bootstrap_server: str, settings: Mapping[str, str], quarantine_topic: str | None = None
+) -> dict[str, str]:
+    """Return the Spark sink's options: the cluster, those of the client settings that a producer reads, and the topic
+    for refused records."""
+    quarantine = {} if quarantine_topic is None else {"quarantineTopic": quarantine_topic}
+    return {**_connection(PRODUCER_SETTINGS, bootstrap_server, settings), **quarantine}
 
 
 def _connection(group: SettingGroup, bootstrap_server: str, settings: Mapping[str, str]) -> dict[str, str]:
