@@ -255,9 +255,11 @@ def pages() -> dict[Path, str]:
     }
 
 
-def stale_pages() -> list[Path]:
-    """Return the pages whose file is not what would be written."""
-    return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+def stale_pages() -> dict[Path, str]:
+    """Return the pages whose file is not what would be written, with what would be."""
+    return {
+        path: text for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
 
 
 def main() -> int:
@@ -269,9 +271,8 @@ def main() -> int:
             print(f"{path.name} is stale: run scripts/generate_docs.py", file=sys.stderr)
         return 1 if stale else 0
     DOCS.mkdir(exist_ok=True)
-    current = pages()
-    for path in stale_pages():
-        path.write_text(current[path], encoding="utf-8")
+    for path, text in stale_pages().items():
+        path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
