@@ -184,14 +184,14 @@ class AvroDecoder:
         self._registry = registry
         self._texts = (text, tuple(references))
         try:
-            spark_struct(avro_schema(*self._texts))
+            spark_struct(_parsed(*self._texts))
         except ValueError as error:
             raise ConfigError(f"the reader's schema: {error}") from None
 
     @property
     def record_type(self) -> StructType:
         """The type of a decoded value."""
-        return spark_struct(avro_schema(*self._texts))
+        return spark_struct(_parsed(*self._texts))
 
     @property
     def result_type(self) -> StructType:
@@ -202,7 +202,7 @@ class AvroDecoder:
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """Return a struct of record and reason for each value; both are null for a value of null."""
-        schema = _reader(*self._texts)
+        schema = _parsed(*self._texts)
         kind = schema.arrow_type
         found = [(None, None) if each is None else self._decoded(each, schema) for each in values.to_pylist()]
         records, reasons = [each for each, _ in found], [reason for _, reason in found]
@@ -247,7 +247,7 @@ class AvroEncoder:
         self._frame = _FRAME.pack(0, schema_id)
         self._texts = (text, tuple(references))
         try:
-            avro_schema(*self._texts)
+            _parsed(*self._texts)
         except ValueError as error:
             raise ConfigError(f"the schema with id {schema_id}: {error}") from None
 
@@ -255,7 +255,7 @@ class AvroEncoder:
         """Return the framed values; null for null. Raises ValueError for a record that the schema does not take."""
         from fastavro import schemaless_writer
 
-        schema = _reader(*self._texts)
+        schema = _parsed(*self._texts)
         found: list[bytes | None] = []
         for each in python_values(records):
             if each is None:
@@ -272,7 +272,7 @@ class AvroEncoder:
 
 
 @cache
-def _reader(text: str, references: tuple[str, ...]) -> AvroSchema:
+def _parsed(text: str, references: tuple[str, ...]) -> AvroSchema:
     return avro_schema(text, references)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
+from spark_kafkalite.version import install_command
+
 if TYPE_CHECKING:
     from spark_kafkalite.spark.schema_registry import Registry
-
-from spark_kafkalite.version import install_command
 
 PartitionBy = Literal["day", "hour", "none"]
 FileFormat = Literal["parquet", "orc", "json", "text", "avro"]
