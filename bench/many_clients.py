@@ -9,7 +9,6 @@ clients and brokers share: compare the two columns, and no figure with those of 
 from __future__ import annotations
 
 import asyncio
-import resource
 import tempfile
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import Any, Final, Self
 from bench.measurement import Row, Usage, percentile, resident_bytes
 from bench.raw_load import batch_of, check_produced, produce_request
 from spark_kafkalite import Admin
+from spark_kafkalite.broker.descriptors import raise_limit
 from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire import codec
@@ -265,9 +265,8 @@ class Cluster:
 def rows(quick: bool) -> Iterator[Row]:
     """Measure both clusters in turn and yield a row for each figure."""
     producers, groups, seconds, rounds = (500, 2, 10.0, 1) if quick else (5000, 20, 30.0, 3)
-    # Brokers and clients take two descriptors a connection, and logs some more.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Brokers, which raise their own limit, and clients take a descriptor each for a connection.
+    raise_limit()
     ours: list[Found] = []
     peers: list[Found] = []
     for _ in range(rounds):

@@ -62,8 +62,6 @@ class Place:
 
     def wait_in_sync(self) -> None:
         wait_until_all_in_sync(self.cluster.bootstrap)
-        at = ("--bootstrap-server", self.cluster.bootstrap)
-        wait_until(lambda: "under-replicated: 0" in kafkalite("cluster", "status", *at).stdout, "all to be in sync")
 
     def refused(self, number: int) -> str:
         """Start a broker that does not start; return what it says."""
@@ -93,8 +91,8 @@ class Place:
 
 
 def wait_until_all_in_sync(bootstrap: str) -> None:
-    """Wait until a broker says that all replicas are in sync. ``cluster status`` says so, too, but each call of the
-    command costs more than the cluster does meanwhile."""
+    """Wait until a broker reports that all replicas are in sync, and then until ``cluster status`` does. Each call of
+    the command costs more than the cluster does meanwhile."""
 
     def lacking() -> list[str]:
         return [
@@ -106,6 +104,8 @@ def wait_until_all_in_sync(bootstrap: str) -> None:
 
     with Admin(bootstrap_servers=bootstrap) as admin:
         wait_until(lambda: not lacking(), lambda: f"all to be in sync, but {lacking()}", poll_s=0.1)
+    at = ("--bootstrap-server", bootstrap)
+    wait_until(lambda: "under-replicated: 0" in kafkalite("cluster", "status", *at).stdout, "all to be in sync")
 
 
 def follow(place: Place, heading: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.lost_power import log_file
+from tests.interop.cluster.recovered_cluster import wait_until_all_in_sync
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.cluster.test_replication import values_of, wait_until_equal
 from tests.interop.cluster.test_truncation import produce
@@ -57,7 +58,7 @@ def test_a_flipped_bit_is_found_and_healed(
 
     cluster.wait_in_sync(topic)
     wait_until(lambda: wait_until_equal(cluster, topic) == content, "the log to be healed")
-    wait_until(lambda: "under-replicated: 0" in kafkalite("cluster", "status", *at).stdout, "all to be in sync")
+    wait_until_all_in_sync(cluster.bootstrap)
     assert values_of(cluster.bootstrap, topic, COUNT) == [b"%d" % number for number in range(COUNT)]
     leaders = {each: cluster.leader_of(each) for each in (topic, untouched)}
     expected = [
