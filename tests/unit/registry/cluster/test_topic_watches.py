@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,6 +15,7 @@ from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicP
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.topic_reads import WATCHED_TREES
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec
 from spark_kafkalite.registry.store import Children, Get, RegistryTooOld, Request, WatchTree, answer
@@ -195,6 +197,46 @@ def test_a_wide_topic_is_published_once_whole_and_then_by_its_changes(tmp_path: 
             await watcher.caught_up(TIMEOUT_S)
             changed = [change.changed_partitions for change in changes if change.changed_partitions]
             assert changed == [(TopicPartition("wide", 7),)]
+            watcher.close()
+            store.close()
+
+    run(work())
+
+
+def test_a_change_that_comes_while_watches_are_left_publishes_nothing_before_all_is_read(tmp_path: Path) -> None:
+    """A start would end with a cluster without an id, or with the one topic that has changed."""
+
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            await only.controller.create_topics([TopicSpec("t"), TopicSpec("other")])
+            store, view, seen = Recorded(registry), ClusterView(), []
+            view.add_listener(lambda _, new, __: seen.append((new.cluster_id, sorted(new.topics), sorted(new.brokers))))
+            watcher = ClusterWatcher(store, view)
+            trees = 0
+
+            def change_between(request: Request) -> Future[Any] | None:
+                nonlocal trees
+                trees += isinstance(request, WatchTree)
+                if not isinstance(request, WatchTree) or trees != len(WATCHED_TREES):
+                    return None
+                # The last watch waits until the event of the first has been taken.
+                changed = only.store.set(znodes.state_path("t", 0), STATE)
+                waiting: Future[Any] = Future()
+
+                def leave(_: Future[Any]) -> None:
+                    loop.call_soon_threadsafe(lambda: loop.call_later(1.0, leave_watch))
+
+                def leave_watch() -> None:
+                    EmbeddedStore.ask(store, request).add_done_callback(lambda done: waiting.set_result(done.result()))
+
+                changed.add_done_callback(leave)
+                return waiting
+
+            loop = asyncio.get_running_loop()
+            store.before = change_between
+            state = await watcher.start("c")
+            assert (state.cluster_id, sorted(state.topics), sorted(state.brokers)) == ("c", ["other", "t"], [1])
+            assert all(each == ("c", ["other", "t"], [1]) for each in seen)
             watcher.close()
             store.close()
 
