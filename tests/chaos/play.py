@@ -31,13 +31,13 @@ from tests.chaos.report import line_of, update_report
 from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
 from tests.chaos.workload import RunFailed, Workload, make_topic
 from tests.network import hosts
+from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 
 logger = logging.getLogger(__name__)
 
 _STEADY_S = 2.0
 _STEADY_RECORDS = 20
-_REST_WITHIN_S = 30.0
 _LOOK_S = 0.1
 
 
@@ -149,7 +149,7 @@ def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
         cluster.note_health(place.history, "before")
         row.play(stage)
         logger.info("row %s: healed", row.label)
-        _come_to_rest(cluster, place)
+        _come_to_rest(cluster, place, workload)
         workload.finish()
     finally:
         workload.stop()
@@ -161,15 +161,22 @@ def _play(stage: Stage, row: Row, directory: Path, class_path: str) -> None:
     cluster.note_registrations(place.history)
 
 
-def _come_to_rest(cluster: PlayedCluster, place: Place) -> None:
-    """Wait until every ISR has been full for some seconds. After a silence TCP sends again ever more seldom: a follower
-    may leave the ISR when its line has long been mended. That they do not come back is for the judge to say."""
-    until = time.monotonic() + _REST_WITHIN_S
+def _come_to_rest(cluster: PlayedCluster, place: Place, workload: Workload) -> None:
+    """Wait until every ISR has been full for some seconds, and the leaders have said so: on a busy host they hear of it
+    late. After a silence TCP sends again ever more seldom: a follower may leave the ISR when its line has long been
+    mended. That they do not come back is for the judge to say."""
+    until = time.monotonic() + PATIENCE_S
     steady_since = time.monotonic()
     while (now := time.monotonic()) < steady_since + _STEADY_S and now < until:
-        if any(len(cluster.in_sync(place, at)) < len(cluster.brokers) for at in range(place.partitions)):
+        if not all(_is_at_rest(cluster, place, workload, at) for at in range(place.partitions)):
             steady_since = time.monotonic()
         time.sleep(_LOOK_S)
+
+
+def _is_at_rest(cluster: PlayedCluster, place: Place, workload: Workload, partition: int) -> bool:
+    full = set(cluster.brokers)
+    leader = cluster.leader_of(place, partition)
+    return cluster.in_sync(place, partition) == full == workload.in_sync_by(leader, partition)
 
 
 def main(arguments: list[str]) -> int:

@@ -120,8 +120,9 @@ class Workload:
             OurMember("member-2", place, group),
             ConfluentMember("confluent-member", place, group),
         ]
+        self._observers = {broker: BrokerObserver(place, broker) for broker in place.brokers}
         self.others: list[ChaosClient] = [
-            *(BrokerObserver(place, broker) for broker in place.brokers),
+            *self._observers.values(),
             OffsetObserver("asker", place, group),
             TopicMaker("maker", place),
         ]
@@ -161,6 +162,11 @@ class Workload:
         self._wait_for_acknowledgements(
             lambda: {each.who: left - each.acknowledged_in[partition] for each, left in wanted.items()}
         )
+
+    def in_sync_by(self, broker: int, partition: int) -> set[int]:
+        """Return the ISR that a broker has named last, none when it did not call itself the leader."""
+        said = self._observers[broker].latest.get(partition)
+        return set(said.isr) if said is not None and said.leader == broker else set()
 
     def _wait_for_acknowledgements(self, missing: Callable[[], dict[str, int]]) -> None:
         def lacking() -> list[str]:

@@ -31,6 +31,8 @@ class BrokerObserver(ChaosClient):
     def __init__(self, place: Place, broker: int) -> None:
         super().__init__(f"observer-{broker}", place)
         self.broker = broker
+        # What the broker has said last of each partition.
+        self.latest: dict[int, Sample] = {}
 
     def description(self) -> Client:
         return Client(who=self.who, kind="observer")
@@ -53,17 +55,16 @@ class BrokerObserver(ChaosClient):
         high_watermarks = self._high_watermarks(client, list(led))
         log_ends = self._log_ends(client, {partition: each.leader_epoch for partition, each in led.items()})
         ended = time.monotonic()
-        self.place.history.note(
-            *(
-                Sample(
-                    who=self.who, begun=begun, ended=ended, topic=self.place.topic_id, partition=each.partition_index,
-                    broker=self.broker, leader=each.leader_id, epoch=each.leader_epoch, isr=list(each.isr_nodes),
-                    high_watermark=high_watermarks.get(each.partition_index, -1),
-                    log_end=log_ends.get(each.partition_index, -1),
-                )
-                for each in topic.partitions
+        self.latest = {
+            each.partition_index: Sample(
+                who=self.who, begun=begun, ended=ended, topic=self.place.topic_id, partition=each.partition_index,
+                broker=self.broker, leader=each.leader_id, epoch=each.leader_epoch, isr=list(each.isr_nodes),
+                high_watermark=high_watermarks.get(each.partition_index, -1),
+                log_end=log_ends.get(each.partition_index, -1),
             )
-        )  # fmt: skip
+            for each in topic.partitions
+        }  # fmt: skip
+        self.place.history.note(*self.latest.values())
 
     def _high_watermarks(self, client: RawClient, partitions: list[int]) -> dict[int, int]:
         if not partitions:
