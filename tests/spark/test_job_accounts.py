@@ -232,7 +232,8 @@ def test_the_same_records_make_the_same_files_whenever_they_are_loaded(topics: T
     """Also where a run before has failed: files are made by offsets and record times, by no clock."""
     topic = topics.new(2)
     for hour in (7, 8, 9):
-        topics.fill(topic, [f"{hour}"] * 30, 0, timestamp_ms=ms(hour))
+        # Larger than a file may be, in however many batches they are sent.
+        topics.fill(topic, [f"{number} {hour}" + "-" * 100 for number in range(30)], 0, timestamp_ms=ms(hour))
     topics.fill(topic, ["y"] * 3, 1, timestamp_ms=ms(7))
     found = []
     for name in ("first", "second"):
