@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.load import load_run
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.hdfs import MiniHdfs
 from tests.crash.small_disk import SmallDisk, why_not
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
@@ -114,6 +115,28 @@ def test_a_read_only_disk(topics: Topics, topic: str, disk: SmallDisk) -> None:
     told = refused(topics, topic, disk.path / "d")
     assert str(disk.path) in told
     assert "Read-only file system; it is mounted read-only" in told
+
+
+@pytest.mark.hdfs
+@pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])
+def test_an_exceeded_quota_of_hdfs(
+    topics: Topics, topic: str, spark: SparkSession, hdfs: MiniHdfs, way: tuple[str, ...]
+) -> None:
+    """A quota of 1,000 bytes has no room for a block, one of a single name for nothing below the directory."""
+    destination = f"{hdfs.uri}/quota/{topic}"
+    jvm = spark._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(destination)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    files.mkdirs(path)
+    none, no_change = -1, 2**63 - 1
+    for names, size_bytes, exceeded in ((no_change, 1000, "DiskSpace quota"), (1, none, "NameSpace quota")):
+        files.setQuota(path, names, size_bytes)
+        told = failure(hadoop_load, topics, "--topic", topic, "--destination", destination, *way, code=5)
+        assert f"The {exceeded} of /quota/{topic} is exceeded" in one_line(told)
+        assert "raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota)" in told
+    files.setQuota(path, none, none)
+    assert load(topics, topic, destination, *way)["records"] == 1
 
 
 def test_a_source_that_is_not_there(topics: Topics, topic: str, tmp_path: Path, unused_address: str) -> None:
