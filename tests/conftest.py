@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -41,6 +42,8 @@ IN_CI = os.environ.get("CI") == "true"
 
 # asyncio reads it whenever a loop is made in this process; child processes of tests do not inherit it.
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
+# Tests count warnings, and this mode has one for each callback that the host was slow to run.
+logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing "))
 # Spark starts `python3` from the PATH otherwise, which is not this environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
