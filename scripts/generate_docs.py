@@ -114,10 +114,10 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
   (CORRUPT_MESSAGE or INVALID_RECORD), as Apache Kafka does. It refuses one kind of frame that Apache Kafka accepts,
   because Java's consumer cannot read it: lz4 with an empty block between others.
 - librdkafka (2.16.1) cannot read some batches that this broker and Apache Kafka accept. No client in use writes such
-  batches. librdkafka returns `_BAD_COMPRESSION` or `_BAD_MSG` for: gzip with reserved flags; snappy with several xerial
-  headers, or with bytes after the last block; lz4 with a wrong content size or content checksum, or with bytes after
-  the frame; zstd with an unfinished last frame. Of gzip with several members it reads only the first; an empty first
-  member crashes the client process.
+  batches. For these librdkafka returns `_BAD_COMPRESSION` or `_BAD_MSG`: gzip with reserved flags; snappy with several
+  xerial headers, or with bytes after the last block; zstd with an unfinished last frame. It returns the same for lz4
+  with a wrong content size or content checksum, or with bytes after the frame. Of gzip with several members it reads
+  only the first; an empty first member crashes the client process.
 """
 
 _CONFIGURATION_HEAD = """# Settings
