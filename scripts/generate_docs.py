@@ -37,22 +37,23 @@ GENERATED = "<!-- Written by scripts/generate_docs.py: change the code that it r
 _PROTOCOL_HEAD = """# The protocol that the broker serves
 
 The broker speaks Kafka's protocol to any Kafka client. A client asks with ApiVersions what is served and chooses the
-highest version that both know; the answer is built from the table below, so nothing is advertised that has no handler.
+highest version that both know. The answer is built from the two tables below. With one exception (Produce 0 to 2, see
+below) the broker advertises only versions that it serves.
 
 | key | API | versions | advertised from | what it does |
 |---|---|---|---|---|
 """
 
 _PROTOCOL_OFF = """
-Produce is advertised from version 0 although versions 0 to 2 are not served: librdkafka up to 2.11.0 otherwise sends
-its batches uncompressed. A request of such a version closes the connection, as any request of an API or version that is
-in none of the tables does; only ApiVersions itself answers a version that it does not know. CompareReplicas is none of
-Kafka's APIs: the brokers of a cluster have it among themselves.
+Produce is advertised from version 0 although the broker does not serve versions 0 to 2. Otherwise librdkafka up to
+2.11.0 sends uncompressed batches. A Produce request of version 0 to 2 closes the connection. So does any request of an
+API or version that is not in the tables, except ApiVersions: the broker answers an unknown version of it in version 0.
+CompareReplicas is not an API of Kafka: only the brokers of a cluster use it, between each other.
 
-## Answers that it is off
+## APIs without their feature
 
-These APIs are advertised, and their feature is not built. Clients get the answers that Apache Kafka gives where the
-feature is off, or where there is nothing to list, so that tools that ask for it on the way go on. SaslHandshake and
+The broker advertises these APIs but does not have the feature. It answers like an Apache Kafka that has the feature
+disabled, or has nothing to list. So tools that use these APIs in passing continue. Exception: SaslHandshake and
 SaslAuthenticate work between the brokers of a cluster ([security.md](security.md)).
 
 | key | API | versions | advertised from | what it answers |
@@ -68,14 +69,14 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
 - The newer consumer protocol (KIP-848, keys 68 and 69). `group.protocol=classic`, the default of the clients that have
   both, is served. With `group.protocol=consumer` no client falls back to it: Java's `poll()` raises
   UnsupportedVersionException, which names that setting; librdkafka (2.16) waits, reads nothing and reports nothing.
-- Transactions (24 to 28): a transactional id, or a transactional batch, is refused with
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-- Settings of client metrics and groups (types 16 and 32): there are none to list or describe (74, 32), and altering
-  them (33, 44) is INVALID_REQUEST.
+- Transactions. The broker does not serve APIs 24 to 28: such a request closes the connection. InitProducerId with a
+  transactional id, and Produce with a transactional id or batch, get TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+- Settings of client metrics and of groups (resource types CLIENT_METRICS, 16, and GROUP, 32). ListConfigResources and
+  DescribeConfigs return none; AlterConfigs and IncrementalAlterConfigs get INVALID_REQUEST.
 - Moving replicas between log directories (34).
 - Making SCRAM credentials of users (51).
 - Topic ids in Produce (version 13 and newer).
-- A fetch session on another connection than the one that opened it.
+- A fetch session on a second connection: a fetch session belongs to the connection that opened it, and ends with it.
 - Message formats before version 2 (magic 0 and 1).
 
 ## Limits that a client may meet
@@ -90,11 +91,13 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
   once. Such a request takes at most 256 MiB of memory in addition to its own bytes and its answer.
 - Requests may be pipelined; answers come in the order of the requests. A connection with more than
   `queued.max.requests.per.connection` unanswered requests is not read until some are answered.
-- A partition knows `max.producer.ids.per.partition` idempotent producers. One that was forgotten, because that many
-  others have written since, gets UNKNOWN_PRODUCER_ID for any batch but one that begins at sequence 0. Clients start
-  over with another epoch or id, and their records arrive once and in order. Three cases remain. A batch whose answer
-  was lost is written twice if its producer was forgotten before it sends it again, because clients send it under the
-  new epoch. The same holds for a producer's very first batch. An old instance of a forgotten producer is not fenced.
+- A partition knows `max.producer.ids.per.partition` idempotent producers. When more producers have written, the broker
+  removes the state of the one that wrote least recently. If that producer writes again, its batch gets
+  UNKNOWN_PRODUCER_ID, unless the batch begins at sequence 0. Clients start over with another epoch or id, and their
+  records arrive once and in order. In three cases idempotence is lost. (1) The answer to a batch was lost, and the
+  broker removed the producer's state before the producer retried: the batch is written twice, because clients retry it
+  under the new epoch. (2) The same can happen with the first batch of a producer. (3) An old instance of a producer
+  whose state was removed is not fenced.
 - Settings of a broker that are unknown are refused (INVALID_REQUEST); Apache Kafka keeps them for plug-ins.
 - Levels of a broker's loggers (resource type 8) are altered with IncrementalAlterConfigs only, and hold until the
   broker ends, both as in Apache Kafka. The loggers have the names of this broker's modules.
@@ -107,13 +110,14 @@ The topic settings `leader.replication.throttled.replicas` and `follower.replica
   protocols.
 - A batch is refused with MESSAGE_TOO_LARGE above `max.message.bytes`, as it arrives or as the topic's
   `compression.type` keeps it, and with INVALID_RECORD when it unpacks to more than `max.decompressed.batch.bytes`.
-- A compressed batch is taken where Java's consumer (4.3.0) can read it, and refused otherwise (CORRUPT_MESSAGE or
-  INVALID_RECORD), as Apache Kafka does. One frame that Apache Kafka takes is refused, because Java's consumer cannot
-  read it: lz4 with an empty block between others. What both take librdkafka (2.16.1) does not always read, though no
-  client in use writes such batches. It gives `_BAD_COMPRESSION` or `_BAD_MSG` for gzip with reserved flags. It gives
-  them for snappy with several xerial headers, or with bytes behind the last block. It gives them for lz4 with a wrong
-  content size or content checksum, or with bytes behind the frame. It gives them for zstd with an unfinished frame
-  behind the others. Of gzip with several members it reads the first only, and an empty first member ends its process.
+- The broker accepts a compressed batch if Java's consumer (4.3.0) can read it. Otherwise it refuses the batch
+  (CORRUPT_MESSAGE or INVALID_RECORD), as Apache Kafka does. It refuses one kind of frame that Apache Kafka accepts,
+  because Java's consumer cannot read it: lz4 with an empty block between others.
+- librdkafka (2.16.1) cannot read some batches that this broker and Apache Kafka accept. No client in use writes such
+  batches. For these librdkafka returns `_BAD_COMPRESSION` or `_BAD_MSG`: gzip with reserved flags; snappy with several
+  xerial headers, or with bytes after the last block; zstd with an unfinished last frame. It returns the same for lz4
+  with a wrong content size or content checksum, or with bytes after the frame. Of gzip with several members it reads
+  only the first; an empty first member crashes the client process.
 """
 
 _CONFIGURATION_HEAD = """# Settings

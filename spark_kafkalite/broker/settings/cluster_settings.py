@@ -143,8 +143,8 @@ REPLICATION_SETTINGS: Final = (
         "replica.compare.interval.ms",
         "long",
         604_800_000,
-        "How long after it has compared all that it follows a broker begins again; after a stop that was not in order "
-        "it begins at once.",
+        "How long a broker waits between two comparisons of all logs that it follows. After a start that did not "
+        "follow a controlled shutdown it begins at once.",
         unit="ms",
         minimum=1,
     ),

@@ -122,7 +122,7 @@ def status(
 ) -> int:
     """Show the brokers, the controller, the number of leaders on each broker, and partitions without all replicas.
 
-    Of partitions that lack replicas, it names damaged logs, and followers that have stopped to copy.
+    Of partitions that lack replicas, it names damaged logs, and followers that no longer copy.
 
     It warns if a record acknowledged with acks=all can be lost with a broker: there are fewer than three brokers, a
     topic has fewer than three replicas, or its min.insync.replicas is less than two.
