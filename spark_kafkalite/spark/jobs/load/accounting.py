@@ -145,6 +145,6 @@ def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None
             raise DataLossError(
                 f"{each.topic}-{each.partition}: {each.removed} of the offsets from {each.start} to "
                 f"{each.next_offset - 1} are not in the log, though the topic is neither compacted nor transactional: "
-                "records may be lost; nothing was published. Look at the brokers' logs (kafkalite log check), or run "
+                "records may be lost; nothing was published. Check the brokers' logs (kafkalite dump-log --check), or run "
                 "with --on-hole accept to load what there is"
             )
