@@ -160,8 +160,15 @@ READER_OPTIONS: Final = SettingGroup(
             "Most bytes of the log in one Spark partition, about; such as 128m.",
         ),
         Setting("includeHeaders", "boolean", False, "Add the column headers."),
-        Setting("fetchOffset.numRetries", "int", 3, "Attempts to look up offsets and metadata.", minimum=1),
-        Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between these attempts.", "ms", 0),
+        Setting(
+            "fetchOffset.numRetries",
+            "int",
+            3,
+            "While no broker answers, the driver tries for this many times kafka.default.api.timeout.ms. It looks up "
+            "a log end that is lower than before again, this many times.",
+            minimum=1,
+        ),
+        Setting("fetchOffset.retryIntervalMs", "long", 1_000, "Pause between two attempts.", "ms", 0),
         Setting(
             "kafkaConsumer.pollTimeoutMs", "long", 120_000, "A task that gets no record for this long fails.", "ms", 1
         ),
