@@ -22,6 +22,8 @@ from bench.measurement import Row, Usage, percentile, resident_bytes
 from bench.raw_load import batch_of, check_produced, produce_request
 from spark_kafkalite import Admin
 from spark_kafkalite.broker.descriptors import raise_limit
+from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire import codec
@@ -42,6 +44,9 @@ _REBALANCE_MS: Final = 300_000
 _SETTLED_WITHIN_S: Final = 300.0
 # How many connections are opened at a time.
 _OPENING: Final = 50
+# Apache Kafka reads both of a consumer's group: bytes that are none leave the group without an answer for ever.
+_SUBSCRIPTION: Final = Subscription((TOPIC,)).encode()
+_ASSIGNMENT: Final = Assignment((TopicPartition(TOPIC, 0),)).encode()
 _PEER: Final = "Apache Kafka 4.3.0"
 # Kafka's default: all members of a group join its first generation.
 _OVERRIDES: Final = {"group.initial.rebalance.delay.ms": "3000"}
@@ -114,6 +119,8 @@ class Members:
         self._settled = 0
         self._count = groups * GROUP_SIZE
         self.all_are_settled = asyncio.Event()
+        # A peer with a short queue of new connections answers a burst of them only after seconds.
+        self._opening = asyncio.Semaphore(_OPENING)
         self.tasks = [
             asyncio.create_task(self._run(f"group-{group}", number))
             for group in range(groups)
@@ -132,7 +139,7 @@ class Members:
                         rebalance_timeout_ms=_REBALANCE_MS,
                         member_id=member_id,
                         protocol_type="consumer",
-                        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * 30)],
+                        protocols=[JoinGroupRequestProtocol(name="range", metadata=_SUBSCRIPTION)],
                     ),
                     3,
                 )
@@ -142,7 +149,7 @@ class Members:
                 member_id = joined.member_id
                 assignments = (
                     [
-                        SyncGroupRequestAssignment(member_id=each.member_id, assignment=b"y" * 30)
+                        SyncGroupRequestAssignment(member_id=each.member_id, assignment=_ASSIGNMENT)
                         for each in joined.members
                     ]
                     if joined.leader == member_id
@@ -183,13 +190,14 @@ class Members:
 
     async def _coordinator(self, group: str) -> Connection:
         """Connect to the coordinator of a group, once there is one."""
-        asking = await Connection.open(*next(iter(self._addresses.values())))
-        try:
-            while (answer := await asking.ask(FindCoordinatorRequest(key=group, key_type=0), 2)).error_code:
-                await asyncio.sleep(0.5)
-        finally:
-            asking.close()
-        return await Connection.open(*self._addresses[answer.node_id])
+        async with self._opening:
+            asking = await Connection.open(*next(iter(self._addresses.values())))
+            try:
+                while (answer := await asking.ask(FindCoordinatorRequest(key=group, key_type=0), 2)).error_code:
+                    await asyncio.sleep(0.5)
+            finally:
+                asking.close()
+            return await Connection.open(*self._addresses[answer.node_id])
 
 
 class Cluster:
