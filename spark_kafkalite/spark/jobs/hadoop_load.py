@@ -194,7 +194,7 @@ from spark_kafkalite.spark.schema_registry import Registry
 def main(**given: Any) -> None:
     """Load the records that TOPIC received since the last run into DESTINATION.
 
-    Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet, or TOPIC-load-RUN-N.parquet
+    Files appear as DESTINATION/TOPIC/day=YYYY-MM-DD/TOPIC-PARTITION-FIRST-LAST.parquet, or TOPIC-load-RUN-L-N.parquet
     with several small partitions. They have the columns of the Spark source. Values are bytes unless --value gives
     their format. If a run is killed at any point, the next one completes or drops it. A directory gets _SUCCESS when
     every partition of the topic has passed its end.
