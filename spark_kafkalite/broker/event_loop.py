@@ -1,14 +1,17 @@
-"""The broker's event loop: asyncio's, and the end of each pass as a time at which something may be done.
+"""The broker's event loop: asyncio's loop, which also runs callbacks at the end of each pass.
 
-What many callbacks of one pass cause is done once, when all of them have run: waiting requests are checked, and what
-they were answered leaves. ``call_soon`` is no such time: it is the next pass, so there is a system call in between,
-and again one between the check and the sending, which is a tenth of what an acknowledged record of three replicas
-takes. The end of a pass is when the loop asks its selector for more. Another pass, which costs as much as sending an
-answer, follows at once only where something was asked for meanwhile.
+Many callbacks of one pass may cause the same work. The broker does this work once, after all callbacks of the pass: it
+checks the waiting requests, then sends their answers. ``call_soon`` is too late for that, because it runs callbacks in
+the next pass. Then a system call precedes the check, and another one the sending. The two cost a tenth of the time for
+an acknowledged record with three replicas.
 
-What nobody waits for is done last: before the loop would wait, and at the end of the next pass at the latest.
+A pass ends when the loop asks its selector for events. Another pass costs as much as sending an answer. It follows at
+once only if the callbacks at the end of the pass have scheduled something.
 
-On any other loop, which tests may have, :func:`end_of_pass` gives ``call_soon``: what is said of the order holds there.
+Work for which no request waits runs last (:meth:`BrokerLoop.call_last`): before the loop waits, and at the latest at
+the end of the next pass.
+
+Tests may use another loop. There :func:`end_of_pass` returns ``call_soon``, and the order of callbacks is the same.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from typing import Any, Final, TypeVar
 Callback = Callable[[], None]
 T = TypeVar("T")
 
-# A check and what comes of it: answers that are sent.
+# One round for the check of waiting requests, one for sending the answers.
 _ROUNDS: Final = 2
 
 
 class _PassSelector(selectors.DefaultSelector):
-    """A selector that has something done before it waits."""
+    """A selector that runs the callbacks for the end of a pass before it waits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Callback] = []
         self.asked_last: list[Callback] = []
-        # Whether these have let a pass go first.
+        # Whether asked_last has already been delayed by one pass.
         self._was_put_off = False
-        # Whether anything was asked of the loop since this was set to false.
+        # Whether a callback was scheduled in the loop since this was set to false.
         self.loop_was_asked = False
         self.loop: BrokerLoop
 
@@ -54,7 +57,7 @@ class _PassSelector(selectors.DefaultSelector):
                 self.asked_last = []
                 self._do_asked()
             if self.loop_was_asked or self.asked or self.asked_last:
-                # For how long to wait was reckoned before that.
+                # The loop computed the timeout before these callbacks.
                 timeout = 0
         self.loop.pass_count += 1
         return super().select(timeout)
@@ -70,13 +73,13 @@ class _PassSelector(selectors.DefaultSelector):
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
-    """See the module's text."""
+    """An asyncio loop with callbacks at the end of a pass; the module's docstring describes them."""
 
-    # As asyncio has it, without a call of Python's for each of the many times that the time is asked.
+    # As in asyncio, without a Python function around each of the many calls.
     time = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
-        # Of the passes that have begun: while it stays the same, so does the pass.
+        # The number of passes that have begun. It stays the same during a pass.
         self.pass_count = 0
         selector = _PassSelector()
         selector.loop = self
@@ -84,12 +87,15 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._pass_selector = selector
 
     def call_at_end_of_pass(self, callback: Callback) -> None:
-        """Call back once all that this pass was to do is done; what such a callback asks for itself comes right after,
-        what that asks for at the end of the next pass. It must not take long and should not raise."""
+        """Run a callback after all other callbacks of this pass.
+
+        If it calls this method, the loop runs the new callback directly after the present ones. What that one adds runs
+        at the end of the next pass. A callback must be short and should not raise.
+        """
         self._pass_selector.asked.append(callback)
 
     def call_last(self, callback: Callback) -> None:
-        """As :meth:`call_at_end_of_pass`, after what comes in the next pass if that is there already."""
+        """Like :meth:`call_at_end_of_pass`, but after the events that are ready for the next pass, if there are any."""
         self._pass_selector.asked_last.append(callback)
 
     def call_soon(  # type: ignore[override]
@@ -105,21 +111,21 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
     def report(self, error: Exception) -> None:
-        """Tell of an error in what was to be done at the end of a pass."""
+        """Pass an error of a callback at the end of a pass to the loop's exception handler."""
         self.call_exception_handler({"message": "a callback at the end of a pass failed", "exception": error})
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a loop of its own, like ``asyncio.run``."""
+    """Run a coroutine in a new :class:`BrokerLoop`, like ``asyncio.run``."""
     with asyncio.Runner(loop_factory=BrokerLoop) as runner:
         return runner.run(main)
 
 
 def end_of_pass(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
-    """Return what takes callbacks for the end of the present pass of ``loop``, or for a time soon after."""
+    """Return the function that schedules callbacks for the end of the present pass, or, on other loops, soon after."""
     return loop.call_at_end_of_pass if isinstance(loop, BrokerLoop) else loop.call_soon
 
 
 def last_in_pass(loop: asyncio.AbstractEventLoop) -> Callable[[Callback], object]:
-    """Return what takes callbacks for when the loop has nothing else to do, or for a time soon after."""
+    """Return the function that schedules callbacks for when ``loop`` is idle, or, on other loops, soon."""
     return loop.call_last if isinstance(loop, BrokerLoop) else loop.call_soon

@@ -1,16 +1,23 @@
-"""Has other brokers lead what lies in a log directory whose disk does not answer a thread, while the loop turns.
+"""Lets other brokers lead the partitions of a log directory whose disk hangs, while this broker's loop still runs.
 
-Flushes, truncations, look-ups of old data and the like run in threads. One that hangs answers nobody: what waits for
-the flush waits on, and the session with the registry lives. So the loop looks, several times in a session, which calls
-have not returned (``log.files.disk_calls``). A directory of which one has not for as long as a session lasts, and at
-least ten seconds, is hanging (``LogDirectory.hanging``): this broker leaves the ISRs of its partitions as for a failed
-disk, gives back what it leads where another member of the ISR lives (``isr_leaving``), and copies nothing
-(``follower``). When the calls have returned, and a probe is written soon enough, a thread reads the ends of the logs
-again, from where they are known to be on the disk; what cannot be read is copied again (``known_damage``). Then the
-broker follows as before.
+Threads flush and truncate logs, and look up old data. When such a call hangs, the requests that wait for it get no
+answer, and the broker keeps its session with the registry. So the loop checks, several times in a session timeout,
+which calls have not returned (``log.files.disk_calls``).
 
-A loop that hangs itself is the business of ``loop_watch``. A pause of the process is no hang: where looks come late all
-calls get their time anew. A stop waits for such a disk no longer than a session (:class:`StopWatch`).
+A log directory hangs (``LogDirectory.hanging``) if a call has not returned for a session timeout and for at least ten
+seconds. Then this broker acts as for a failed disk:
+
+- It leaves the ISRs of the directory's partitions.
+- It relinquishes the leadership of those that have another live member of the ISR (``isr_leaving``).
+- It replicates nothing into the directory (``follower``).
+
+The directory recovers when the calls have returned and the broker can write a probe soon enough. Then a thread reads
+the ends of the logs again, each from its recovery point. The broker replicates unreadable parts again
+(``known_damage``). After that it follows as before.
+
+``loop_watch`` detects a loop that hangs itself. A pause of the process is not a hang: after a delayed check the time of
+all calls starts again. A stop waits at most one session timeout for a thread's call that hangs, and five for a call of
+the loop itself (:class:`StopWatch`).
 """
 
 from __future__ import annotations
@@ -34,36 +41,39 @@ from spark_kafkalite.log.files.disk_calls import DiskCall, DiskCalls
 
 logger = logging.getLogger(__name__)
 
-# What a call may take at least, however short sessions are: a disk that is only busy keeps one for some seconds.
+# The smallest limit for a call, for short session timeouts: a busy disk may delay a call for some seconds.
 _LEAST_LIMIT_S: Final = 10.0
-# How often to look in the time that a call may take.
+# How many checks there are in the time that a call may take.
 _LOOKS: Final = 8
-# Of that time, what a probe may take of a directory that is to be used again: one that is only slow would else come and
-# go.
+# The part of that time in which a recovering directory must write a probe. Otherwise a slow directory would hang and
+# recover again and again.
 _PROBE_SHARE: Final = 1 / 2
-# How many sessions a stop waits for a call that the loop itself makes: it may have gigabytes to flush.
+# How many session timeouts a stop waits for a call of the loop itself, which may flush gigabytes.
 _STOP_SESSIONS: Final = 5
 
 
 def hang_limit_s(session_ms: int) -> float:
-    """Return how long a call, or a turn of the loop, may take in a broker with sessions of this length."""
+    """Return how long a call, or a pass of the loop, may take in a broker with this session timeout."""
     return max(session_ms / 1000, _LEAST_LIMIT_S)
 
 
 class HungCalls:
-    """Finds, by regular looks, the calls that have not returned for too long. Pure; times in seconds."""
+    """Finds calls that have not returned for too long, by regular checks. Pure; times in seconds."""
 
     def __init__(self, limit_s: float, every_s: float, now_s: float) -> None:
         self._limit_s = limit_s
         self._every_s = every_s
         self._looked_s = now_s
-        # The calls of the last look, since when they count, and those of them that hang.
+        # The calls of the last check with the times from which they count, and those of them that hang.
         self._since_s: dict[DiskCall, float] = {}
         self._hung: set[DiskCall] = set()
 
     def look(self, now_s: float, under_way: Iterable[DiskCall]) -> set[DiskCall]:
-        """Return those that hang; they do so until they return. Where this look comes late the process stood still, or
-        had no processor, and the others get their time anew."""
+        """Return the calls that hang. A call that hangs does so until it returns.
+
+        A delayed check means that the process was paused or got no CPU time. Then the time of the other calls starts
+        again.
+        """
         is_late, self._looked_s = now_s - self._looked_s > 2 * self._every_s, now_s
         before = self._since_s
         self._since_s = {call: now_s if is_late else before.get(call, call.since_s) for call in under_way}
@@ -74,7 +84,7 @@ class HungCalls:
 
 
 class HungDisks:
-    """See the module's text. Lives in the loop."""
+    """Finds hanging log directories and lets other brokers lead their partitions. Used in the loop only."""
 
     def __init__(
         self,
@@ -93,17 +103,17 @@ class HungDisks:
         self._limit_s = limit_s
         self._every_s = limit_s / _LOOKS
         self._rule = HungCalls(limit_s, self._every_s, loop.time())
-        # Since when directories hang, and those of them whose logs are being read again.
+        # When the calls of hanging directories began, and the directories whose logs are being read again.
         self._since_s: dict[LogDirectory, float] = {}
         self._reading: set[LogDirectory] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the checks."""
         self._timer = self._loop.call_later(self._every_s, self._look)
 
     def stop(self) -> None:
-        """End."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -119,7 +129,7 @@ class HungDisks:
                 self._probe(directory, now_s)
 
     def _by_directory(self, calls: Iterable[DiskCall]) -> dict[LogDirectory, DiskCall]:
-        """Return the directories that some of these calls are of, each with the oldest one."""
+        """Return the directories of these calls, each with its oldest call."""
         found: dict[LogDirectory, DiskCall] = {}
         for call in sorted(calls, key=lambda each: -each.since_s):
             directory = _directory_of(self._directories, call.path)
@@ -137,14 +147,14 @@ class HungDisks:
             directory.hanging,
         )
         self._replicas.directory_hangs(directory.path)
-        # What waits for a thread may be for another disk.
+        # The waiting work may concern other disks.
         self._io.renew()
 
     def _probe(self, directory: LogDirectory, began_s: float) -> None:
-        """See whether the disk writes again; then have a thread read the ends of the logs, one after the other."""
+        """Check whether the disk writes again. Then let a thread read the ends of the logs, one after the other."""
 
         def probed(_: object) -> None:
-            # With an error, too: what that means is found out by who writes.
+            # Also after an error: the next write handles that.
             if self._loop.time() - began_s > self._limit_s * _PROBE_SHARE:
                 self._reading.discard(directory)
                 return
@@ -179,7 +189,7 @@ class HungDisks:
 
 
 class StopWatch:
-    """Ends the process when its stop waits for a disk that does not answer; see the module's text."""
+    """Ends the process when its stop waits too long for a disk that does not answer."""
 
     def __init__(self, calls: DiskCalls, limit_s: float, end: Callable[[int], object] = os._exit) -> None:
         """``end`` ends the process with an exit code."""
@@ -190,11 +200,11 @@ class StopWatch:
         self._loop_thread = threading.get_ident()
 
     def start(self) -> None:
-        """Begin to watch; called in the loop, when the stop begins."""
+        """Start to watch. The broker calls this in the loop when its stop begins."""
         threading.Thread(target=self._watch, name="kafkalite-stop-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """End; the thread ends by itself."""
+        """Stop watching; the thread ends by itself."""
         self._stopped.set()
 
     def _watch(self) -> None:
@@ -217,6 +227,6 @@ class StopWatch:
 
 
 def _directory_of(directories: Iterable[LogDirectory], path: str) -> LogDirectory | None:
-    """Return the log directory that a path lies in; of one in another the inner one."""
+    """Return the log directory that contains a path: of nested directories the innermost one."""
     holders = [each for each in directories if path == each.path or path.startswith(f"{each.path.rstrip('/')}/")]
     return max(holders, key=lambda each: len(each.path), default=None)

@@ -1,16 +1,17 @@
-"""The broker's side of one internal topic: creates it, appends to it, reads it, and tells its coordinator who leads.
+"""The broker's side of one internal topic: creates it, appends to it, reads it, and reports leadership changes.
 
-``coordinator/`` knows neither logs nor brokers, and gets an :class:`InternalTopicHost`:
+The modules in ``coordinator/`` use neither logs nor brokers. They call an :class:`InternalTopicHost`:
 
-- ``append_committed`` appends under the leader epoch that the caller has loaded, as a produce with ``acks=all``, and is
-  done when the high watermark (and the flush, where the topic asks for one) has passed the batch. A partition that is
-  led under another epoch by then refuses it.
-- ``read_committed`` gives what the log held when it was called, from its start on, and waits until the high watermark
-  has passed that end: a coordinator that served what is not committed yet might take it back. Reading goes piece by
-  piece in threads, so that loading the largest log stalls nobody.
+- ``append_committed`` appends a batch under the leader epoch of the caller's loaded state, as a Produce with
+  ``acks=all`` does. It completes when the high watermark has passed the batch and, if the topic asks for that, the log
+  is flushed. A partition with another leader epoch refuses the batch.
+- ``read_committed`` yields the batches from the log's start to its end at the time of the call. Before that it waits
+  until the high watermark has passed that end, because the cluster may lose records that are not committed. Threads
+  read the log in pieces, so that loading a large log does not stall the broker.
 
-The topic is made through the controller like any other, on the first request for a coordinator. Partitions tell when
-they begin and cease to lead (:meth:`InternalTopicHost.role_changed`); the shards are loaded and thrown away by that.
+The controller creates the topic like any other, on the first request for a coordinator. A partition reports when this
+broker begins and ceases to lead it (:meth:`InternalTopicHost.role_changed`). Then the coordinator loads or discards the
+partition's shard.
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)
-# Every client asks again and again while the topic cannot be made.
+# Every client repeats its request while the topic cannot be created.
 _quiet = QuietLog(logger, burst=1, period_s=60.0)
 
-# Of a log that is being read; a few thousand batches at most, whose headers are looked at in one go.
+# The size of one read of a log. It has at most a few thousand batches, whose headers are scanned in one call.
 _PIECE_BYTES: Final = 256 * 1024
-# How long a request for a coordinator waits for the topic; afterwards its client asks again.
+# How long a request for a coordinator waits for the topic. After that its client repeats the request.
 _CREATE_TIMEOUT_S: Final = 10.0
 
 
 class InternalTopicHost:
-    """See the module's text."""
+    """Creates, writes and reads one internal topic for its coordinator."""
 
     def __init__(
         self,
@@ -83,17 +84,17 @@ class InternalTopicHost:
     # The topic ------------------------------------------------------------------------------------------------------
 
     def partition_count(self) -> int:
-        """Return how many partitions the topic has, 0 while there is none."""
+        """Return the topic's number of partitions, 0 while the topic does not exist."""
         topic = self._view.state.topics.get(self.topic.name)
         return len(topic.partitions) if topic is not None else 0
 
     async def ensure(self) -> None:
-        """Make the topic unless there is one. Raises CoordinatorNotAvailable (15), after which clients ask again."""
+        """Create the topic if it does not exist. Raises CoordinatorNotAvailable (15), which clients retry."""
         if self.partition_count():
             return
         if self._creating is None:
             self._creating = asyncio.get_running_loop().create_task(self._create())
-        # The first one to ask may go away; the others still want the topic.
+        # The first request may be cancelled; others still wait for the topic.
         error = await asyncio.shield(self._creating)
         if error is not None:
             raise CoordinatorNotAvailable(f"{self.topic.name} cannot be created: {error}{self._remedy(error)}")
@@ -121,11 +122,11 @@ class InternalTopicHost:
     # Writing and reading --------------------------------------------------------------------------------------------
 
     def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
-        """Append a batch; the future has its base offset when it is committed.
+        """Append a batch. The future returns its base offset when the batch is committed.
 
-        It raises what a produce would be answered with: NotLeaderOrFollower (6), FencedLeaderEpoch (74) or
-        UnknownLeaderEpoch (75) under another epoch, NotEnoughReplicas (19), MessageTooLarge (10), RecordListTooLarge
-        (18), KafkaStorageError (56).
+        The future raises the errors of a Produce: NotLeaderOrFollower (6), FencedLeaderEpoch (74) or UnknownLeaderEpoch
+        (75) under another epoch, NotEnoughReplicas (19), MessageTooLarge (10), RecordListTooLarge (18),
+        KafkaStorageError (56).
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
@@ -141,10 +142,11 @@ class InternalTopicHost:
         return done
 
     async def read_committed(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-        """Give the batches that the log holds now, each once it is certain that it stays.
+        """Yield the batches that the log contains at the call, after all of them are committed.
 
-        Raises the errors of Partition.check_leader when this broker ceases to lead meanwhile, CorruptMessage (2), with
-        the place of the damage and the command that repairs it, and KafkaStorageError (56) when the log cannot be read.
+        Raises the errors of Partition.check_leader if this broker ceases to lead meanwhile. Raises CorruptMessage (2)
+        with the position of damage and the command that repairs it, and KafkaStorageError (56) if the log cannot be
+        read.
         """
         hosted = self._hosted(partition)
         hosted.check_leader()
@@ -156,7 +158,7 @@ class InternalTopicHost:
             await committed
         offset = int(hosted.log_start_offset)
         while offset < until_offset:
-            # What a look-up needs of the disk is read by a thread.
+            # A thread reads the parts of the disk that the look-up needs.
             find = partial(_find, hosted, leader_epoch, offset, until_offset)
             try:
                 piece = await self._slices.run(look_up(self._io, asyncio.get_running_loop(), find))
@@ -169,7 +171,7 @@ class InternalTopicHost:
                 raise KafkaStorageError(f"cannot read {hosted.topic_partition}: {error.strerror or error}") from error
             except CorruptMessage as error:
                 await self._survey(hosted, offset, str(error))
-                # To pass over it would take back what it says, and nobody would know.
+                # To skip the batch would silently lose its records.
                 raise CorruptMessage(f"{error}; {_remedy(hosted)}") from error
             position = 0
             for header in headers:
@@ -179,7 +181,7 @@ class InternalTopicHost:
                 offset = header.next_offset
 
     async def _survey(self, hosted: Partition, offset: int, reason: str) -> None:
-        """Have it known what cannot be read, where other brokers have it."""
+        """Record the unreadable part of the log, if other brokers have its records."""
         local = hosted.log.local
         damage = local.known_damage
         if damage.is_kept:
@@ -192,7 +194,7 @@ class InternalTopicHost:
     def confirm(self, partition: int) -> asyncio.Future[bool]:
         """Ask whether this broker still leads a partition of the topic; see ``replication.confirmation``.
 
-        Raises the errors of Partition.check_leader when it is known not to.
+        Raises the errors of Partition.check_leader if this broker knows that it does not lead.
         """
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -201,14 +203,14 @@ class InternalTopicHost:
                 answer.set_result(is_confirmed)
 
         question = self._hosted(partition).check_leader().confirm(answered)
-        # Who has asked may have gone.
+        # The caller may have cancelled the future.
         answer.add_done_callback(lambda _: question.drop())
         return answer
 
     # Leadership -----------------------------------------------------------------------------------------------------
 
     def role_changed(self, shards: Shards[Any], partition: Partition) -> None:
-        """Load or give up a partition, if it is one of the topic's."""
+        """Load or discard a partition's shard, if it is a partition of this topic."""
         topic, number = partition.topic_partition
         if topic != self.topic.name:
             return
@@ -224,9 +226,9 @@ def _find(hosted: Partition, leader_epoch: int, offset: int, until_offset: int) 
 
 
 def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[memoryview, list[BatchHeader]]:
-    """Return a piece, which begins with the batch that holds ``offset``, and its batches' headers.
+    """Return the bytes of a piece, which begins with the batch that contains ``offset``, and its batches' headers.
 
-    CorruptMessage, with its place, for damage; ``damage`` tells of it, too.
+    Raises CorruptMessage with the position for damage, which ``damage`` also logs.
     """
     data = memoryview(piece.read())
     position = 0
@@ -242,7 +244,7 @@ def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[m
     for header in headers:
         batch = data[position : position + header.size_bytes]
         at = piece.position + position
-        # What belongs to a transaction is not decoded.
+        # The coordinator does not decode batches of transactions.
         if not damage.look(batch, header, piece.file.path, at) and not header.is_transactional:
             raise CorruptMessage(
                 f"the batch at offset {header.base_offset}, position {at} of {piece.file.path}, is damaged"
@@ -252,7 +254,7 @@ def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[m
 
 
 def _remedy(hosted: Partition) -> str:
-    """Return what helps where a partition's log cannot be read."""
+    """Return the remedy for a partition whose log cannot be read, as text."""
     has_others = hosted.log.local.known_damage.is_kept
     return (
         f"{'another in-sync replica leads, and this one copies from it; if there is none, ' if has_others else ''}"
@@ -264,7 +266,7 @@ def _remedy(hosted: Partition) -> str:
 class _CommitWait(DelayedOperation):
     """Waits until a partition has committed something.
 
-    Completed by: whatever :meth:`is_committed` asks for, or the end of the leader epoch. It has no deadline.
+    It completes when :meth:`is_committed` is true, or when the leader epoch ends. It has no deadline.
     """
 
     __slots__ = ("_leader_epoch", "_partition")
@@ -279,7 +281,7 @@ class _CommitWait(DelayedOperation):
         raise NotImplementedError
 
     def tell(self, error: KafkaError | None) -> None:
-        """Let go whoever waits."""
+        """Complete the caller's future, with the error if there is one."""
         raise NotImplementedError
 
     def try_complete(self) -> bool:
@@ -305,7 +307,7 @@ class _CommitWait(DelayedOperation):
 
 
 class _LoadWait(_CommitWait):
-    """A load that waits until all that the log holds is committed."""
+    """A load that waits until all records of the log are committed."""
 
     __slots__ = ("_done", "_until_offset")
 

@@ -1,13 +1,14 @@
 """The threads for work that blocks or takes long: fsync, reads from the disk, large compressed batches.
 
-The event loop owns all state; a thread gets a self-contained piece of work and its outcome comes back to the loop. The
-threads are started when they are first needed, so an idle broker has none. Where not even the first can be started,
-for want of memory, the loop does the work itself: slowly is better than never. How many there may be can be changed:
-new threads take what comes from then on, the old ones end when they have done what they were given.
+The event loop owns all state. A thread gets a self-contained piece of work, and the loop handles its outcome. Threads
+start when the broker first needs them, so an idle broker has none. If the system has no memory for even the first
+thread, the loop does the work itself, because slow work is better than none. The number of threads may change: new
+threads then take the new work, and the old threads end after their work.
 
-There are lanes, each with threads of its own, because what is done in one may take long: a produce that waits for its
-fsync must not queue behind a dozen consumers that read old data from the disk, nor behind batches being decompressed.
-Nor behind calls to another disk that hang: where these are found (``hung_disks``) others take what is waiting.
+Each kind of work has a lane with its own threads, because work in one lane may take long. For example, a Produce that
+waits for its fsync must not queue behind consumers that read old data from the disk, or behind decompression. Nor may
+work queue behind hanging calls to another disk. When ``hung_disks`` finds such calls, new threads take the waiting
+work.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-# Syncs of several files that wait together share a commit of the file system's journal: 64 producers on 16 partitions
-# get one and a half times as much through as with four threads.
+# Concurrent syncs of several files share a commit of the file system's journal. With 64 producers on 16 partitions the
+# throughput is one and a half times that with four threads.
 _SYNC_THREADS = 16
 
 
 class Lane(Enum):
-    """What a thread is wanted for."""
+    """The kind of a thread's work."""
 
     SYNC = "sync"  # fsync, which answers wait for
     READ = "read"  # old data from the disk
@@ -41,16 +42,16 @@ class Lane(Enum):
 
 
 class IoThreads:
-    """Bounded pools of threads whose outcomes are handled in the loop."""
+    """Bounded pools of threads. The loop handles the outcomes of their work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        """``count`` threads at most in each lane; more for fsync."""
+        """``count``: the largest number of threads in each lane, except that for fsync, which has more."""
         self._loop = loop
         self._counts = dict.fromkeys(Lane, 0)
         self._executors: dict[Lane, ThreadPoolExecutor] = {}
-        # Lanes that have a thread: it never ends before close, so it will run whatever is queued there.
+        # The pools that have a thread. It does not end before close, so it will run everything in its queue.
         self._started: dict[Lane, ThreadPoolExecutor] = {}
-        # What no thread has begun, in the order in which it was given.
+        # The work that no thread has begun, in the order of its submission.
         self._waiting: dict[Future[Any], tuple[Lane, Callable[[], Any]]] = {}
         self.resize(count)
         self._running = 0
@@ -58,7 +59,7 @@ class IoThreads:
         self._idle.set()
 
     def resize(self, count: int) -> None:
-        """Have ``count`` threads at most in each lane from now on; more for fsync."""
+        """Set the largest number of threads in each lane, as for the constructor."""
         counts = dict.fromkeys(Lane, count) | {Lane.SYNC: max(count, _SYNC_THREADS)}
         for lane in Lane:
             if counts[lane] != self._counts[lane]:
@@ -72,7 +73,7 @@ class IoThreads:
             old.shutdown(wait=False)
 
     def renew(self) -> None:
-        """Have new threads do what waits for one, because those that there are may hang. They end when they return."""
+        """Let new threads do the waiting work, because the present ones may hang. These end when their calls return."""
         for lane in Lane:
             self._replace(lane, self._counts[lane])
         for outcome, (lane, work) in list(self._waiting.items()):
@@ -98,7 +99,7 @@ class IoThreads:
         try:
             executor.submit(self._run_in_thread, lane, executor, work, outcome)
         except (RuntimeError, MemoryError):
-            # No thread can be started for want of memory. What was submitted is queued for those that there are.
+            # The system has no memory for another thread. The pool has queued the work for its present threads, if any.
             if self._started.get(lane) is not executor:
                 self._loop.call_soon(self._run, work, outcome)
 
@@ -110,7 +111,7 @@ class IoThreads:
         self._run(work, outcome)
 
     def _run(self, work: Callable[[], T], outcome: Future[T]) -> None:
-        # Whoever takes it first: it may have been given to several.
+        # The first thread to take it runs it: the work may have been submitted to several pools.
         if self._waiting.pop(outcome, None) is None or not outcome.set_running_or_notify_cancel():
             return
         try:
@@ -122,7 +123,7 @@ class IoThreads:
         try:
             self._loop.call_soon_threadsafe(self._finish, done, on_done, on_error)
         except RuntimeError:
-            # The loop is closed: the broker has stopped, and wait_until_idle had come back before.
+            # The loop is closed: the broker has stopped, and wait_until_idle has returned before.
             logger.debug("the outcome of a thread came after the event loop had closed")
 
     def _finish(self, done: Future[Any], on_done: Callable[[Any], None], on_error: Callable[..., None]) -> None:
@@ -151,12 +152,12 @@ class IoThreads:
         return await outcome
 
     async def wait_until_idle(self) -> None:
-        """Wait until no thread works and every outcome has been handled."""
+        """Wait until no thread works and the loop has handled every outcome."""
         while self._running:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Let the threads end; waits for work that runs."""
+        """End the threads. Waits for running work, and cancels queued work."""
         for executor in self._executors.values():
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -164,7 +165,10 @@ class IoThreads:
 def run_in_threads(
     io: IoThreads, steps: Steps[None], on_end: Callable[[KafkaStorageError | ClosedError | None], None]
 ) -> None:
-    """Do the next step, and have a thread run what comes before the one after it; ``on_end`` gets what ends them."""
+    """Do the next step in the loop, let a thread run the work that it yields, and so on up to the last step.
+
+    ``on_end`` gets the error that ended the steps, or None.
+    """
     try:
         piece = next(steps)
     except StopIteration:

@@ -1,7 +1,7 @@
 """How a starting broker joins the cluster: what it checks and waits for between its registration and its first client.
 
-What is found wrong with the cluster then is told to the operator: an address that another broker has, partitions that
-nobody can lead, and defaults under which an acknowledged record may be lost.
+The broker reports problems of the cluster to the operator: an address that another broker has, and partitions for which
+no leader can be elected. ``start`` adds default settings under which the cluster may lose an acknowledged record.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from spark_kafkalite.registry.controller.election import elect, needs_election, 
 
 logger: Final = logging.getLogger(__name__)
 
-# How long the first elections may take; afterwards the broker serves what it has.
+# How long the broker waits for the first elections. After that it serves the partitions that have a leader.
 _FIRST_LEADERS_S: Final = 30.0
 _SHOWN_PARTITIONS: Final = 10
 _SHOWN_REASONS: Final = 10
-# Where every broker that could have all records is there, and none can prove its log.
+# For a partition whose possible leaders are all registered, but none can prove that its log is complete.
 _ELECT: Final = "kafkalite cluster elect --unclean has the best of their logs lead"
-_BY_ITSELF: Final = f"the log that contains all others leads by itself when all are there; where none does, {_ELECT}"
+_BY_ITSELF: Final = f"the log that contains all others leads by itself when all are registered; if none does, {_ELECT}"
 
 
 def check_addresses(broker_id: int, cluster: ClusterState) -> None:
-    """Raise ConfigError when a broker that came earlier has an address of this one: clients would take one for the
-    other. Source: kafka.server.KafkaServer.createBrokerInfo of Apache Kafka 3.9.
+    """Raise ConfigError if a broker that registered earlier has an address of this one.
+
+    Clients could not distinguish the two brokers. Source: kafka.server.KafkaServer.createBrokerInfo of Apache Kafka
+    3.9.
     """
     me = cluster.brokers.get(BrokerId(broker_id))
     if me is None:
-        # The session has been lost meanwhile.
+        # This broker has lost its session meanwhile.
         return
     mine = set(me.listeners.values())
     for other in cluster.brokers.values():
@@ -44,13 +46,13 @@ def check_addresses(broker_id: int, cluster: ClusterState) -> None:
             addresses = ", ".join(sorted(address_text(*address) for address in both))
             raise ConfigError(
                 f"broker {broker_id} would be advertised at {addresses}, where broker {other.broker_id} is registered: "
-                "correct advertised.listeners (or listeners) of one of them; if that broker has died and this one "
+                "correct advertised.listeners (or listeners) of one of them. If that broker has died and this one "
                 "takes its place, give this one its broker.id, or start it again once its session has ended"
             )
 
 
 async def wait_for_leaders(broker_id: int, view: ClusterView, replicas: Replicas) -> None:
-    """Wait until this broker serves the partitions that it leads; warn and go on when that takes too long."""
+    """Wait until this broker serves the partitions that it leads. Log a warning and continue after a time limit."""
 
     def all_led() -> bool:
         return replicas.is_idle and all(
@@ -70,7 +72,10 @@ def tell_of_leaderless(
     allows_unclean_election: Callable[[str], bool],
     recovers_by_itself: Callable[[str], bool],
 ) -> None:
-    """Warn of partitions that nobody can lead, and say why; those that are only about to be led are none."""
+    """Log a warning about partitions for which no leader can be elected, with reason and remedy.
+
+    Partitions whose election is only pending are not included.
+    """
     leaderless: dict[tuple[str, str], list[str]] = {}
     for name, topic in cluster.topics.items():
         for number, partition in topic.partitions.items():

@@ -1,14 +1,15 @@
-"""Has other brokers lead when this broker's event loop hangs, as it does in a write to a disk that answers no more.
+"""Lets other brokers lead when this broker's event loop hangs, for example in a write to a disk that does not answer.
 
-The session with the registry is kept alive by a thread of its own. So a broker whose loop hangs stays registered: it
-leads on, and answers nobody, until somebody ends the process. A thread of this class sees that the loop has not turned
-for as long as a session lasts, and at least ten seconds, and gives the session up. The controller then elects other
-leaders, and their ISRs go on without this broker. When the loop turns again the broker has lost its session, as after a
-pause of its process: it leads nothing (rule R6), opens another session, and copies what it lacks from the new leaders.
+A separate thread keeps the session with the registry alive. So a broker whose loop hangs stays registered. It remains
+the leader of its partitions and answers no requests until the process ends. This module's thread therefore checks the
+loop. If the loop has made no pass for a session timeout and for at least ten seconds, the thread ends the session. The
+controller then elects other leaders, and the ISRs continue without this broker. When the loop runs again, the broker
+has lost its session, as after a pause of its process. It leads nothing (rule R6), opens another session, and replicates
+the missing records from the new leaders.
 
-A pause of the whole process is none of this: it stops the thread, too, and the registry ends the session by itself. Nor
-is a loop that computes, on a host that has too much to do: it gets several times as long. Giving up is no help there,
-and makes more work.
+Two other cases are not hangs. A pause of the whole process also stops the thread, and the registry ends the session by
+itself. A loop that computes, on an overloaded host, gets several times as long: ending the session would only cause
+more work.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-# How often the loop says that it turns, and the thread looks, in the time that the loop may hang.
+# How often the loop records a pass, and the thread checks it, in the time that the loop may hang.
 _LOOKS: Final = 8
-# Of a look's time, the processor time with which a thread counts as computing; one that waits for a disk needs hardly
-# any. And what part of the time counts in which the loop computes.
+# A thread computes if it uses this share of the time between two checks. One that waits for a disk uses almost none.
+# And the share of its computing time that counts towards the limit.
 _COMPUTES_SHARE: Final = 0.01
 _COMPUTED_COUNTS: Final = 0.2
 # How many of the innermost frames of the hanging loop the log line names.
@@ -36,7 +37,7 @@ _FRAMES: Final = 4
 
 
 class Hang:
-    """Finds out from regular looks when the loop has not turned for too long. Pure; times in seconds."""
+    """Finds out by regular checks when the loop has made no pass for too long. Pure; times in seconds."""
 
     def __init__(self, limit_s: float, every_s: float, now_s: float) -> None:
         self._limit_s = limit_s
@@ -46,10 +47,10 @@ class Hang:
         self._is_told = False
 
     def has_begun(self, now_s: float, turned_s: float, computed_s: float = 0.0) -> bool:
-        """Return whether the loop, which has last turned at ``turned_s``, hangs since this look, so that it is told
-        once. Where looks come late this process stood still, and the loop gets its time anew.
+        """Return whether this check is the first one of a hang. So the caller reports each hang once.
 
-        ``computed_s``: how much of the processor the loop's thread has had since the last look.
+        ``turned_s``: the time of the loop's last pass. ``computed_s``: the CPU time of the loop's thread since the last
+        check. A delayed check means that the process was paused. Then the loop's time starts again.
         """
         if turned_s != self._turned_s:
             self._is_told = False
@@ -65,10 +66,10 @@ class Hang:
 
 
 class LoopWatch:
-    """See the module's text. Made and stopped in the loop that it watches."""
+    """Watches a loop and ends the registry session when it hangs. Create and stop it in that loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, give_up: Callable[[], None]) -> None:
-        """``give_up`` is called in another thread, once for each time that the loop has not turned for ``limit_s``."""
+        """``give_up`` is called in another thread, once for each time that the loop makes no pass for ``limit_s``."""
         self._loop = loop
         self._limit_s = limit_s
         self._give_up = give_up
@@ -81,12 +82,12 @@ class LoopWatch:
         self._computed_s = processor_time_of(self._loop_thread)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._turn()
         threading.Thread(target=self._watch, name="kafkalite-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """End; the thread ends by itself."""
+        """Stop watching; the thread ends by itself."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -107,7 +108,7 @@ class LoopWatch:
             computed_s = self._computed_s()
             if hang.has_begun(now_s, self._turned_s, computed_s - before_s):
                 self._is_hanging = True
-                # First: the log may lie on the disk that hangs.
+                # Before the log line: the program's log may be on the disk that hangs.
                 self._give_up()
                 self._tell(now_s - self._turned_s)
 
@@ -123,7 +124,7 @@ class LoopWatch:
 
 
 def processor_time_of(thread: int) -> Callable[[], float]:
-    """Return what tells how much of the processor a thread has had, in seconds; 0 where the system does not say."""
+    """Return a function that returns a thread's CPU time in seconds, always 0 if the system does not measure it."""
     clock_of: Callable[[int], int] | None = getattr(time, "pthread_getcpuclockid", None)
     if clock_of is None:
         return lambda: 0.0

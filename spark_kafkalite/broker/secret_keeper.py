@@ -1,15 +1,20 @@
-"""Where a broker has the cluster secret from, and how it hears of a new one.
+"""Gets the cluster secret, and replaces it when it changes. Brokers authenticate to each other by this secret.
 
-``inter.broker.secret.file`` names a file with it. Without that, brokers that prove a digest to their registry
-(``zookeeper.digest``) keep it there, readable by that identity alone; the first broker makes it. Brokers whose
-listeners are all on loopback, and that have neither, share one that everybody can read in the registry: it tells them
-apart from clients, and keeps nobody out who wants in. Any other broker of a cluster does not start
-(``BrokerConfig.check``).
+The secret has one of three sources:
 
-Before a broker registers itself it has others take it for one of theirs: with another secret it would be elected, and
-nobody could follow it. It starts when one of them does, or none answers.
+- A file, which ``inter.broker.secret.file`` names.
+- A node of the registry, for brokers that authenticate to it (``zookeeper.digest``). Only that identity can read the
+  node. The first broker creates the secret.
+- A node that all clients of the registry can read, for brokers without both settings whose listeners are all on
+  loopback. This secret distinguishes brokers from clients, but does not protect against an attacker.
 
-Both are looked at again every few seconds. What cannot be read then, or is no secret, changes nothing and is logged.
+Any other broker of a cluster does not start (``BrokerConfig.check``).
+
+Before a broker registers itself, it authenticates to another broker. With a wrong secret it could be elected, and no
+broker could follow it. It starts when one broker accepts it, or when none answers.
+
+The broker checks the file or the node every few seconds. If it is unreadable or not a secret, the broker logs that and
+keeps the present secret.
 """
 
 from __future__ import annotations
@@ -40,28 +45,28 @@ _quiet = QuietLog(logger)
 
 _FILE: Final = "inter.broker.secret.file"
 _LOOK_S: Final = 5.0
-# How long one broker, and all of them, may take to say whether they know the secret.
+# How long one broker, and all of them together, may take to accept or refuse the secret.
 _ANSWER_S: Final = 1.0
 _ANSWERS_S: Final = 2.0
 _METADATA_VERSION: Final = 12
 
 
 class SecretKeeper:
-    """Gives the inner wire its secret, and each later one."""
+    """Passes the secret to the inner wire, at the start and after each change."""
 
     def __init__(self, config: BrokerConfig, inner_wire: InnerWire, io: IoThreads, store: Callable[[], Store]) -> None:
-        """``store`` gives the present session with the registry; it raises RegistryError while there is none."""
+        """``store`` returns the present session with the registry, and raises RegistryError while there is none."""
         self._path: str | None = config[_FILE]
         self._is_private = config.zookeeper is not None and config.zookeeper.digest is not None
         self._inner_wire = inner_wire
         self._io = io
         self._store = store
         self._keeping: asyncio.Task[None] | None = None
-        # What the file was like when it was last read.
+        # The file's identity, size and times when it was last read.
         self._seen: object = None
 
     async def start(self) -> None:
-        """Get the secret, and look for new ones from now on. Raises ConfigError, RegistryError."""
+        """Get the secret, and start to check for changes. Raises ConfigError, RegistryError."""
         if self._path is not None:
             self._warn_of_readers(self._path)
             text, self._seen = await self._io.run(partial(_read_if_other, self._path, None), Lane.FILES)
@@ -69,7 +74,7 @@ class SecretKeeper:
             text = await self._from_registry()
             if not self._is_private:
                 logger.warning(
-                    "brokers know each other by a secret that everybody can read in the registry (%s): that is meant "
+                    "brokers authenticate by a secret that all clients of the registry can read (%s): that is meant "
                     "for one host; %s=FILE, or zookeeper.digest, keeps it secret",
                     znodes.INTER_BROKER_SECRET,
                     _FILE,
@@ -79,9 +84,9 @@ class SecretKeeper:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def check_accepted(self, peers: Peers, others: Iterable[BrokerInfo]) -> None:
-        """Have another broker of the cluster take this one for a broker.
+        """Authenticate to another broker of the cluster.
 
-        Raises ConfigError when those that answer refuse the secret. Who does not answer in time says nothing.
+        Raises ConfigError if brokers refuse the secret and none accepts it. Brokers without an answer do not count.
         """
         refusal: SaslAuthenticationFailed | None = None
         with contextlib.suppress(TimeoutError):
@@ -93,15 +98,15 @@ class SecretKeeper:
                     except SaslAuthenticationFailed as error:
                         refusal = error
                     except (KafkaliteError, TimeoutError) as error:
-                        logger.debug("broker %d does not say whether it knows the secret: %s", other.broker_id, error)
+                        logger.debug("broker %d does not answer about the secret: %s", other.broker_id, error)
         if refusal is not None:
             raise ConfigError(
                 f"this broker does not start, because it has another cluster secret (from {self._source}) than the "
-                f"brokers that are there: {refusal}"
+                f"registered brokers: {refusal}"
             )
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking for changes."""
         if self._keeping is not None:
             self._keeping.cancel()
 
@@ -120,7 +125,7 @@ class SecretKeeper:
                 _quiet.log(logging.ERROR, "look", "the cluster secret stays as it was", exc_info=True)
 
     async def _look(self) -> None:
-        """Take up a new secret, if there is one."""
+        """Use a new secret, if there is one."""
         if self._path is not None:
             text, seen = await self._io.run(partial(_read_if_other, self._path, self._seen), Lane.FILES)
             self._seen = seen
@@ -128,7 +133,7 @@ class SecretKeeper:
             try:
                 data, _ = await answer(self._store().get(znodes.INTER_BROKER_SECRET))
             except RegistryError:
-                # There is no session at present, or the node has been deleted: the next broker to start makes it again.
+                # There is no session at present, or the node was deleted. The next broker that starts creates it again.
                 return
             text = _text(data)
         if text is None:
@@ -164,7 +169,7 @@ class SecretKeeper:
 
 
 def check_secret_file(config: BrokerConfig) -> None:
-    """Raise ConfigError now if the secret is in a file, and that cannot be read or holds none."""
+    """Raise ConfigError if the configured secret file is unreadable or contains no secret."""
     path: str | None = config[_FILE]
     if path is not None:
         text, _ = _read_if_other(path, None)
@@ -172,14 +177,17 @@ def check_secret_file(config: BrokerConfig) -> None:
 
 
 def _text(data: bytes) -> str:
-    # What is not UTF-8 is no secret either way, and the error that says so shows none of it.
+    # Bytes that are not UTF-8 are not a secret. The later error does not show them.
     return data.decode("utf-8", "replace")
 
 
 def _read_if_other(path: str, seen: object) -> tuple[str | None, object]:
-    """Return a file's text, None when it is the one that was seen, and what it was like. Raises ConfigError."""
+    """Return a file's text, or None if the file has not changed since ``seen``, and its identity, size and times.
+
+    Raises ConfigError.
+    """
     try:
-        # A pipe that nobody writes to would else be waited for, for ever.
+        # Otherwise the open would wait forever for the writer of a named pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             like = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

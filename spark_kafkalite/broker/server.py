@@ -1,19 +1,26 @@
-"""The broker as a process: its start (``start``), its stop, its exit code.
+"""The broker as a process: its start (``start``), its stop, its signals, its exit code.
 
-A stop ends the start wherever it waits; what was begun by then is undone in reverse order, as when the start fails.
+SIGTERM and SIGINT stop the broker, with exit code 0. If it is still starting, it undoes the finished phases in reverse
+order, as after a failed start. A stop has these steps:
 
-Stop (SIGTERM, SIGINT): nothing is accepted any more; handlers that wait are cancelled, fetches and produces that wait
-are answered; connections close; threads end; the controller's role and the registration are given up; logs are
-flushed and closed and the clean-shutdown marker is written; the registry closes last. Exit code 0.
+1. With ``controlled.shutdown.enable`` the broker hands its leaderships over.
+2. It accepts no more connections and requests.
+3. It cancels waiting handlers and answers waiting Fetch and Produce requests.
+4. It closes the connections and ends its threads.
+5. It gives up the role of the controller and its registration.
+6. It flushes and closes the logs and writes the clean-shutdown markers.
+7. It closes the registry.
 
-SIGHUP: the properties file is read again, and its dynamic settings are applied. A broker at a terminal stops instead,
-because the terminal is gone (``terminal``). SIGUSR1: the stacks of all threads and tasks are logged (``stacks``).
+At SIGHUP the broker reads its properties file again and applies the dynamic settings. A broker at a terminal stops
+instead, because SIGHUP means that the terminal was closed. At SIGUSR1 the broker logs the stacks of all threads and
+tasks (``stacks``).
 
-A session with a registry elsewhere may be lost: the broker lives on and leads nothing until it has the next one
-(``registry.cluster.membership``). The embedded registry is lost only with its disk, and then the broker stops with exit
-code 1: it may not lead what it cannot prove to lead. So it does when its last log directory fails, as Kafka halts then:
-alive it could only refuse, and its clients would go on asking it. Nothing is written to failed directories, so their
-next start is one after a crash. Whatever hangs on such a disk is not waited for: the process ends after some seconds.
+If a broker loses its session with a shared registry, it continues without leading anything until it has a new session
+(``registry.cluster.membership``). The embedded registry can fail only with its disk. Then the broker stops with exit
+code 1, because without the registry it may not lead. It also stops when its last log directory fails, as Kafka does:
+otherwise it would only refuse requests, and clients would repeat them. The broker writes nothing to failed directories,
+so their next start recovers them as after a crash. The stop does not wait for calls that hang on such a disk: the
+process ends after some seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +55,7 @@ from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-# How long a stop may take that no log directory is left for; a thread may hang in a call to a dead disk.
+# How long a stop without any log directory may take: a thread may hang in a call to a dead disk.
 _STOP_WITHOUT_DISKS_S = 3.0
 
 
@@ -63,10 +70,11 @@ class Broker:
         open_store: OpenStore | None = None,
         read_config: Callable[[], BrokerConfig] | None = None,
     ) -> None:
-        """``read_config`` reads the settings again, and may raise ConfigError; None where they are in no file.
+        """``read_config`` reads the settings again and may raise ConfigError; None if no file contains them.
 
-        ``open_store`` opens sessions with a registry elsewhere; by default that is what ``zookeeper.connect`` names,
-        and without that the broker has a registry of its own."""
+        ``open_store`` opens sessions with a shared registry, by default with that in ``zookeeper.connect``. Without
+        both the broker has an embedded registry.
+        """
         self.config = config
         if open_store is None and config.zookeeper is not None:
             open_store = SharedRegistry(config.zookeeper).open_session
@@ -78,7 +86,7 @@ class Broker:
         # Ends the process when a stop without disks takes too long.
         self._halt = threading.Timer(_STOP_WITHOUT_DISKS_S, os._exit, (1,))
         self._halt.daemon = True
-        # Undone in reverse order, also when the start fails half-way.
+        # Runs in reverse order, also after a start that fails half-way.
         self._undo = contextlib.AsyncExitStack()
         self._undo.callback(self._halt.cancel)
         self._start = BrokerStart(
@@ -92,11 +100,11 @@ class Broker:
         )
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Start, serve until told to stop, stop; return the exit code. ``on_ready`` gets the ready line or lines.
+        """Start, serve until a stop, and stop; return the exit code. ``on_ready`` receives the ready line or lines.
 
         Raises ConfigError, RegistryError and KafkaStorageError when the start fails.
         """
-        # What has been imported is no garbage.
+        # Imported modules are never garbage.
         gc.freeze()
         loop = asyncio.get_running_loop()
         self._stop_wanted = asyncio.Event()
@@ -117,7 +125,7 @@ class Broker:
         return self._exit_code
 
     async def _start_unless_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Start; return whether that came to its end. A stop ends it wherever it waits, and what it began is undone."""
+        """Start; return whether the start has completed. A stop cancels the start."""
         starting = loop.create_task(self._start.run(loop))
         stopping = loop.create_task(self._stop_wanted.wait())
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -149,12 +157,12 @@ class Broker:
         return ready
 
     def stop(self, exit_code: int = 0) -> None:
-        """Have :meth:`run` end. May be called from a signal handler of the loop."""
+        """End :meth:`run`. A signal handler of the loop may call this."""
         self._exit_code = max(self._exit_code, exit_code)
         self._stop_wanted.set()
 
     def _hung_up(self) -> None:
-        """Do what SIGHUP asks for: stop where the terminal is gone, else read the settings again."""
+        """Handle SIGHUP: stop if the broker is at a terminal, otherwise read the settings again."""
         if self._is_at_terminal:
             logger.info("SIGHUP: the terminal of broker %d is gone", self.config.broker_id)
             self.stop()
@@ -190,8 +198,8 @@ class Broker:
 def run_broker(config: BrokerConfig, read_config: Callable[[], BrokerConfig] | None = None) -> int:
     """Run a broker in this process until SIGTERM or SIGINT; return the exit code.
 
-    ``read_config`` reads the settings again, at SIGHUP; None where no file has them.
-    Raises KafkaliteError when it cannot start; the caller shows the text.
+    ``read_config`` reads the settings again at SIGHUP; None if no file contains them.
+    Raises KafkaliteError if the broker cannot start; the caller shows the text.
     """
     configure_logging(config["logging.level"])
     logger.info(

@@ -1,12 +1,18 @@
-"""The start of a broker, phase by phase.
+"""The start of a broker, in phases.
 
-Settings are checked already. Log directories are locked; the registry is opened, unless the directories show that it is
-not the one they knew (``registry_evidence``), and the cluster read; the logs are loaded (recovered after a crash); the
-listening sockets are bound, so that their ports are known; the broker registers itself, which makes its old leaderships
-void; the controller elects leaders; when every partition that this broker leads is in place, connections are accepted.
+The settings have been checked before. The phases are:
 
-Each phase takes what it stands on, returns what it has made, and pushes what undoes that before the next one begins: it
-is undone in reverse order when a later phase fails, when a stop ends the start, and in the end.
+1. Lock the log directories.
+2. Open the registry and read the cluster. The start ends here if the log directories show that the registry is not the
+   one that they knew (``registry_evidence``).
+3. Load the logs, and recover them after a crash.
+4. Bind the listening sockets, so that their ports are known.
+5. Register the broker, which ends its old leaderships.
+6. Wait until the controller has elected leaders, and this broker serves every partition that it leads.
+7. Accept connections.
+
+Each phase takes the results of earlier phases and returns its own. Before the next phase begins, it registers functions
+that undo its effects. They run in reverse order after the failure of a later phase, and at a stop.
 """
 
 from __future__ import annotations
@@ -84,16 +90,16 @@ from spark_kafkalite.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-# How long answers that are owed at a stop may take to leave.
+# How long a stop waits for the sending of outstanding answers.
 _DRAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What everything else stands on, and what nothing has to be undone of."""
+    """The objects that all phases use, and that need no undoing."""
 
     loop: asyncio.AbstractEventLoop
-    # Of this run of the process, in all of its registry sessions.
+    # The incarnation of this run of the process, the same in all of its registry sessions.
     incarnation: Incarnation
     lease: RegistryLease
     slices: Slices
@@ -108,7 +114,7 @@ class _Ground:
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    """The log directories, and who works on them. ``evidence`` is what they know of their registry."""
+    """The log directories and the objects that use them. ``evidence`` is their information about the registry."""
 
     logs: LogManager
     evidence: RegistryEvidence
@@ -119,7 +125,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Registry:
-    """This broker's part in the cluster. ``own`` is None when the registry is elsewhere."""
+    """This broker's membership in the cluster. ``own`` is the embedded registry, None for a shared registry."""
 
     membership: ClusterMembership
     own: OwnRegistry | None
@@ -127,7 +133,7 @@ class _Registry:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The coordinator of groups, and what it stands on."""
+    """The coordinator of groups, and the objects that it uses."""
 
     offsets_host: InternalTopicHost
     shards: GroupShards
@@ -137,9 +143,9 @@ class _Groups:
 
 
 class BrokerStart:
-    """The start of one broker; see the module's text."""
+    """The start of one broker; the module's docstring lists its phases."""
 
-    # What is not there where time and network are simulated.
+    # The simulator replaces these, because it simulates time and network.
     make_io = IoThreads
     make_peers = Peers
     make_slices = Slices
@@ -156,10 +162,13 @@ class BrokerStart:
         on_registry_lost: Callable[[BaseException], None],
         on_disks_lost: Callable[[KafkaStorageError], None],
     ) -> None:
-        """``undo`` gets what undoes each phase. ``on_registry_lost`` is told why there is no registry any more, for
-        good; ``on_disks_lost`` that no log directory is left."""
+        """``undo`` receives the functions that undo each phase.
+
+        ``on_registry_lost`` is called with the reason when the registry is lost for good, ``on_disks_lost`` when no log
+        directory is left.
+        """
         self.config = config
-        # Where clients reach the broker and, if anywhere, other processes its registry; known when run() has ended.
+        # The broker's address for clients, and that of its registry if it serves it; known when run() has ended.
         self.address = ""
         self.registry_address: str | None = None
         # The settings in force; None until the start has begun.
@@ -173,7 +182,7 @@ class BrokerStart:
 
     @property
     def has_own_registry(self) -> bool:
-        """Whether the registry is this broker's own, and not elsewhere."""
+        """Whether the registry is embedded in this broker, and not shared."""
         return self._open_store is None
 
     async def run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -183,14 +192,14 @@ class BrokerStart:
         """
         ground = self._prepare(loop)
         if not self.has_own_registry:
-            # Before anybody waits for the registry.
+            # Before the start waits for the registry.
             check_secret_file(self.config)
         storage = self._lock_log_dirs(ground)
         registry = await self._open_registry(ground, storage)
         try:
             await self._get_secret(ground, storage, registry)
         except KafkaliteError:
-            # Who corrects what is wrong shall find new directories free.
+            # So that new directories have no owner when the operator has corrected the error.
             storage.logs.directories.withdraw_claim()
             raise
         proven = await self._load_logs(ground, storage, registry)
@@ -224,7 +233,7 @@ class BrokerStart:
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
         view.add_listener(inner_wire.cluster_changed)
-        # Before all others, which ask for settings when they hear of a change.
+        # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
         return _Ground(
             loop,
@@ -241,7 +250,7 @@ class BrokerStart:
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
-        """Lock the log directories and look at what is in them; nothing is loaded yet."""
+        """Lock the log directories and list their contents. This does not load logs."""
         config = self.config
         logs = LogManager(
             self._fs,
@@ -259,7 +268,7 @@ class BrokerStart:
             lost_directories=config["log.dirs.lost"],
         )
         logs.open()
-        # Comes too late to do anything when the orderly shutdown has been before, as it has once the logs are loaded.
+        # Does nothing after an orderly shutdown, which runs before this if the logs have been loaded.
         self._undo.callback(logs.abandon)
         evidence = RegistryEvidence(self._fs, logs.log_dirs, config.registry_dir, logs.directories.missing)
         io = self.make_io(ground.loop, config["num.io.threads"])
@@ -276,7 +285,7 @@ class BrokerStart:
         return _Storage(logs, evidence, io, services, replicas)
 
     async def _open_registry(self, ground: _Ground, storage: _Storage) -> _Registry:
-        """Open a session with the registry, and have the view show the cluster."""
+        """Open a session with the registry, and fill the view of the cluster."""
         config, open_store, own = self.config, self._open_store, None
         if open_store is None:
             own = OwnRegistry(config, storage.logs, storage.evidence, self._clock)
@@ -307,7 +316,7 @@ class BrokerStart:
             self._undo.callback(watch.stop)
         if own is not None:
             self.registry_address = own.serve(ground.descriptors.registry_clients)
-        # The embedded registry has been held against the logs when it was opened.
+        # The embedded registry was compared with the logs when it was opened.
         stored, holds_logs = stored_cluster_id(self._fs, storage.logs.log_dirs), bool(storage.evidence.logs)
         if own is not None or not holds_logs:
             await membership.open(stored)
@@ -323,7 +332,7 @@ class BrokerStart:
         return _Registry(membership, own)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
-        """Get the secret by which brokers know each other, if there may be others, and see that these have it, too."""
+        """Get the cluster secret if there may be other brokers, and check that these brokers accept it."""
         if registry.own is not None:
             return
         membership = registry.membership
@@ -335,9 +344,9 @@ class BrokerStart:
         await keeper.check_accepted(ground.peers, [each for each in others if each.broker_id != me])
 
     async def _load_logs(self, ground: _Ground, storage: _Storage, registry: _Registry) -> tuple[Incarnation, ...]:
-        """Load the logs in a thread: recovery after a crash may take minutes, in which a stop must be heard.
+        """Load the logs in a thread, because recovery after a crash may take minutes, during which a stop must work.
 
-        Returns the earlier incarnations whose logs are whole (rule R12), as far as states of the registry mean them.
+        Returns the earlier incarnations whose logs are complete (rule R12), as far as states in the registry name them.
         """
         logs, replicas = storage.logs, storage.replicas
         with ThreadPoolExecutor(1, thread_name_prefix="kafkalite-load") as executor:
@@ -350,9 +359,9 @@ class BrokerStart:
                 logs.interrupt_load()
                 await loading
                 raise
-        # Not before there is something to flush: a clean-shutdown marker would be a lie.
+        # Only after the load: before it a clean-shutdown marker would be wrong.
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
-        # Only now: loading runs in a thread, and raises by itself when no directory is left.
+        # Only now: the load runs in a thread, and raises an error itself if no directory is left.
         logs.on_offline = partial(self._directory_failed, storage)
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
@@ -364,7 +373,7 @@ class BrokerStart:
         proven = logs.proven_runs(boot_id)
         not_whole = logs.not_whole() if proven else {}
         if not_whole:
-            # Until the states are written: after a crash they must not mean logs that the next start takes for whole.
+            # Until the states are written: after a crash they must not name logs that the next start takes as complete.
             logs.forget_runs()
             membership, me = registry.membership, self.config.broker_id
             unproven = UnprovenLogs(ground.loop, ground.slices, ground.view, me, lambda: membership.session.store)
@@ -374,7 +383,7 @@ class BrokerStart:
         return proven
 
     def _bind(self, ground: _Ground, storage: _Storage) -> tuple[Acceptor, dict[str, Listener]]:
-        """Bind the listening sockets, whose ports are known then; nothing is accepted yet."""
+        """Bind the listening sockets, which determines their ports. The broker does not accept connections yet."""
         logs = storage.logs.logs
         acceptor = Acceptor(
             ground.loop,
@@ -410,7 +419,7 @@ class BrokerStart:
         )
 
     def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
-        """Make the coordinator of groups; it takes over groups as this broker begins to lead their partitions."""
+        """Make the coordinator of groups. It takes over groups when this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
         offsets_host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
@@ -475,7 +484,7 @@ class BrokerStart:
     def _start_replication(
         self, ground: _Ground, storage: _Storage, registry: _Registry, context: BrokerContext
     ) -> Replication:
-        """Follow the leaders of what this broker has a replica of, and look after the ISRs of what it leads."""
+        """Follow the leaders of this broker's replicas, and maintain the ISRs of the partitions that it leads."""
         replication = Replication(
             self.config,
             ground.incarnation,
@@ -494,7 +503,7 @@ class BrokerStart:
         return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
 
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
-        """Look which log directories do not answer."""
+        """Watch for log directories whose disks hang."""
         disks = HungDisks(
             ground.loop,
             storage.io,
@@ -514,7 +523,7 @@ class BrokerStart:
         listeners: dict[str, Listener],
         proven: tuple[Incarnation, ...],
     ) -> None:
-        """Register, get leaders elected, and wait until those of this broker's partitions serve."""
+        """Register, and wait until the controller has elected leaders and this broker serves what it leads."""
         config = self.config
         first = self._first_for_clients(listeners.values())
         registration = BrokerRegistration(
@@ -529,12 +538,12 @@ class BrokerStart:
             steady=proven,
             software_version=VERSION,
         )
-        # Before the logs are closed: others should lead by then.
+        # Before the logs are closed, so that other brokers lead by then.
         self._undo.push_async_callback(registry.membership.close)
         try:
             await registry.membership.join(registration)
         except DuplicateBrokerId:
-            # Who corrects broker.id shall not be told that new directories belong to the wrong one.
+            # So that new directories do not belong to the wrong broker.id when the operator has corrected it.
             storage.logs.directories.withdraw_claim()
             raise
         check_addresses(config.broker_id, ground.view.state)
@@ -551,7 +560,8 @@ class BrokerStart:
     def _start_comparison(
         self, ground: _Ground, storage: _Storage, registry: _Registry, context: BrokerContext
     ) -> None:
-        """Compare logs with those of their leaders, from time to time; a broker on its own follows nobody."""
+        """Compare logs with those of their leaders from time to time. A broker with an embedded registry has no leaders
+        to follow."""
         if registry.own is not None:
             return
         comparison = context.comparison = Comparison(
@@ -571,7 +581,7 @@ class BrokerStart:
     async def _start_upkeep(
         self, ground: _Ground, storage: _Storage, registry: _Registry, groups: _Groups, context: BrokerContext
     ) -> None:
-        """Start what works by the clock."""
+        """Start the periodic work."""
         config, loop, io = self.config, ground.loop, storage.io
         logs, replicas = storage.logs, storage.replicas
         own, membership = registry.own, registry.membership
@@ -604,13 +614,13 @@ class BrokerStart:
                 io,
             )
         await notes.replace_old(io)
-        # Before anybody is served: with thousands of logs its first look takes half a second.
+        # Before the broker serves clients: with thousands of logs the collector's start takes half a second.
         collector = Collector(loop)
         collector.start()
         self._undo.callback(collector.stop)
 
     def _directory_failed(self, storage: _Storage, path: str) -> None:
-        """Go on without the directory, if another one is left."""
+        """Continue without the directory if another one is left."""
         storage.replicas.directory_failed(path)
         try:
             storage.logs.directories.check_any_online()
@@ -619,7 +629,7 @@ class BrokerStart:
 
 
 def _settings_changed(storage: _Storage, old: BrokerConfig, new: BrokerConfig) -> None:
-    """Have those who had read a setting once take up its new value."""
+    """Apply new values of settings to the objects that keep a copy of them."""
     storage.logs.producer_limits.max_ids = new["max.producer.ids.per.partition"]
     storage.logs.producer_limits.expiration_ms = new["producer.id.expiration.ms"]
     storage.io.resize(new["num.io.threads"])
@@ -628,7 +638,7 @@ def _settings_changed(storage: _Storage, old: BrokerConfig, new: BrokerConfig) -
 
 
 async def _quiesce(acceptor: Acceptor, dispatcher: Dispatcher, storage: _Storage) -> None:
-    """Stop taking requests and give those that were taken their answers."""
+    """Stop accepting requests, and answer the accepted ones."""
     acceptor.stop_accepting()
     await dispatcher.stop()
     storage.replicas.close()

@@ -1,10 +1,11 @@
-"""``kafkalite dump-log``: shows the files of a log and checks them thoroughly (``log_check``); repairs when asked to.
+"""``kafkalite dump-log``: shows the files of a log and checks them thoroughly (``log_check``); repairs on request.
 
-Damage is reported with file and position, and makes the exit code 1. The newest segment of a running or crashed broker
-has indexes in memory only and may end in the middle of a batch; the broker cuts such an end when it starts.
+The command reports damage with file and position, and then returns exit code 1. The newest segment of a running or
+crashed broker has its indexes only in memory, and may end in the middle of a batch. The broker cuts such an end when it
+starts.
 
-``--repair`` (``log.loading.repair``) is for stopped brokers. It tells what it will cut, asks, and keeps what it has
-cut.
+``--repair`` (``log.loading.repair``) is for stopped brokers. It prints what it will cut, asks for confirmation, and
+keeps the cut bytes.
 """
 
 from __future__ import annotations
@@ -72,16 +73,16 @@ def command(
 ) -> int:
     """Show and check the files of a log: segments, indexes, snapshots, checkpoints.
 
-    A directory stands for all such files in it, a broker's log directory for its checkpoints and all logs in it.
-    Nothing is changed, but by --repair, and exit code 1 says that something is damaged.
+    A directory stands for all such files in it, a broker's log directory for its checkpoints and all logs in it. The
+    command changes files only with --repair. Exit code 1 means that a file is damaged.
 
-    --repair finds the first damaged batch of each log and says which offsets a cut would take: a torn tail, a batch
-    whose bytes have changed, or sound batches as well. What is cut is kept in a .torn file beside the segment. It
-    refuses while a broker uses the directory.
+    --repair finds the first damaged batch of each log and prints which offsets a cut would remove: a torn tail, a batch
+    whose bytes have changed, or sound batches as well. It keeps the cut bytes in a .torn file next to the segment. It
+    does nothing while a broker uses the directory.
     """
     named = [Path(path) for path in (*paths, *(name for text in files for name in text.split(",")))]
     if not named:
-        raise click.UsageError("name the files or directories to look at")
+        raise click.UsageError("name the files or directories to check")
     if repair:
         return repair_logs(named, yes=yes, force=force)
     if yes or force:
@@ -103,8 +104,10 @@ def command(
 
 
 def log_files(named: Iterable[Path]) -> Iterator[Path]:
-    """Give the files to look at: those named, and in directories those that belong to a log, segments first; in a
-    broker's log directory those of all its logs."""
+    """Yield the files to check: the named files, and in named directories the files of a log, segments first.
+
+    A broker's log directory has the files of all its logs.
+    """
     for path in named:
         if path.is_dir():
             wanted = (*SEGMENT_SUFFIXES, UNKNOWN_SUFFIX)
@@ -113,7 +116,7 @@ def log_files(named: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(inside, key=lambda each: (each.stem, each.suffix != ".log", each.name))
             logs = {key: each for each in path.iterdir() if (key := topic_partition_of(each.name)) and each.is_dir()}
             for key in sorted(logs):
-                # A link is told of, and not followed.
+                # Links are reported and not followed.
                 yield from (logs[key],) if logs[key].is_symlink() else log_files((logs[key],))
         elif path.exists():
             yield path
@@ -137,7 +140,7 @@ def _print_report(report: Report, printer: Printer) -> None:
     for damage in report.damage:
         click.echo(f"DAMAGED {report.path}: {damage}")
     if report.unknown:
-        click.echo(f"UNKNOWN {report.path}: not looked at")
+        click.echo(f"UNKNOWN {report.path}: not checked")
     elif not report.damage:
         what = f"{report.batches} batches, {report.records} records" if report.path.suffix == ".log" else ""
         if report.path.suffix in SEGMENT_SUFFIXES[1:] or report.path.name in (LEADER_EPOCH_FILE, *OFFSET_CHECKPOINTS):
@@ -149,14 +152,14 @@ def _print_report(report: Report, printer: Printer) -> None:
 
 
 def repair_logs(named: Iterable[Path], *, yes: bool, force: bool) -> int:
-    """Cut the damaged ends of logs, after telling what goes; 1 when a log is damaged and stays so."""
+    """Print what is damaged, and cut the damaged ends of logs. Return 1 if a log stays damaged, otherwise 0."""
     left = 0
     for path in named:
         directory = path if path.is_dir() else path.parent
         if not list(directory.glob("*.log")):
             raise click.ClickException(f"{path}: no log lies there; name the directory of a partition")
         fs = OsFs()
-        # A copy of a log that was taken elsewhere has no lock beside it, and nobody who could hold it.
+        # A copy of a log outside of a log directory has no lock file, and no broker uses it.
         lock_path = directory.absolute().parent / LOCK_FILE
         lock = fs.lock(str(lock_path)) if lock_path.exists() else None
         if lock is None and lock_path.exists():
@@ -179,12 +182,12 @@ def repair_logs(named: Iterable[Path], *, yes: bool, force: bool) -> int:
 
 
 def _damaged_header(fs: Fs, cut: Cut) -> BatchHeader | None:
-    """Return what can be read of the first batch to be cut; None where nothing like a header is left of it."""
+    """Return the header of the first batch to be cut, None if it is not readable."""
     try:
         header = read_header(fs.open(cut.path).pread(HEADER_BYTES, cut.position))
     except KafkaliteError:
         return None
-    # Its offsets are not under its checksum: they may be what is damaged.
+    # The checksum does not cover the base offset, which may be damaged.
     return header if header.base_offset >= cut.end_offset and header.last_offset_delta >= 0 else None
 
 
@@ -196,7 +199,7 @@ def _agreed(fs: Fs, cut: Cut, *, yes: bool, force: bool) -> bool:
     is_whole = header is not None and header.size_bytes <= cut.cut_bytes
     if header is not None:
         holds = f"offsets {header.base_offset} to {header.last_offset}, {header.record_count} records"
-        how = "all of its bytes are there, so it is DAMAGED, NOT TORN" if is_whole else "its end is missing"
+        how = "all of its bytes exist, so it is DAMAGED, NOT TORN" if is_whole else "its end is missing"
         click.echo(f"the batch there holds, by its header, {holds}; {how}")
     if cut.sound_offsets is not None:
         first, last = cut.sound_offsets

@@ -1,9 +1,10 @@
-"""The checks of ``kafkalite dump-log``: one file at a time, printed as it goes; nothing is ever changed.
+"""The checks of ``kafkalite dump-log``. They print findings file by file, and change nothing.
 
-What is checked of a segment (``.log``): every batch's header, CRC and records (decompressed and walked), that offsets
-ascend from the segment's base offset, and that the file ends with a whole batch. Batches may have gaps between them, no
-records, and fewer records than offsets: compaction leaves such. Of its indexes: that entries ascend and each names a
-batch that is there. Of ``.snapshot``, checkpoints and ``partition.metadata``: that they read.
+- Segments (``.log``): every batch's header, CRC and records (decompressed and walked). Offsets must ascend from the
+  segment's base offset, and the file must end with a whole batch. After compaction there may be gaps between batches,
+  batches without records, and batches with fewer records than offsets.
+- Indexes: entries must ascend, and each must name an existing batch.
+- ``.snapshot``, checkpoints and ``partition.metadata``: they must be readable.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from spark_kafkalite.records.kernel import ColumnBuilder, check_crc, read_header
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 
 SEGMENT_SUFFIXES: Final = (".log", ".index", ".timeindex", ".snapshot")
-# Transactions of Kafka's; nothing here writes or reads them.
+# Kafka's indexes of transactions. This package neither writes nor reads them.
 UNKNOWN_SUFFIX: Final = ".txnindex"
 OFFSET_CHECKPOINTS: Final = (
     RECOVERY_POINT_FILE,
@@ -62,7 +63,7 @@ SMALL_FILES: Final = (LEADER_EPOCH_FILE, DAMAGED_RANGES_FILE, PARTITION_METADATA
 
 
 class BatchSpan(NamedTuple):
-    """Where a batch lies in its segment, and what indexes may say of it."""
+    """A batch's position in its segment, and the values that its index entries must have."""
 
     position: int
     last_offset: int
@@ -71,14 +72,14 @@ class BatchSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one file."""
+    """The findings in one file."""
 
     path: Path
     batches: int = 0
     records: int = 0
     entries: int = 0
     damage: list[str] = field(default_factory=list)
-    # A file whose format is not known here; it was not looked at.
+    # Whether the format is unknown here. Then the file was not checked.
     unknown: bool = False
 
 
@@ -117,7 +118,7 @@ def check_file(
             segment = path.with_suffix(".log")
             if segment not in spans and segment.exists() and not segment.is_symlink():
                 quiet = Printer(as_json=True, details=False, records=False)
-                # What is wrong with the segment itself is said when the segment is looked at.
+                # Damage of the segment itself is reported when the segment is checked.
                 spans[segment] = _check_segment(segment, Report(segment), quiet, lambda _: None)
             _check_index(path, report, printer, spans.get(segment))
         elif path.suffix == ".snapshot":
@@ -158,7 +159,7 @@ def check_file(
 
 
 def _check_segment(path: Path, report: Report, printer: Printer, advance: Callable[[int], None]) -> list[BatchSpan]:
-    """Walk all batches of a segment; return where they are."""
+    """Check all batches of a segment; return their positions."""
     base_offset = _base_offset(path, report)
     spans: list[BatchSpan] = []
     with path.open("rb") as file:
@@ -172,13 +173,13 @@ def _check_segment(path: Path, report: Report, printer: Printer, advance: Callab
                 try:
                     header = read_header(view, position)
                 except KafkaliteError as error:
-                    # Without a header nobody can say where the next batch begins.
+                    # Without a header the position of the next batch is unknown.
                     report.damage.append(f"position {position}: {error}; {size - position} bytes are not readable")
                     break
                 if header.size_bytes > size - position:
                     report.damage.append(
                         f"position {position}: the file ends in the middle of the batch at offset "
-                        f"{header.base_offset}: {size - position} of {header.size_bytes} bytes are there"
+                        f"{header.base_offset}: {size - position} of {header.size_bytes} bytes exist"
                     )
                     break
                 fault = _fault(view, position, header, next_offset)
@@ -199,13 +200,13 @@ def _base_offset(path: Path, report: Report) -> int:
         report.damage.append(f"the name is not a base offset: {path.name}")
         return 0
     if int(path.stem) > MAX_INT64:
-        report.damage.append(f"no offset is so large as its name says: {path.name}; the largest is {MAX_INT64}")
+        report.damage.append(f"the name is larger than any offset: {path.name}; the largest is {MAX_INT64}")
         return 0
     return int(path.stem)
 
 
 def _fault(view: memoryview, position: int, header: BatchHeader, next_offset: int) -> str | None:
-    """Return what is wrong with a batch, None when nothing is."""
+    """Return a text about the damage of a batch, None if it is sound."""
     try:
         check_crc(view, position, header.size_bytes)
         if header.base_offset < next_offset:
@@ -213,7 +214,7 @@ def _fault(view: memoryview, position: int, header: BatchHeader, next_offset: in
         if header.last_offset_delta < 0:
             return f"its last offset delta is {header.last_offset_delta}"
         if not header.is_control:
-            # Compaction removes records and keeps the batch's own numbers, so fewer records than offsets are right.
+            # Compaction removes records and keeps the batch's offsets, so it may have fewer records than offsets.
             walk_records(batch_payload(view, position, header), header)
     except KafkaliteError as error:
         return str(error)
@@ -246,7 +247,7 @@ def _print_batch(
             "compresscodec": CODEC_NAMES.get(header.codec, str(header.codec)),
             "crc": header.crc,
             "isvalid": fault is None,
-            # Until then compaction keeps the batch's deletions; it stands where the base timestamp was.
+            # The time until which compaction keeps the batch's tombstones, stored in place of the base timestamp.
             **({"deleteHorizonMs": header.delete_horizon_ms} if header.delete_horizon_ms >= 0 else {}),
         },
     )
@@ -290,7 +291,7 @@ def _check_index(path: Path, report: Report, printer: Printer, spans: list[Batch
     data = path.read_bytes()
     if len(data) % entry.size:
         report.damage.append(f"its size, {len(data)} bytes, is not a multiple of {entry.size}")
-    # Kafka pre-allocates the index of its active segment: entries of zeros at the end are room, not entries.
+    # Kafka pre-allocates the index of its active segment: zeros at the end are unused space, not entries.
     used = len(data) // entry.size
     while used and not any(data[(used - 1) * entry.size : used * entry.size]):
         used -= 1
@@ -331,7 +332,7 @@ def _check_index(path: Path, report: Report, printer: Printer, spans: list[Batch
 
 
 def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
-    # All of them, however many a broker would keep.
+    # All producers, even if a broker would keep fewer.
     state = ProducerStateManager(ProducerIdLimits(max_ids=MAX_INT64))
     producer_snapshot.load(state, path.read_bytes(), _base_offset(path, report), str(path))
     if state.forgotten_seen_ms >= 0 and printer.details:

@@ -1,4 +1,4 @@
-"""Shows what a registry is to hold that is made again from logs, and names what no log has."""
+"""Prints the plan for a registry that is rebuilt from logs, and warnings about data that no log contains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> None:
-    """Print a plan. ``keeps_old``: nodes of the registry that is there stay; ``is_older``: they may be too old."""
+    """Print a plan. ``keeps_old``: nodes of the existing registry stay. ``is_older``: these nodes may be outdated."""
     from spark_kafkalite.registry.znodes import uuid_text
 
     click.echo(f"next producer id {plan.next_producer_id}")
@@ -38,11 +38,11 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
     for topic in plan.topics:
         if topic.without_log:
             numbers = ", ".join(map(str, topic.without_log))
-            warn(f"topic {topic.name}: no log of partitions {numbers} is there; they begin empty")
+            warn(f"topic {topic.name}: no log of partitions {numbers} exists; they begin empty")
     if plan.without_logs:
         warn(
-            f"topics of the registry of which no log is there, which stay: {', '.join(plan.without_logs)}; delete "
-            "those that had been deleted"
+            f"topics of the registry without any log, which stay: {', '.join(plan.without_logs)}; delete those that "
+            "had been deleted"
         )
     for broker, key, topic_id in plan.left_over:
         if topic_id in plan.deleted_ids:
@@ -59,7 +59,7 @@ def show_recovery(plan: RecoveryPlan, *, keeps_old: bool, is_older: bool) -> Non
             f"{directory} of broker {broker} was set aside earlier and does not count; rename it to TOPIC-PARTITION to "
             "have it taken up"
         )
-    # The broker's own topic gets the settings that a broker gives it.
+    # The topic for offsets gets the settings with which a broker creates it.
     lost = [each.name for each in plan.topics if each.is_config_lost and each.name != CONSUMER_OFFSETS_TOPIC]
     if lost:
         warn(

@@ -50,11 +50,11 @@ class ProducerIdBlock:
 
     @classmethod
     def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
-        """Return the block that follows ``last`` (None: the first one). Raises MalformedNode when none is left."""
+        """Return the block after ``last`` (None: the first block). Raises MalformedNode if no block is left."""
         first = 0 if last is None else last.last + 1
         if first > MAX_INT64 - PRODUCER_ID_BLOCK_SIZE:
             raise MalformedNode(
-                f"registry node {PRODUCER_ID_BLOCK} says that all producer ids up to {first - 1} are given out, which "
+                f"registry node {PRODUCER_ID_BLOCK} states that all producer ids up to {first - 1} are in use, which "
                 "leaves none: set block_end to the largest id that producers really have"
             )
         unknown = NO_FIELDS if last is None else last.unknown

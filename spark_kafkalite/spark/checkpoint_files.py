@@ -1,11 +1,17 @@
-"""A streaming query's checkpoint as files: which batches were planned and finished, and each source's offsets in them.
+"""The files of a streaming query's checkpoint: which batches are planned and finished, and each source's offsets.
 
-Spark's layout, of which this reads the two logs: ``offsets/N`` is written before batch N runs, ``commits/N`` once its
-sink has it. A batch of the offset log is lines of text: ``v1``, the batch's metadata as JSON, then one line a source,
-in the order of the query's plan, with the offset before which the batch ends (``-``: none yet). So a batch begins where
-the one before it ends. On a local file system each file ``N`` has its checksum beside it, in ``.N.crc``.
+This module reads the two logs of Spark's checkpoint layout. Spark writes ``offsets/N`` before batch N runs, and
+``commits/N`` after the sink has committed it. A file of the offset log has these lines:
 
-A source is Kafka's or ours when its offset has that form, ``{"topic":{"0":9}}``; all others are named and left alone.
+- ``v1``.
+- The batch's metadata as JSON.
+- One line for each source, in the order of the query's plan: the offset before which the batch ends, or ``-`` if the
+  source has no offset yet.
+
+So a batch begins where the previous batch ends. On a local file system each file ``N`` has a checksum file ``.N.crc``.
+
+A source whose offset has the form ``{"topic":{"0":9}}`` is Kafka's or this package's. The module reports other sources
+and does not change their offsets.
 Source: org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog, CommitLog.
 """
 
@@ -29,13 +35,16 @@ _START_ANEW: Final = (
 
 
 class QueryCheckpointError(KafkaliteError):
-    """A checkpoint is not what it should be, or not to be changed; the text names file and remedy."""
+    """A checkpoint is damaged or unsuitable, or must not be changed. The text names the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """Where one source's part of a batch ends. ``offsets`` None: the source is not Kafka's, or has no offset yet;
-    ``initial`` are those that the first batch of a query of ours carries."""
+    """The offset at which one source's part of a batch ends, ``text`` in Spark's form.
+
+    ``offsets`` None: the source is neither Kafka's nor this package's, or has no offset yet. ``initial``: the initial
+    offsets, which this package's source stores with the first batch of a query.
+    """
 
     text: str
     offsets: Offsets | None = None
@@ -43,7 +52,7 @@ class SourceOffset:
 
     @classmethod
     def parse(cls, text: str) -> SourceOffset:
-        """Return what a line of the offset log says; a line in a form that is not Kafka's is kept as it is."""
+        """Return the offset in a line of the offset log. A line in another form than Kafka's stays unchanged."""
         try:
             offsets, initial = from_json(json.loads(text))
         except (ValueError, RecursionError, SparkConditionError):
@@ -52,7 +61,7 @@ class SourceOffset:
 
     @classmethod
     def of(cls, offsets: Offsets, initial: Offsets | None = None) -> SourceOffset:
-        """Return offsets in the text that Spark stores for our source: an offset that does not move is the same."""
+        """Return offsets with the text that Spark stores for this package's source. Equal offsets have equal texts."""
         return cls(json.dumps(to_json(offsets, initial)), offsets, initial)
 
 
@@ -64,26 +73,26 @@ class LoggedBatch:
     sources: tuple[SourceOffset, ...]
 
     def to_text(self) -> str:
-        """Return the file's content, as Spark writes it: without an end of line behind the last one."""
+        """Return the file's content as Spark writes it, without a newline after the last line."""
         return "\n".join((_VERSION, self.metadata, *(each.text for each in self.sources)))
 
 
 def offsets_path(batch_id: int) -> str:
-    """Return where a batch's offsets lie in a checkpoint."""
+    """Return the path of a batch's offsets in a checkpoint."""
     return f"offsets/{batch_id}"
 
 
 def commit_path(batch_id: int) -> str:
-    """Return where it says that a batch is finished."""
+    """Return the path of the file that marks a batch as finished."""
     return f"commits/{batch_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryCheckpoint:
-    """A checkpoint as it was found.
+    """The state of a checkpoint.
 
-    ``committed`` is the last finished batch, None before the first one is. ``planned`` is the batch after it where that
-    was planned and not finished: a query that starts runs it first.
+    ``committed`` is the last finished batch, None if no batch is finished. ``planned`` is the next batch if it is
+    planned and not finished, otherwise None. When the query starts, it runs this batch first.
     """
 
     files: Files
@@ -94,7 +103,7 @@ class QueryCheckpoint:
 
     @classmethod
     def open(cls, files: Files) -> QueryCheckpoint:
-        """Look at a directory. Raises QueryCheckpointError for no checkpoint, and for one that lacks batches."""
+        """Read a directory. Raises QueryCheckpointError if it is not a checkpoint, or if it lacks batches."""
         batches, commits = _ids(files, "offsets"), _ids(files, "commits")
         if not files.exists("offsets"):
             raise QueryCheckpointError(
@@ -107,8 +116,8 @@ class QueryCheckpoint:
         last = max(batches)
         if committed is not None and committed not in batches:
             raise QueryCheckpointError(
-                f"{files.root}/{offsets_path(committed)}: not there, but {commit_path(committed)} says that the batch "
-                f"is finished; {_START_ANEW}"
+                f"{files.root}/{offsets_path(committed)}: does not exist, but {commit_path(committed)} marks the batch "
+                f"as finished; {_START_ANEW}"
             )
         planned = None if last == committed else last
         if planned is not None and planned != (0 if committed is None else committed + 1):
@@ -120,7 +129,7 @@ class QueryCheckpoint:
         return cls(files, _query_id(files), committed, planned, bool(files.names("state")))
 
     def batch(self, batch_id: int) -> LoggedBatch:
-        """Return one batch. Raises QueryCheckpointError for one that is not there, or not in Spark's form."""
+        """Return one batch. Raises QueryCheckpointError if it does not exist or does not have Spark's form."""
         path = offsets_path(batch_id)
         where = f"{self.files.root}/{path}"
         try:
@@ -132,7 +141,7 @@ class QueryCheckpoint:
             ) from None
         except UnicodeDecodeError:
             raise QueryCheckpointError(f"{where}: damaged, it is not UTF-8 text; {_START_ANEW}") from None
-        # Not splitlines: a topic's name is plain, but other sources may have any character in their offsets.
+        # Not splitlines: offsets of other sources may contain other line breaks.
         version, *lines = text.rstrip("\n").split("\n")
         if version == "v2":
             raise QueryCheckpointError(
@@ -148,10 +157,10 @@ class QueryCheckpoint:
         return LoggedBatch(lines[0], tuple(SourceOffset.parse(each) for each in lines[1:]))
 
     def next_watermark_ms(self, batch_id: int) -> int:
-        """Return the watermark with which a finished batch left the query, in ms since the epoch; 0 without one."""
+        """Return the query's watermark after a finished batch, in ms since the epoch; 0 if it has no watermark."""
         where = f"{self.files.root}/{commit_path(batch_id)}"
         try:
-            # Its version does not matter here: v2 and v3 add to what v1 says.
+            # The version does not matter here: v2 and v3 only add fields to v1.
             found = json.loads(self.files.read(commit_path(batch_id)).split("\n")[1])
             return int(found.get("nextBatchWatermarkMs", 0))
         except (ValueError, IndexError, AttributeError, TypeError):
@@ -160,13 +169,13 @@ class QueryCheckpoint:
             ) from None
 
     def last_changed_ms(self) -> int:
-        """Return when one of its logs' files was last written, in ms since the epoch."""
+        """Return when a file of the two logs was last written, in ms since the epoch."""
         paths = [f"{log}/{each}" for log in ("offsets", "commits") for each in _ids(self.files, log)]
         return max(self.files.modified_ms(each) or 0 for each in paths)
 
 
 def _ids(files: Files, log: str) -> list[int]:
-    # Checksums, and what Spark has not finished writing, have other names.
+    # Checksums and unfinished files have other names.
     return [int(each) for each in files.names(log) if each.isascii() and each.isdecimal()]
 
 

@@ -1,7 +1,7 @@
-"""The source's options about offsets: which partitions to read, from where, until where, and how long.
+"""The source's options about offsets: which partitions to read, from which positions, and to which positions.
 
-Owns the forms in which users write that (lists, patterns, JSON) and their checks; :mod:`.positions` owns what a single
-place is, :mod:`.options` which options there are. Pure.
+This module parses and checks the forms of these options (lists, patterns, JSON), and of durations and sizes. The module
+:mod:`.positions` defines a single position, :mod:`.options` the set of options. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 5
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStrategy:
-    """Which partitions to read. ``kind`` says which of the other fields counts."""
+    """Which partitions to read. ``kind`` selects one of the other fields."""
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class ConsumerStrategy:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to start or end, before it is resolved. ``option`` names the option it comes from, ``text`` its value.
+    """Where a read starts or ends, before it is resolved. ``option`` is the option's name, ``text`` its value.
 
-    ``positions`` None: at what a group has committed.
+    ``positions`` None: at the committed offsets of a group.
     """
 
     option: str
@@ -61,12 +61,12 @@ class OffsetSpec:
 
     @property
     def committed(self) -> bool:
-        """Whether to start at what a group has committed."""
+        """Whether the read starts at the committed offsets of a group."""
         return self.positions is None
 
     @property
     def is_by_time(self) -> bool:
-        """Whether the option is one of those whose JSON holds times."""
+        """Whether the option is one whose JSON contains times."""
         return "Timestamp" in self.option
 
 
@@ -127,15 +127,16 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
 def offset_spec(
     given: Mapping[str, Any], timestamp: str, timestamps: str, offsets: str, notes: list[str]
 ) -> OffsetSpec | None:
-    """Return where to start or end: one time for all wins over times per partition, and those over offsets.
+    """Return where a read starts or ends, or None without an option for it.
 
-    ``notes`` gets what to warn of. Raises SparkConditionError for a wrong value.
+    A time for all partitions has precedence over times per partition, and these over offsets. The function adds
+    warnings to ``notes``. Raises SparkConditionError for an invalid value.
     """
     present = [name for name in (timestamp, timestamps, offsets) if name in given]
     if not present:
         return None
     chosen, ignored = present[0], present[1:]
-    # Checked even when they lose: a wrong value should not wait to be found until the winner is taken away.
+    # Ignored options are checked, too: otherwise their errors would appear only after the user removes the other one.
     specs = {name: _one_spec(name, given[name], timestamp, timestamps) for name in present}
     for name in ignored:
         notes.append(f"option {name} is ignored, because {chosen} is set and wins over it")
@@ -143,7 +144,7 @@ def offset_spec(
 
 
 def new_partition_start(option: str, text: str) -> OffsetSpec:
-    """Return where partitions are begun that come while a query exists: at earliest, latest or a time."""
+    """Return where a query starts to read new partitions: at earliest, at latest, or at a time."""
     position = word_position(text)
     if position is None or position.kind is PositionKind.LAST:
         position = time_position(text)
@@ -189,7 +190,10 @@ def _check_ends(name: str, text: str, positions: Positions) -> None:
 
 
 def _named_positions(option: str, text: str, read: Callable[[object], Position | None], allowed: str) -> Positions:
-    """Return the places in JSON: by topic, a place for all its partitions or one by partition; ``*`` names the rest."""
+    """Return the positions in JSON: for each topic one for all its partitions, or one by partition.
+
+    ``*`` stands for all other topics or partitions.
+    """
     parsed = _json_object(option, text, '{"topic":{"0":23,"1":-2}}')
     topics: dict[str, Position] = {}
     partitions: dict[TopicPartition, Position] = {}
@@ -228,7 +232,7 @@ _WORDS: Final = {
     "endingOffsets": "not latest, and ",
 }
 _TIMES: Final = (
-    "milliseconds since 1970, a date and time such as 2026-01-31T12:00:00Z (UTC without a zone), or how long ago, "
+    "milliseconds since 1970, a date and time such as 2026-01-31T12:00:00Z (UTC without a zone), or a time before now, "
     "such as -10m (us, ms, s, m, h or d)"
 )
 
@@ -268,8 +272,10 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def size_bytes(option: str, text: str) -> int:
-    """Return a Spark size string (``10g``, ``64m``, plain bytes) in bytes, at least 1. Source:
-    JavaUtils.byteStringAs."""
+    """Return a Spark size string (``10g``, ``64m``, plain bytes) in bytes, at least 1.
+
+    Source: JavaUtils.byteStringAs.
+    """
     matched = _SIZE.fullmatch(text.strip().lower())
     size = 0 if matched is None else int(matched[1]) << _SIZE_SHIFTS[matched[2][:1]]
     if not 1 <= size <= LONG_MAX:

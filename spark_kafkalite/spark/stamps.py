@@ -1,13 +1,18 @@
-"""The sink's option ``stampHeaders``: headers that name each record's place in the write that made it.
+"""The sink's option ``stampHeaders``: headers that name each record's position in the write that produced it.
 
-A batch that Spark repeats writes its records again. Their stamps are the same as before, so whoever reads can drop what
-has come already. The stamp is (query, batch, partition, row): the id of the streaming query, which its checkpoint
-keeps, the number of the micro-batch, that of Spark's partition within it, and the place of the row in the partition,
-from 0. Each is UTF-8 text. A batch write outside of ``foreachBatch`` has no query: an id of its own stands for it,
-which repeated tasks share and a repeated write does not, and its batch is 0.
+When Spark repeats a batch, the sink writes its records again, with the same stamps as before. So a reader can drop
+records that it has already received. The stamp has four headers, each UTF-8 text:
 
-The stamps repeat only where a repeated batch has the same rows in the same partitions and order: what the plan of the
-query decides.
+- query: the id of the streaming query, which its checkpoint stores.
+- batch: the number of the micro-batch.
+- partition: the number of Spark's partition in the batch.
+- row: the position of the row in the partition, from 0.
+
+A batch write outside of ``foreachBatch`` has no query and the batch 0. Instead of the query it has an id of the write:
+repeated tasks have the same id, a repeated write has another one.
+
+A repeated batch has the same stamps only if it has the same rows in the same partitions and order. The plan of the
+query decides that.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ _PAIRS: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.fiel
 
 
 class HeaderStamps:
-    """Stamps the rows of one task, batch by batch in their order."""
+    """Stamps the rows of one task, one batch after the other."""
 
     def __init__(self, query: str, batch: str, partition: int) -> None:
         self._place = (query.encode(), batch.encode(), str(partition).encode())
@@ -37,7 +42,7 @@ class HeaderStamps:
 
     @classmethod
     def of_task(cls, write_id: str) -> HeaderStamps:
-        """Return those of the Spark task that runs here; ``write_id`` stands for the query where there is none."""
+        """Return the stamps of the current Spark task. ``write_id`` replaces the query's id if there is no query."""
         task = TaskContext.get()
         if task is None:
             return cls(write_id, "0", 0)
@@ -47,7 +52,7 @@ class HeaderStamps:
         return cls(query, batch, task.partitionId())
 
     def stamp(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with the stamp behind the headers that each has; ``headers`` may be absent and null."""
+        """Return the rows with the stamp after each row's own headers. ``headers`` may be absent or null."""
         count = batch.num_rows
         rows = pc.add(_from_zero(count), self._next_row)
         self._next_row += count
@@ -57,9 +62,9 @@ class HeaderStamps:
 
 
 def with_headers(batch: pa.RecordBatch, added: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Return the rows with headers behind those that each has: by name, a binary column of their values.
+    """Return the rows with further headers after each row's own. ``added``: a binary column of values by header name.
 
-    ``headers`` may be absent and null.
+    The column ``headers`` may be absent or contain nulls.
     """
     count = batch.num_rows
     places = _from_zero(count)

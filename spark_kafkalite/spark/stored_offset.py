@@ -1,12 +1,15 @@
 """Committed offsets as a stream writes them, with topic id and writer, and the stores that its options name.
 
-The coordinator keeps a text with each offset. Ours is JSON, ``{"topic_id":"...","writer":"..."}``: the id that the
-topic had (as Kafka writes ids: base64 for addresses, without padding), so that a topic which was deleted and made again
-is recognised even across a restart, and which process committed, so that two queries on one group can be told apart.
-ZooKeeper keeps the decimal number that registry consumers keep there and nothing else.
+The coordinator stores a metadata text with each offset. A stream writes JSON, ``{"topic_id":"...","writer":"..."}``:
 
-What is needed for ZooKeeper is imported where it is used: every Python worker of Spark imports this module, and most
-need none of it.
+- ``topic_id``: the topic's id at the commit, as Kafka writes ids (URL-safe base64 without padding). With it a stream
+  detects a topic that was deleted and created again, even across a restart.
+- ``writer``: the process that committed. It distinguishes two queries that use the same group.
+
+ZooKeeper stores only the decimal number, as it does for registry consumers.
+
+Functions import the modules for ZooKeeper where they use them, because every Python worker of Spark imports this module
+and most workers do not need ZooKeeper.
 
 An offset is the next one to read, as everywhere in Spark and Kafka.
 """
@@ -27,7 +30,7 @@ from spark_kafkalite.spark.options import ReaderOptions
 
 
 class StoredOffset(NamedTuple):
-    """An offset as a stream stores it. ``topic_id`` None and ``writer`` empty: not known, as always in ZooKeeper."""
+    """An offset as a stream stores it. ``topic_id`` None and ``writer`` empty: unknown, as always in ZooKeeper."""
 
     offset: int
     topic_id: bytes | None = None
@@ -35,18 +38,18 @@ class StoredOffset(NamedTuple):
 
     @classmethod
     def of(cls, committed: CommittedOffset) -> StoredOffset:
-        """Return what a store has; other programs write whatever text they like there."""
+        """Return the offset in a store. Its metadata may be any text, because other programs also commit offsets."""
         return cls(committed.offset, *_from_metadata(committed.metadata))
 
     def committed(self) -> CommittedOffset:
-        """Return what goes to a store."""
+        """Return the offset in the form for a store."""
         fields = {"writer": self.writer}
         if self.topic_id is not None:
             fields["topic_id"] = base64.urlsafe_b64encode(self.topic_id).decode("ascii").rstrip("=")
         return CommittedOffset(self.offset, json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
     def is_of_another_topic(self, topic_id: bytes | None) -> bool:
-        """Whether the topic has been deleted and made again between this offset and that id, as far as is known."""
+        """Whether both topic ids are known and differ: the topic was deleted and created again."""
         return self.topic_id is not None and topic_id is not None and self.topic_id != topic_id
 
 
@@ -62,7 +65,7 @@ def _from_metadata(text: str) -> tuple[bytes | None, str]:
 
 
 def stores_of(options: ReaderOptions) -> list[OffsetStore]:
-    """Return the stores that the options name: where to commit, or where ``startingOffsets=committed`` looks."""
+    """Return the stores in the options, for commits and for ``startingOffsets=committed``."""
     commit = options.commit
     if commit.group_id is None:
         return []

@@ -1,15 +1,16 @@
-"""Makes a Python worker's process cheap to reuse: freed buffers stay with it, and what it has loaded is not looked
-through again.
+"""Makes Python workers cheap to reuse: the process keeps freed buffers, and the garbage collector skips old objects.
 
-Each record batch takes some megabytes and gives them back before the next one needs the same again. The C library's
-default returns such blocks to the system at once, and the system clears every page when it is touched anew: measured,
-that was half of the CPU time of reading (a page costs more to map, on a virtual machine in particular, than to fill).
-So blocks up to 32 MiB come from the heap, and up to 128 MiB of free heap stay with the process, which Spark ends when
-it has been idle for a minute. Only the GNU C library is asked; elsewhere nothing happens.
+Each record batch allocates some megabytes and frees them before the next batch needs the same amount. By default the C
+library returns such blocks to the operating system at once. The operating system then clears every page when the
+process touches it again. In a measurement that took half of the CPU time of reading: a page costs more to map than to
+fill, on virtual machines in particular. So this module asks the GNU C library to take blocks up to 32 MiB from the
+heap, and to keep up to 128 MiB of free heap. Spark ends a worker that has been idle for a minute. With another C
+library nothing changes.
 
-Spark's daemon has the collector look at every object of a worker after every task (``gc.collect()`` in
-``pyspark.daemon``), before the worker takes the next one: 19 ms for the modules that a read and a write need. What is
-there at the first task stays until the process ends, so it is taken out of the collector's sight.
+After every task Spark's daemon runs the garbage collector over all objects of a worker (``gc.collect()`` in
+``pyspark.daemon``), before the worker takes the next task. That takes 19 ms for the modules that a read and a write
+need. Objects that exist at the first task stay until the process ends. So this module excludes them from collection
+(``gc.freeze()``).
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from typing import Final
 # <malloc.h>
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# The largest that glibc takes on 64-bit machines.
+# The largest value that glibc accepts on 64-bit machines.
 _LARGEST_BLOCK: Final = 32 * 1024 * 1024
 _KEPT_BYTES: Final = 128 * 1024 * 1024
 
 
 @functools.cache
 def settle_worker() -> None:
-    """Do both, once in a process."""
+    """Keep freed memory and freeze the existing objects, once in a process."""
     keep_freed_memory()
     gc.freeze()
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep freed buffers; returns whether it agreed."""
+    """Ask the C library to keep freed buffers; return whether it accepted that."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

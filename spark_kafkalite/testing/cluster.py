@@ -108,7 +108,7 @@ class _ServerProcess(ABC):
             process.wait_until(
                 lambda: _READY_LINE.search(process.stdout_text()) is not None,
                 START_TIMEOUT_S,
-                "saying that it is ready",
+                "reporting that it is ready",
             )
         except ChildFailed:
             process.kill()

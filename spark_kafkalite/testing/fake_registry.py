@@ -1,8 +1,12 @@
-"""A registry elsewhere, without the elsewhere: an embedded one whose sessions a test can end, break off and refuse.
+"""Replaces a remote registry in tests: an embedded one whose sessions a test can expire, interrupt and refuse.
 
-Sessions are real ones of a real tree; only what a network and an ensemble do to them is played: a session that expires,
-before or after a write or a read; an answer that is lost with the connection; an ensemble that does not answer. Held to
-the contract of every ``Store`` (tests/contract).
+The sessions and the tree are real. The module imitates only what a network and an ensemble do to a session:
+
+- The session expires before or after a write or a read.
+- The connection breaks, and an answer is lost with it.
+- The ensemble does not answer.
+
+The contract tests of every ``Store`` also run on :class:`FakeStore` (tests/contract).
 """
 
 from __future__ import annotations
@@ -26,30 +30,30 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 
-# What becomes of one operation: called with the store and the operation itself; gives the answer that the caller gets.
+# A fault of one operation: called with the store and the operation itself, it returns the answer for the caller.
 Fault = Callable[["FakeStore", Callable[[], "Future[Any]"]], "Future[Any]"]
 
 
 class FakeRegistry:
-    """See the module's text. Thread-safe but for what a test sets."""
+    """The embedded registry. Thread-safe, except for the attributes that a test sets."""
 
     def __init__(self, directory: Path, session_timeout_ms: int = 6000) -> None:
         self.registry = EmbeddedRegistry(directory)
-        # Every session that open_session has given, the last one last.
+        # Every session that open_session has returned, oldest first.
         self.sessions: list[FakeStore] = []
         self._session_timeout_ms = session_timeout_ms
         self._reachable = True
         self._waiting: list[Future[Store]] = []
         self._lock = threading.Lock()
-        # What happens to the next operation on a path that holds the text.
+        # (text, fault): the fault applies to the next operation on a path that contains the text.
         self._faults: list[tuple[str, Fault]] = []
 
     def connect(self) -> FakeStore:
-        """Open a session that no fault is meant for."""
+        """Open a session to which no fault applies."""
         return FakeStore(self, EmbeddedStore(self.registry, self._session_timeout_ms), None)
 
     def open_session(self) -> Future[Store]:
-        """Open a session, for a broker; while the registry is unreachable nothing comes of it."""
+        """Open a session for a broker. While the registry is unreachable, the result stays pending."""
         opening: Future[Store] = Future()
         with self._lock:
             if not self._reachable:
@@ -64,16 +68,16 @@ class FakeRegistry:
         opening.set_result(session)
 
     def expire(self) -> None:
-        """End the last session, as an ensemble does that has not heard of it for too long."""
+        """Expire the newest session, as an ensemble does when it receives no heartbeat within the timeout."""
         self.registry.expire(self.sessions[-1].session_id).result()
 
     def become_unreachable(self) -> None:
-        """Open no session until :meth:`become_reachable`. Those that there are go on."""
+        """Open no session until :meth:`become_reachable`. Existing sessions continue."""
         with self._lock:
             self._reachable = False
 
     def become_reachable(self) -> None:
-        """Open the sessions that are waited for, and all later ones at once."""
+        """Open all pending sessions, and open later ones immediately."""
         with self._lock:
             self._reachable = True
             waiting, self._waiting = self._waiting, []
@@ -82,17 +86,17 @@ class FakeRegistry:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for a session, because the registry is unreachable."""
+        """Whether a caller waits for a session, because the registry is unreachable."""
         return bool(self._waiting)
 
     def arm(self, path_part: str, fault: Fault) -> None:
-        """Have ``fault`` happen to the next operation on a path that holds ``path_part``; faults come in order."""
+        """Apply ``fault`` to the next operation on a path that contains ``path_part``. Faults apply in this order."""
         with self._lock:
             self._faults.append((path_part, fault))
 
     @property
     def armed(self) -> int:
-        """How many faults have not happened yet."""
+        """How many faults have not been applied yet."""
         return len(self._faults)
 
     def _fault_for(self, paths: Sequence[str]) -> Fault | None:
@@ -155,13 +159,13 @@ class FakeStore(Store):
 
 
 def expire_before(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
-    """The session ends, and the operation comes too late."""
+    """A fault: the session expires before the operation."""
     store.owner.registry.expire(store.session_id)
     return operation()
 
 
 def expire_after(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
-    """The operation is done; the session ends before its answer comes."""
+    """A fault: the registry performs the operation, and the session expires before the answer arrives."""
     lost: Future[Any] = Future()
 
     def done(_: Future[Any]) -> None:
@@ -174,11 +178,11 @@ def expire_after(store: FakeStore, operation: Callable[[], Future[Any]]) -> Futu
 
 
 def lose_answer(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
-    """The operation is done; the connection breaks before its answer comes, and is back at once."""
+    """A fault: the registry performs the operation; the connection breaks with the answer and is restored at once."""
     lost: Future[Any] = Future()
 
     def done(_: Future[Any]) -> None:
-        # In the registry's thread, as all that a store tells.
+        # In the registry's thread, as all reports of a store.
         store.listeners.report(SessionState.SUSPENDED)
         lost.set_exception(ConnectionLoss("the connection broke before the answer came"))
         store.listeners.report(SessionState.CONNECTED)

@@ -1,24 +1,25 @@
-"""A file system in memory that forgets what was not synced, fills up, fails when it is told to, and can be crashed.
+"""A file system in memory for tests: it loses unsynced data in a crash, fills up, and fails where a test asks for it.
 
-The twin of ``log.fs.OsFs`` (both pass ``contracts.FsContract``), for tests of what a log does when the disk fails it.
+It has the interface of ``log.fs.OsFs``, and both pass ``contracts.FsContract``. Tests use it to check how a log reacts
+to disk failures.
 
-Every file knows two contents, the one that a reader sees and the one that is on the disk, and the writes in between;
-every directory likewise knows its names. ``sync`` carries a file's writes over, ``sync_directory`` a directory's names.
-``crash`` returns the file system as the next start would find it:
+Each file has two contents: the one that readers see, and the one on the disk. It also keeps the writes between the two.
+Each directory keeps its names in the same way. ``sync`` applies a file's writes to the disk, ``sync_directory`` applies
+a directory's changes of names. ``crash`` returns the file system as the next start would find it:
 
-==============  =============================================================================================
+==============  =====================================================================================================
 CrashMode       what is left
-==============  =============================================================================================
-PROCESS         everything that was written: only the process died
-POWER           what was synced, nothing else; a file whose name is on the disk but never its bytes is empty
-POWER_TORN      besides, some of the rest: of each file a random first part of the writes, the last one cut
-                anywhere, sometimes with zeros or garbage up to the length; of each directory a random subset
-                of the changes
-==============  =============================================================================================
+==============  =====================================================================================================
+PROCESS         all written data: only the process died
+POWER           only synced data; a file is empty if its name was synced and its bytes never were
+POWER_TORN      synced data and a part of the rest. Of each file the first writes remain, up to a random one that is
+                cut anywhere, sometimes with zeros or garbage up to the length. Of each directory a random
+                subset of the changes remains
+==============  =====================================================================================================
 
-Operations that change something are counted. ``stop_at(n)`` makes the n-th one fail with SimulatedCrash (half of it
-done, if it is a write) and every one after it. SimulatedCrash is a BaseException, so no handler of errors catches it.
-``fail`` makes chosen operations raise an OSError instead, and ``capacity_bytes`` makes writes run out of room.
+The file system counts its changing operations. After ``stop_at(n)`` the n-th one and all later ones fail with
+SimulatedCrash; if the n-th one is a write, half of it is done. SimulatedCrash is a BaseException, so no handler of
+errors catches it. ``fail`` makes chosen operations raise an OSError. ``capacity_bytes`` limits the space for writes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from spark_kafkalite.log.files.disk_calls import DiskCalls
 from spark_kafkalite.log.files.file_kind import Kind, misplaced
 from spark_kafkalite.log.files.fs import Entry, Space
 
-# What a file system without capacity_bytes says that it has.
+# The space that a file system without capacity_bytes reports.
 _ENDLESS_BYTES = 1 << 50
 
 

@@ -1,10 +1,11 @@
-"""A broker within the test's process, for clients alone: topics in memory, one node, faults where a test wants them.
+"""A model of a broker in the test's process, for tests of clients: one node, topics in memory, faults on request.
 
-Clients reach it by their real connections, over pairs of sockets instead of a network: give :meth:`ModelBroker.open` to
-:class:`~spark_kafkalite.client.network.cluster.ClusterClient`. It knows what a producer and a reader ask for (Metadata,
-InitProducerId, Produce, ListOffsets, Fetch); what else comes, a test answers itself (``answer_first``). The rules that
-clients depend on are the real broker's: sequence numbers, whole batches, errors for offsets outside of the log. A test
-holds both to them (``tests/interop/client/test_model_broker.py``).
+Clients use their real connection code, over pairs of sockets instead of a network: pass :meth:`ModelBroker.open` to
+:class:`~spark_kafkalite.client.network.cluster.ClusterClient`. The model answers the requests of producers and readers
+(Metadata, InitProducerId, Produce, ListOffsets, Fetch). A test answers other requests itself (``answer_first``).
+
+The model implements the real broker's rules on which clients depend: sequence numbers, whole batches, errors for
+offsets outside of the log. ``tests/interop/client/test_model_broker.py`` checks both brokers against these rules.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ModelPartition:
         self._producers: dict[int, deque[tuple[int, int, int, int]]] = {}
 
     def append(self, batch: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """Append a batch; returns error code and base offset. Source: ProducerAppendInfo.checkSequence."""
+        """Append a batch and return (error code, base offset). Source: ProducerAppendInfo.checkSequence."""
         data = bytearray(batch)
         header = read_header(data)
         if header.producer_id >= 0:
@@ -82,7 +83,7 @@ class ModelPartition:
         return 0, base_offset
 
     def read(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
-        """Return error code and whole batches from the one that holds an offset on, at least one."""
+        """Return (error code, whole batches): from the batch that contains ``offset``, at least that one."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             return OffsetOutOfRange.code, b""
         found = b""
@@ -95,11 +96,15 @@ class ModelPartition:
 
 
 AnswerFirst = Callable[[int, Any], Any]
-"""Given API key and request, returns an answer, None to have the broker give its own, or raises ConnectionError."""
+"""Called with the API key and the request. It returns an answer, or None for the broker's own, or raises
+ConnectionError."""
 
 
 class ModelBroker:
-    """The broker. ``lock`` is held while a request is served; hold it to look at, or change, several things at once."""
+    """The broker. It holds ``lock`` while it serves a request.
+
+    A test takes ``lock`` to read or change several attributes consistently.
+    """
 
     def __init__(
         self,
@@ -107,16 +112,16 @@ class ModelBroker:
         answer_first: AnswerFirst | None = None,
         listener: ModelListener | None = None,
     ) -> None:
-        """``topics`` are names and numbers of partitions."""
+        """``topics``: number of partitions by topic name."""
         self.listener = listener or ModelListener()
-        # What metadata say.
+        # The broker's address in Metadata answers.
         self.address: tuple[str, int] = ("model", 1)
         self.lock = threading.RLock()
         self.partitions = {
             TopicPartition(name, number): ModelPartition() for name, count in topics.items() for number in range(count)
         }
         self.answer_first = answer_first
-        # Called after a request was served and before its answer leaves; ConnectionError loses the answer.
+        # Called after the broker has served a request and before it sends the answer; ConnectionError loses the answer.
         self.answer_last: Callable[[int, Any], None] | None = None
         self.opened = 0
         self._appended = threading.Condition(self.lock)
@@ -130,7 +135,7 @@ class ModelBroker:
     def open(
         self, host: str, port: int, config: ClientConfig, deadline: Deadline, half_open: HalfOpen | None = None
     ) -> BrokerConnection:
-        """Return a new connection, in the place of ``BrokerConnection.open``."""
+        """Return a new connection. Tests use this instead of ``BrokerConnection.open``."""
         ours, theirs = socket.socketpair()
         with self.lock:
             if self._closed:
@@ -141,7 +146,7 @@ class ModelBroker:
         return BrokerConnection.over(theirs, host, port, config, deadline, half_open)
 
     def listen(self) -> str:
-        """Let clients in by a port of the loopback interface too, and return its address, which metadata then name."""
+        """Also listen on a port of the loopback interface; return its address, which Metadata answers then name."""
         listening = socket.create_server(("127.0.0.1", 0))
         host, port = self.address = listening.getsockname()
         with self.lock:
@@ -168,7 +173,7 @@ class ModelBroker:
         _shut_down(connections)
 
     def close(self) -> None:
-        """Break all connections and let nobody in any more."""
+        """Break all connections and accept no new ones."""
         with self.lock:
             self._closed = True
             self._appended.notify_all()

@@ -1,8 +1,10 @@
-"""What the model broker's listener asks of connections: TLS, SASL with PLAIN and SCRAM, sessions that end (KIP-368).
+"""Security of the model broker's listener: TLS, SASL with PLAIN and SCRAM, sessions with a lifetime (KIP-368).
 
-The rules are those of Kafka's brokers that clients depend on: what may be asked before authentication, that a session
-which has ended closes the connection at the next request but SaslHandshake, and that nothing else may come while a
-client authenticates.
+The model implements those rules of Kafka's brokers on which clients depend:
+
+- Before authentication a client may send only ApiVersions and SASL requests.
+- While a client authenticates, it may send only SASL requests.
+- After a session's lifetime the broker closes the connection at the next request, unless that is a SASL request.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _ITERATIONS: Final = 4096
 
 
 class ModelListener:
-    """What is asked of all connections, and what came of it. The default asks for nothing."""
+    """The security settings of all connections, and counts of what happened. By default neither TLS nor SASL."""
 
     def __init__(
         self,
@@ -49,11 +51,11 @@ class ModelListener:
         self._lock = threading.Lock()
         self.authentications = 0
         self.renewals = 0
-        # Why connections were closed.
+        # The reason of each connection that the broker closed.
         self.closed: list[str] = []
 
     def accept(self, sock: socket.socket) -> ByteSocket:
-        """Return what to receive and send by. Raises what a TLS handshake does."""
+        """Return the socket for the connection's data. Raises the errors of a TLS handshake."""
         if self.tls_context is None:
             return sock
         encrypted = TlsSocket(sock, TlsStream(self.tls_context, server_side=True))
@@ -61,7 +63,7 @@ class ModelListener:
         return encrypted
 
     def note(self, *, renewal: bool) -> None:
-        """Count an authentication."""
+        """Count a successful authentication."""
         with self._lock:
             self.authentications += 1
             self.renewals += renewal
@@ -96,7 +98,7 @@ class ModelSession:
             raise ConnectionError(why)
 
     def answer(self, api_key: int, request: Any) -> Any:
-        """Return the answer to a request of SASL, None for others."""
+        """Return the answer to a SASL request, None for other requests."""
         if api_key == ApiKey.SASL_HANDSHAKE:
             return self._handshake(request)
         if api_key == ApiKey.SASL_AUTHENTICATE:

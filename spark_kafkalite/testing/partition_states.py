@@ -1,4 +1,4 @@
-"""Partition states and registrations, as the registry has them, where a test plays the registry."""
+"""Partition states and broker registrations in the registry's form, for tests that replace the registry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, Partition
 
 
 def live_broker(number: int, incarnation: int | None = None, *steady: int) -> BrokerInfo:
-    """Return a registered broker. Broker N's incarnation is N * 10 unless said otherwise; ``steady`` are those before
-    whose logs it has."""
+    """Return a registered broker. The default incarnation of broker N is N * 10.
+
+    ``steady`` are the broker's earlier incarnations whose logs it still has.
+    """
     which = number * 10 if incarnation is None else incarnation
     return BrokerInfo(
         BrokerId(number),
@@ -24,7 +26,7 @@ def live_broker(number: int, incarnation: int | None = None, *steady: int) -> Br
 
 
 def incarnations_of(*brokers: int, **others: int) -> dict[BrokerId, Incarnation]:
-    """Return what a state says of these brokers: N * 10 unless said otherwise (``b2=21``)."""
+    """Return the incarnations of these brokers in a partition state: N * 10, except those given (``b2=21``)."""
     named = {int(name[1:]): value for name, value in others.items()}
     return {BrokerId(each): Incarnation(named.get(each, each * 10)) for each in brokers}
 
@@ -40,7 +42,7 @@ def partition_state(
     created_zxid: int = -1,
     replicas_zxid: int = -1,
 ) -> PartitionState:
-    """Return the state of a partition with this ISR, of the usual incarnations unless said otherwise."""
+    """Return the state of a partition with this ISR. The default incarnations are those of :func:`incarnations_of`."""
     return PartitionState(
         replicas=tuple(map(BrokerId, replicas)),
         leader=BrokerId(leader),

@@ -1,8 +1,13 @@
-"""Apache Kafka with every kind of secured listener, and the users, rights and certificates that go with them.
+"""Apache Kafka for tests, with every kind of secured listener, and with users, ACLs and certificates.
 
-One node, one port for each :class:`SecuredListener`, and PLAINTEXT for what a test prepares. The users are ALICE, a
-super user, BOB, who has the rights that a test gives him by :meth:`SecureKafka.allow`, and CAROL, who has none. They
-log in by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
+The cluster is one node with one port for each :class:`SecuredListener`, and a PLAINTEXT port on which a test prepares
+topics. The users are:
+
+- ALICE, a super user.
+- BOB, with the rights that a test grants by :meth:`SecureKafka.allow`.
+- CAROL, without any rights.
+
+They authenticate by PLAIN, by SCRAM, by a client certificate, or by a token (OAUTHBEARER).
 """
 
 from __future__ import annotations
@@ -89,7 +94,7 @@ class SecureKafka(ApacheKafka):
         heap_mb: int = 512,
         jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
     ) -> None:
-        """Prepare a node, as an ApacheKafka is; it takes the tokens that ``tokens`` gives, which is to be running."""
+        """Prepare a node, as :class:`ApacheKafka` does. It accepts the tokens of ``tokens``, which must be running."""
         self.authority = Authority(directory / "certificates", "authority")
         self.tokens = tokens
         java_security = directory / "java.security"
@@ -119,10 +124,10 @@ class SecureKafka(ApacheKafka):
     def client_settings(
         self, listener: SecuredListener, mechanism: str | None = None, user: User = ALICE
     ) -> dict[str, str]:
-        """Return what a client needs to reach the listener, under Kafka's names; the truststore is a PEM file.
+        """Return the settings of a client of the listener, under Kafka's names; the truststore is a PEM file.
 
-        For SASL give the mechanism: PLAIN and SCRAM log in as ``user``. For OAUTHBEARER the source of tokens is left to
-        the caller.
+        For SASL pass the mechanism. PLAIN and SCRAM authenticate as ``user``. For OAUTHBEARER the caller adds the
+        source of tokens.
         """
         settings = {"bootstrap.servers": self.address(listener.listener_name), "security.protocol": listener.protocol}
         if listener.protocol.endswith("SSL"):
@@ -137,7 +142,7 @@ class SecureKafka(ApacheKafka):
         return settings
 
     def allow(self, user: User, *operations: str, resource: tuple[str, str]) -> None:
-        """Give the user operations, such as ``Read``, on ("topic", name), ("group", name) or ("cluster", "")."""
+        """Allow the user operations, such as ``Read``, on ("topic", name), ("group", name) or ("cluster", "")."""
         kind, name = resource
         self.tool(
             "org.apache.kafka.tools.AclCommand", "--add", "--allow-principal", f"User:{user.name}",
@@ -146,7 +151,7 @@ class SecureKafka(ApacheKafka):
         )  # fmt: skip
 
     def delegation_token(self, user: User = ALICE) -> DelegationToken:
-        """Have a delegation token made that logs in as ``user``."""
+        """Create a delegation token that authenticates as ``user``, and return it."""
         answer = self._token_tool(user, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:alice")
         # A title, the columns' names, and the token: its id and HMAC come first.
         token = DelegationToken(*answer.splitlines()[-1].split()[:2])
@@ -154,12 +159,12 @@ class SecureKafka(ApacheKafka):
         return token
 
     def expire(self, token: DelegationToken) -> None:
-        """Have the broker take the token no more."""
+        """Expire the token, so that the broker refuses it."""
         self._token_tool(ALICE, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
         self._wait_for_token(token, known=False)
 
     def _wait_for_token(self, token: DelegationToken, known: bool) -> None:
-        """Wait until the broker has heard from its controller that there is such a token, or that there is none."""
+        """Wait until the broker knows the token (``known``), or does not know it any more."""
         deadline = time.monotonic() + _TOKEN_TIMEOUT_S
         owners = [argument for user in _USERS for argument in ("--owner-principal", f"User:{user.name}")]
         while (token.token_id in self._token_tool(ALICE, "--describe", *owners)) != known:
@@ -177,14 +182,14 @@ class SecureKafka(ApacheKafka):
         ).stdout  # fmt: skip
 
     def _security(self) -> dict[str, str]:
-        """Return the lines of server.properties that make the listeners what they are."""
+        """Return the settings of server.properties that secure the listeners."""
         server = self.authority.issue("broker", *LOOPBACK)
         lines = {
-            # A node that was killed may come back when its old session is over.
+            # A killed node can register again only after its old session has ended.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "1000",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # Who comes without a name comes by PLAINTEXT or SSL.
+            # The clients of PLAINTEXT and SSL are anonymous.
             "super.users": f"User:ANONYMOUS;User:{ALICE.name}",
             "delegation.token.secret.key": "a secret of all brokers",
             "ssl.keystore.type": "PEM",
@@ -226,7 +231,7 @@ class SecureKafka(ApacheKafka):
 
 @dataclass(frozen=True)
 class DelegationToken:
-    """A token's id, and its HMAC in base64: what its holder logs in with by SCRAM."""
+    """A token's id, and its HMAC in base64. Clients authenticate with both by SCRAM."""
 
     token_id: str
     hmac: str

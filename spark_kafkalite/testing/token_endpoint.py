@@ -1,8 +1,8 @@
-"""An identity provider for tests: gives JWTs by OAuth's client-credentials flow, and publishes the key that signs them.
+"""An identity provider for tests: issues JWTs by OAuth's client-credentials flow and publishes its signing key.
 
 It listens on loopback, in threads of this process. ``/token`` is the token endpoint (POST; client id and secret in the
-Authorization header), ``/jwks`` the keys (GET), so that a real broker can verify what it gave. Tests say how it is to
-misbehave: see :meth:`TokenEndpoint.answer_next` and :attr:`TokenEndpoint.answer_always`.
+Authorization header). ``/jwks`` serves the keys (GET), so that a real broker can verify the tokens. A test makes the
+endpoint misbehave with :meth:`TokenEndpoint.answer_next` and :attr:`TokenEndpoint.answer_always`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_BODY: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What to answer instead of a token. ``delay_s`` passes before it, and ``drip_s`` between two bytes of its body."""
+    """An answer instead of a token. The endpoint waits ``delay_s`` before it, and ``drip_s`` after each body byte."""
 
     status: int = 200
     body: bytes = b""
@@ -38,7 +38,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """What a client asked for."""
+    """A client's request for a token."""
 
     client_id: str
     client_secret: str
@@ -48,7 +48,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """The name that tokens bear, and the private key (PEM) that signs them."""
+    """The issuer's name in tokens, and the private key (PEM) that signs them."""
 
     name: str
     key_pem: bytes
@@ -60,9 +60,9 @@ class Issuer:
 
 
 class TokenEndpoint:
-    """The identity provider; to be used in a ``with`` statement, or started and stopped.
+    """The identity provider: use it in a ``with`` statement, or start and stop it.
 
-    ``requests`` are those for a token that have come, in order, also those that were not answered well.
+    ``requests`` are all received requests for a token, in order, including the failed ones.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class TokenEndpoint:
         host: str = "127.0.0.1",
         issued_as: Issuer | None = None,
     ) -> None:
-        """``signed`` says whether tokens are signed by RS256 or not at all; the latter needs no ``cryptography``.
+        """``signed``: sign tokens by RS256. Unsigned tokens do not need ``cryptography``.
 
-        With ``issued_as`` its tokens are those of another endpoint, whose keys verify them.
+        With ``issued_as`` the endpoint issues tokens in the name of another endpoint, whose keys verify them.
 
-        With ``tls_context``, a server's, it speaks HTTPS. ``subject`` is the principal in tokens, by default the
-        client's id. Tokens live for ``lifetime_s``, which may be changed at any time.
+        With ``tls_context``, a server's context, the endpoint speaks HTTPS. ``subject`` is the principal in tokens, by
+        default the client's id. ``lifetime_s`` is the lifetime of tokens; a test may change it at any time.
         """
         self.lifetime_s = lifetime_s
         self.requests: list[TokenRequest] = []
@@ -106,21 +106,21 @@ class TokenEndpoint:
 
     @property
     def url(self) -> str:
-        """The token endpoint."""
+        """The URL of the token endpoint."""
         return f"{self.base_url}/token"
 
     @property
     def jwks_url(self) -> str:
-        """Where the keys are."""
+        """The URL of the keys."""
         return f"{self.base_url}/jwks"
 
     @property
     def issuer(self) -> str:
-        """What tokens name as their issuer."""
+        """The issuer's name in tokens."""
         return self._issuer
 
     def as_issuer(self) -> Issuer:
-        """Return what another endpoint, in another process say, needs to give this one's tokens."""
+        """Return what another endpoint, for example in another process, needs to issue this one's tokens."""
         from cryptography.hazmat.primitives import serialization
 
         form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -128,7 +128,7 @@ class TokenEndpoint:
 
     @property
     def request_count(self) -> int:
-        """How many requests for a token have come."""
+        """How many requests for a token the endpoint has received."""
         return len(self.requests)
 
     def start(self) -> None:
@@ -136,7 +136,7 @@ class TokenEndpoint:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve no more. A delayed answer is sent at once."""
+        """Stop serving. Delayed answers are sent at once."""
         self._stopped.set()
         if self._thread.is_alive():
             self._server.shutdown()
@@ -153,16 +153,16 @@ class TokenEndpoint:
         self.stop()
 
     def wait_for_requests(self, count: int, timeout_s: float = 10.0) -> bool:
-        """Wait until so many requests for a token have come; return whether they have."""
+        """Wait for ``count`` requests for a token, at most ``timeout_s``; return whether they have arrived."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.requests) >= count, timeout_s)
 
     def answer_next(self, *answers: HttpAnswer) -> None:
-        """Give these answers to the next requests, one each; the one after gets a token again."""
+        """Answer each of the next requests with one of these, in order. Later requests get tokens again."""
         self._answers.extend(answers)
 
     def token(self, *, subject: str | None = None, lifetime_s: float | None = None, **claims: object) -> str:
-        """Return a token as the endpoint gives it; no two are equal. ``claims`` are added, or replace its own."""
+        """Return a token as the endpoint issues it; no two are equal. ``claims`` add to its claims or replace them."""
         now = time.time()
         with self._changed:
             self._serial += 1
@@ -188,7 +188,7 @@ class TokenEndpoint:
         return signature
 
     def jwks(self) -> dict[str, object]:
-        """Return the key set by which tokens can be verified."""
+        """Return the key set that verifies the tokens."""
         if self._key is None:
             return {"keys": []}
         numbers = self._key.public_key().public_numbers()
@@ -235,7 +235,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        # In the connection's own thread, so that a client which says nothing stops nobody else.
+        # In the connection's own thread, so that a silent client does not delay other clients.
         request.settimeout(30.0)
         if self._tls_context is not None:
             request = self._tls_context.wrap_socket(request, server_side=True)
@@ -243,7 +243,7 @@ class _Server(ThreadingHTTPServer):
         request.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Pass over a client that went away or speaks no TLS."""
+        """Ignore errors of clients that have disconnected or do not speak TLS."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -280,11 +280,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: a test's output is not for that."""
+        """Log nothing, to keep a test's output clean."""
 
 
 def _basic_credentials(header: str) -> tuple[str, str]:
-    """Return client id and secret of an Authorization header, as they stand in it; empty ones when there are none."""
+    """Return the client id and secret in an Authorization header, without decoding them; empty if it has none."""
     scheme, _, encoded = header.partition(" ")
     try:
         text = base64.b64decode(encoded, validate=True).decode() if scheme == "Basic" else ""

@@ -1,8 +1,8 @@
-"""A real ZooKeeper from the jars that PySpark brings: one server or an ensemble, as processes.
+"""Runs a real ZooKeeper from the jars in PySpark: one server or an ensemble, each server a process.
 
-``kafkalite zookeeper`` runs one for development, tests kill and restart them. Everything listens on loopback. A
-server's directory holds ``zoo.cfg`` (written at each start), ``data`` (snapshots, transaction logs, ``myid``) and its
-output.
+``kafkalite zookeeper`` runs a server for development. Tests kill and restart servers. By default all listen on
+loopback. A server's directory contains ``zoo.cfg`` (written at each start), ``data`` (snapshots, transaction logs,
+``myid``) and the server's output.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spark_kafkalite.version import install_command
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 15.0
-# Sessions last from two of its ticks on; ZooKeeper's own default is 2000.
+# The smallest session timeout is two ticks. ZooKeeper's own default tick is 2000.
 DEFAULT_TICK_MS: Final = 500
 
 _SERVER: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-# What a server and its shell need of the jars that PySpark brings.
+# The jars of PySpark that a ZooKeeper server and its shell need.
 _JARS: Final = (
     "zookeeper-*.jar",
     "slf4j-api-*.jar",
@@ -38,7 +38,7 @@ _JARS: Final = (
 
 
 def available() -> str | None:
-    """Say why ZooKeeper cannot run here, or return None."""
+    """Return the reason why ZooKeeper cannot run here, or None if it can."""
     if not _jar_directory().is_dir() or not any(_jar_directory().glob("zookeeper-[0-9]*.jar")):
         return f"PySpark, whose jars contain ZooKeeper, is not installed: {install_command('spark')}"
     return java_problem()
@@ -50,7 +50,7 @@ def class_path() -> str:
 
 
 def four_letters(port: int, word: str, timeout_s: float = 1.0, host: str = "127.0.0.1") -> str:
-    """Return a server's answer to a four-letter word such as ``srvr``; empty when it does not answer."""
+    """Return a server's answer to a four-letter word such as ``srvr``; empty if the server does not answer."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(word.encode())
@@ -63,7 +63,7 @@ def four_letters(port: int, word: str, timeout_s: float = 1.0, host: str = "127.
 
 
 class ZooKeeperServer:
-    """One server; a context manager. ``connect`` is its connect string, the same over restarts."""
+    """One ZooKeeper server; a context manager. ``connect`` is its connect string, which restarts do not change."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class ZooKeeperServer:
         ensemble: Sequence[str] = (),
         command_prefix: Sequence[str] = (),
     ) -> None:
-        """Prepare a server; ``start()`` or ``with`` starts it. It listens on ``host``. Port 0 takes a free one.
+        """Prepare a server; ``start()`` or ``with`` starts it. It listens on ``host``. Port 0 selects a free port.
 
-        ``ensemble`` holds the ``server.N=...`` lines when it is one of several. ``command_prefix`` stands before the
+        ``ensemble``: the ``server.N=...`` lines, if the server belongs to an ensemble. ``command_prefix`` precedes the
         command (``ip netns exec N``).
         """
         self.directory = directory

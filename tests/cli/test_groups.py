@@ -258,7 +258,11 @@ def test_offsets_are_copied_between_groups(kafkalite: Command, admin: Admin, gro
         (("describe", "--group", "nobody"), 1, "there is no group 'nobody'; 'kafkalite groups list' shows those"),
         (("list", "--state", "Stabel"), 2, "--state Stabel: there is no such state; the states are Preparing"),
         (("reset-offsets", "--group", "g", "--to-latest"), 2, "name topics with --topic NAME[:N,N], or give"),
-        (("reset-offsets", "--group", "g", "--topic", "t"), 2, "say where to: one of --to-earliest, --to-latest"),
+        (
+            ("reset-offsets", "--group", "g", "--topic", "t"),
+            2,
+            "name a new position: one of --to-earliest, --to-latest",
+        ),
         (
             ("reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--to-offset", "1"),
             2,

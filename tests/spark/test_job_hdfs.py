@@ -153,4 +153,4 @@ if SOAK:
             told = [line for line in job.said if line.startswith("kafkalite: ")]
         assert len(told) == 1
         assert f"Permission denied: user={NOT_A_SUPERUSER}" in told[0]
-        assert told[0].endswith("run as a user who may write there, or change its permissions")
+        assert told[0].endswith("run as a user with write permission there, or change its permissions")

@@ -1,15 +1,16 @@
 """Listening sockets, the connections that they accept, and the limits on those.
 
-Owns what all connections share: the scratch buffer, the count of request memory, the once-a-second look for connections
-that are idle, too slow, or gone while they were not read.
+The acceptor owns what all connections share: the scratch buffer, the count of request memory, and a check every second.
+This check closes connections that are idle or too slow, or that the peer has closed while the broker did not read them.
 
-Connections beyond what ``descriptors`` leaves beside the partitions are closed at once. A crowd of clients must not
-keep other brokers out: connections at a listener for brokers alone are not among those that ``max.connections`` and
-``max.connections.per.ip`` limit (KIP-402 spares that listener, too), and some descriptors are theirs.
+The acceptor closes a new connection at once if the partitions leave no descriptor for it (``descriptors``). Many
+clients must not prevent connections of other brokers. So if a listener is only for brokers, its connections do not
+count for ``max.connections`` and ``max.connections.per.ip`` (KIP-402 excludes that listener, too), and some descriptors
+are reserved for them.
 
-Running out of file descriptors all the same must not spin the loop: the listening socket stays readable while nothing
-can be accepted. One descriptor is therefore kept in reserve; when ``accept`` fails with EMFILE it is given up for a
-moment, to accept the waiting connection and close it, which tells the client instead of leaving it to wait.
+If file descriptors run out all the same, the listening socket stays readable, and the loop must not spin. Therefore the
+acceptor keeps one descriptor in reserve. When ``accept`` fails with EMFILE, it frees that descriptor, accepts the
+waiting connection, and closes it. So the client gets an error instead of waiting.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
 # Connections accepted in one pass of the loop.
 _ACCEPTS_PER_PASS = 64
-# accept(2) passes on errors of the new connection; and the system may be out of memory for a moment.
+# accept(2) also reports errors of the new connection.
 _TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Accepts connections and is their owner (``connection.Owner``)."""
+    """Accepts connections and owns them (``connection.Owner``)."""
 
     def __init__(
         self,
@@ -65,14 +66,14 @@ class Acceptor:
         inner_wire: InnerWire,
         partitions: Callable[[], int],
     ) -> None:
-        """``partitions`` counts the hosted ones, which need a descriptor each as connections do."""
+        """``partitions`` returns the number of hosted partitions. Each needs a descriptor, like a connection."""
         self.loop = loop
         self.at_end_of_pass = end_of_pass(loop)
         self.slices = slices
         self.memory = memory
         self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))
         self.room = memoryview(bytearray(ROOM_BYTES))
-        # What a request is handed to; known when connections are accepted.
+        # The function that serves a request; set by start().
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
         self._inner_wire = inner_wire
@@ -90,9 +91,9 @@ class Acceptor:
         self._config = config
         self._settings = settings
         self._sockets: list[tuple[socket.socket, Listener]] = []
-        # With their addresses; None where only brokers connect.
+        # Connections with their peers' addresses; None at a listener that only brokers use.
         self._connections: dict[Connection, str | None] = {}
-        # Of clients alone.
+        # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
         self._spare: int | None = _open_spare()
@@ -102,7 +103,7 @@ class Acceptor:
     # Listening ------------------------------------------------------------------------------------------------------
 
     def bind(self) -> list[Listener]:
-        """Bind every listener and return them with their ports; nothing is accepted yet. Raises ConfigError."""
+        """Bind every listener and return them with their ports, without accepting connections. Raises ConfigError."""
         for listener in self._config.listeners:
             bound = _bind(listener, self._config)
             port = bound.getsockname()[1]
@@ -110,18 +111,18 @@ class Acceptor:
         return [listener for _, listener in self._sockets]
 
     def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
-        """Accept connections from now on, and hand their requests to ``serve``. Raises ConfigError."""
+        """Start to accept connections, and pass their requests to ``serve``. Raises ConfigError."""
         self.serve = serve
         for bound, listener in self._sockets:
             try:
                 bound.listen(self._config["socket.listen.backlog.size"])
-            except OSError as error:  # a port that is bound can still be lost: to a connection that others have made
+            except OSError as error:  # another program's connection may have taken the bound port
                 raise _not_listening(listener, error) from error
             self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
         self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets; connections stay."""
+        """Close the listening sockets. Connections stay open."""
         for bound, _ in self._sockets:
             self.loop.remove_reader(bound.fileno())
             bound.close()
@@ -140,7 +141,7 @@ class Acceptor:
 
     @property
     def has_work(self) -> bool:
-        """Whether any connection is owed an answer."""
+        """Whether any connection waits for an answer."""
         return any(connection.has_work for connection in self._connections)
 
     def __len__(self) -> int:
@@ -168,7 +169,7 @@ class Acceptor:
             self._accepted(connected, address, listener)
 
     def _turn_away(self, bound: socket.socket) -> bool:
-        """Use the reserved descriptor to accept one connection and close it; return whether that was possible."""
+        """Use the reserved descriptor to accept and close one connection; return whether that was possible."""
         if self._spare is None:
             self._spare = _open_spare()
             return False
@@ -184,7 +185,7 @@ class Acceptor:
         return True
 
     def _pause_accepting(self, bound: socket.socket, listener: Listener) -> None:
-        """Try again in a second; the loop would spin otherwise, because the socket stays readable."""
+        """Try again in a second. Otherwise the loop would spin, because the socket stays readable."""
         self.loop.remove_reader(bound.fileno())
 
         def resume() -> None:
@@ -210,7 +211,7 @@ class Acceptor:
                     connected.setsockopt(socket.SOL_SOCKET, option, self._config[setting])
             channel = PlainChannel(connected)
         except OSError as error:
-            # The peer may be gone already.
+            # The peer may have closed the connection already.
             connected.close()
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
@@ -225,7 +226,7 @@ class Acceptor:
         logger.debug("connection from %s", connection.session.peer)
 
     def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
-        """Return why a connection has to be closed at once, None when it may stay."""
+        """Return why a new connection must be closed at once, None if it may stay."""
         config, partitions = self._settings.current, self._partitions()
         if not is_for_brokers:
             if self._client_count >= config["max.connections"]:
@@ -237,13 +238,13 @@ class Acceptor:
         return None
 
     def _secret_changed(self, secret: ClusterSecret) -> None:
-        """Close the connections of brokers that have proved a secret which is not accepted any more."""
+        """Close the connections of brokers that authenticated with a secret that is not valid any more."""
         for connection in list(self._connections):
             if connection.session.broker_id is not None and not secret.accepts(connection.session.proof):
-                connection.close("the cluster secret by which it proved itself is not accepted any more")
+                connection.close("the cluster secret with which it authenticated is not accepted any more")
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
-        """Forget a closed connection (``connection.Owner``)."""
+        """Remove a closed connection (``connection.Owner``)."""
         peer = connection.session.peer
         host = self._connections.pop(connection, None)
         if host is not None:
@@ -259,7 +260,7 @@ class Acceptor:
     # Sweeping -------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Close connections that are too slow or idle, and notice those that went while they were not read."""
+        """Close connections that are too slow or idle, or that the peer has closed while they were not read."""
         self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
         now_s = self.loop.time()
         for connection in list(self._connections):
@@ -278,7 +279,7 @@ def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
             listener.host or None, listener.port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         bound = socket.socket(found[0][0], socket.SOCK_STREAM)
-        # A broker that was killed can come back on its port at once.
+        # So that a killed broker can start on the same port at once.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setblocking(False)
         bound.bind(found[0][4])

@@ -1,17 +1,23 @@
-"""A connection of this broker to another one, in the loop: connect, prove oneself, then requests and answers in order.
+"""A connection of this broker to another one, in the loop: it connects, authenticates, and sends requests in order.
 
-Before anything else both sides prove to each other that they know the cluster secret (``security.cluster_secret``):
-SaslHandshake, and SaslAuthenticate twice. Requests that are sent meanwhile leave afterwards.
+First both brokers prove to each other that they know the cluster secret (``security.cluster_secret``), by SaslHandshake
+and two SaslAuthenticate requests. The connection delays other requests until then.
 
-Answers come in the order of the requests, each to the function that its request was sent with. What an answer lies in
-belongs to the connection and is used again: it is valid during that call, and until :meth:`PeerConnection.release` when
-the call has asked for that (:meth:`PeerConnection.hold`). A large answer is received where it stays, without a copy.
+Answers arrive in the order of the requests. The connection passes each answer to the function that its request was sent
+with. The connection owns the answer's memory and uses it again. So an answer is valid only during that call, or, if the
+call uses :meth:`PeerConnection.hold`, until :meth:`PeerConnection.release`. A large answer is received into its final
+memory, without a copy.
 
-A connection ends once, and says why: ``on_closed``. It ends when the other side is gone, does not answer in time, fails
-authentication, says what cannot be understood, or gives an answer for which there is no memory. No request is sent
-twice; whether one that was not answered has been served is not known.
+A connection ends once, and passes the reason to ``on_closed``. It ends in these cases:
 
-Who keeps connections, and opens the next one, is ``peers``; a follower has one of its own to each leader.
+- The other broker has closed the connection, or does not answer in time.
+- The authentication fails.
+- The other broker sends an invalid answer, or one for which there is no memory.
+
+The connection sends no request twice. The caller does not know whether the other broker has served an unanswered
+request.
+
+``peers`` keeps the connections and opens new ones. A follower has a separate connection to each leader.
 """
 
 from __future__ import annotations
@@ -50,14 +56,14 @@ from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 logger = logging.getLogger(__name__)
 
-# Answers that are this small are served where they arrive.
+# Answers up to this size are served in the buffer into which they were received.
 _SCRATCH_BYTES: Final = 256 * 1024
-# The buffer for larger ones is made in steps, so that answers that grow a little do not each ask for a new one.
+# The buffer for larger answers grows in steps, so that slightly larger answers do not each need a new one.
 _BUFFER_STEP_BYTES: Final = 1024 * 1024
-# What the other side may say before it has proved itself.
+# The size limit of answers before the other broker has authenticated.
 _MOST_BEFORE_PROOF_BYTES: Final = 64 * 1024
 _MOST_ANSWER_BYTES: Final = 2**31 - 1
-# A body that is this large is sent where it lies.
+# A body of at least this size is sent without a copy.
 _LARGE_BYTES: Final = 64 * 1024
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
@@ -69,7 +75,7 @@ OnClosed = Callable[[KafkaliteError], None]
 
 
 class PeerIdentity(NamedTuple):
-    """Who this broker is to the others, the secret by which it proves that, and what it speaks."""
+    """This broker's identity for other brokers: its id, the cluster secret, and the versions that it speaks."""
 
     broker_id: int
     secret: ClusterSecret
@@ -77,14 +83,14 @@ class PeerIdentity(NamedTuple):
 
 
 class PeerSettings(NamedTuple):
-    """``timeout_s`` bounds connecting, the proof, and each answer; ``receive_buffer_bytes`` as for SO_RCVBUF."""
+    """``timeout_s`` limits connecting with authentication, and each answer; ``receive_buffer_bytes``: SO_RCVBUF."""
 
     timeout_s: float
     receive_buffer_bytes: int
 
 
 class _Sent(NamedTuple):
-    """A request that is to be answered."""
+    """A request without an answer yet."""
 
     correlation_id: int
     api_key: int
@@ -94,7 +100,7 @@ class _Sent(NamedTuple):
 
 
 class PeerConnection:
-    """See the module's text."""
+    """A connection to another broker; the module's docstring describes it."""
 
     __slots__ = (
         "_address",
@@ -136,8 +142,11 @@ class PeerConnection:
         settings: PeerSettings,
         on_closed: OnClosed,
     ) -> None:
-        """Begin to connect to broker ``peer_id``. ``on_closed`` is called once, never from inside a call to this
-        object, and not after :meth:`close`. Raises BrokerUnreachable when there is no memory for one."""
+        """Begin to connect to broker ``peer_id``.
+
+        ``on_closed`` is called once, never from inside a call to this object, and not after :meth:`close`. Raises
+        BrokerUnreachable if there is no memory for a connection.
+        """
         self._peer_id = peer_id
         self.name = f"broker {peer_id} at {address_text(*address)}"
         self.closed = False
@@ -155,7 +164,7 @@ class PeerConnection:
             raise self._unreachable(f"is not connected to: there is no memory ({error})") from error
         self._buffer: memoryview | None = None
         self._sent: deque[_Sent] = deque()
-        # Requests that wait for the proof.
+        # Requests that wait for the authentication.
         self._later: deque[tuple[int, int, Buffer, OnAnswer, float]] = deque()
         self._correlation_id = 0
         self.was_proved = False
@@ -173,10 +182,10 @@ class PeerConnection:
     def send(
         self, api_key: int, version: int, body: Buffer, on_answer: OnAnswer, *, timeout_s: float | None = None
     ) -> None:
-        """Send a request, now or once the connection is proved. ``body`` is what follows the header; it is not changed.
+        """Send a request, now or after the authentication. ``body`` follows the header; this does not change it.
 
-        ``on_answer`` gets the answer's body. It is not called when the connection ends before. The connection ends when
-        the answer has not come after ``timeout_s``, which is the settings' when None.
+        ``on_answer`` receives the answer's body. It is not called if the connection ends before. The connection ends if
+        the answer does not arrive within ``timeout_s``; None means the settings' ``timeout_s``.
         """
         if self.closed:
             return
@@ -192,22 +201,22 @@ class PeerConnection:
         return len(self._sent) + len(self._later)
 
     def hold(self) -> None:
-        """Keep the answer that is being given valid, and give no further one, until :meth:`release` is called as often.
+        """Keep the present answer valid and pass on no further one, until :meth:`release` was called as often.
 
-        Meanwhile no answer is late: it may be here.
+        Meanwhile no answer is overdue, because it may have arrived already.
         """
         self._held += 1
         self._readiness.set_reading(False)
 
     def release(self) -> None:
-        """Go on with the answers that came meanwhile."""
+        """Continue with the answers that have arrived meanwhile."""
         self._held -= 1
         if not self._held and not self.closed:
             self._postpone_deadlines()
             self._resume_soon()
 
     def close(self) -> None:
-        """End the connection without another word."""
+        """End the connection without calling ``on_closed``."""
         if self.closed:
             return
         self.closed = True
@@ -266,7 +275,7 @@ class PeerConnection:
             try:
                 connecting.setblocking(False)
                 if self._settings.receive_buffer_bytes > 0:
-                    # Before connecting: TCP announces with the connection how large its window may become.
+                    # Before connecting, because TCP announces its window scale in the handshake.
                     connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._settings.receive_buffer_bytes)
                 await self._loop.sock_connect(connecting, address)
                 return PlainChannel(connecting)
@@ -279,7 +288,7 @@ class PeerConnection:
         raise problem or OSError("its name has no address")
 
     async def _prove(self) -> None:
-        """Prove which broker this is, and have the other one prove that it is of the cluster. Raises KafkaliteError."""
+        """Authenticate this broker to the other one, and the other one to this broker. Raises KafkaliteError."""
         answer = await self._ask(SaslHandshakeRequest(mechanism=MECHANISM), _HANDSHAKE_VERSION)
         if answer.error_code:
             raise error_for(
@@ -306,7 +315,7 @@ class PeerConnection:
                 raise SaslAuthenticationFailed(f"{self.name}: {error}; {_REMEDY}") from error
 
     async def _ask(self, message: ApiMessage, version: int) -> Any:
-        """Send a request of the authentication and return its answer. Raises FrameError."""
+        """Send a request for the authentication and return its answer. Raises FrameError."""
         answered: asyncio.Future[Any] = self._loop.create_future()
 
         def on_answer(body: memoryview) -> None:
@@ -333,7 +342,7 @@ class PeerConnection:
             self._due_timer = None
         if self._due_timer is None:
             self._due_timer = self._loop.call_at(due_s, self._check_due)
-        # Not now: several requests leave together, and nobody is called back from inside send().
+        # Not now: several requests are sent together, and send() must not call back.
         if not self._in_turn and not self._flush_scheduled and not self._readiness.writing:
             self._flush_scheduled = True
             self._loop.call_soon(self._scheduled_flush)
@@ -350,7 +359,7 @@ class PeerConnection:
             self._fail(f"is gone: {error.strerror}")
 
     def _check_due(self) -> None:
-        """End the connection if an answer is late; look again when the next one would be."""
+        """End the connection if an answer is overdue; check again when the next one would be."""
         self._due_timer = None
         if not self._sent:
             return
@@ -364,14 +373,14 @@ class PeerConnection:
             self._fail(f"did not answer {ApiKey(soonest.api_key).api_name} in time (replica.socket.timeout.ms)")
 
     def _postpone_deadlines(self) -> None:
-        """Give the answers that could not be taken meanwhile the time again that they have."""
+        """Start the time limits of all unanswered requests again, because their answers could not be read meanwhile."""
         soonest_s = self._loop.time() + self._settings.timeout_s
         self._sent = deque(each._replace(due_s=max(each.due_s, soonest_s)) for each in self._sent)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def _go_on_reading(self) -> None:
-        # The system says again what is there.
+        # If this call does not read, the selector reports the data again.
         if not self._resume_scheduled and self._next_turn.is_now(self._turn_has_come):
             self._take_turn(self._read)
 
@@ -380,7 +389,7 @@ class PeerConnection:
             self._take_turn(self._read)
 
     def _take_turn(self, work: Callable[[], None]) -> None:
-        """Read, or give answers; then send what has been asked meanwhile."""
+        """Read, or pass on answers; then send the requests that were added meanwhile."""
         since_s = self._slices.now()
         self._in_turn = True
         try:
@@ -415,7 +424,7 @@ class PeerConnection:
         self._take_answers()
 
     def _take_answers(self) -> None:
-        """Give the answers that are here, as far as this turn goes; keep the beginning of the last one."""
+        """Pass on the received answers within this turn's time; keep the beginning of an incomplete one."""
         frames = self._frames
         is_first = True
         while not self.closed and not self._held:
@@ -427,7 +436,7 @@ class PeerConnection:
             try:
                 frame = frames.next_frame() if frames.left_bytes else None
             except KafkaliteError as error:
-                self._fail(f"says what is no answer: {error}")
+                self._fail(f"sends an invalid answer: {error}")
                 return
             if frame is None:
                 if frames.left_bytes:
@@ -441,15 +450,15 @@ class PeerConnection:
             self._answered(frame)
 
     def _answered(self, frame: memoryview) -> None:
-        """Hand an answer over."""
+        """Pass an answer to the function of its request."""
         if not self._sent:
-            self._fail("says something that it was not asked")
+            self._fail("sends an answer without a request")
             return
         sent = self._sent.popleft()
         try:
             correlation_id, position = read_response_header(frame, sent.api_key, sent.version)
         except KafkaliteError as error:
-            self._fail(f"says what is no answer: {error}")
+            self._fail(f"sends an invalid answer: {error}")
             return
         if correlation_id != sent.correlation_id:
             self._fail(f"answers request {correlation_id} instead of {sent.correlation_id}")
@@ -468,7 +477,7 @@ class PeerConnection:
         return NoMemoryForAnswer(text, size_bytes, body)
 
     def _lend(self, size_bytes: int) -> memoryview:
-        """Return the buffer for one large answer: the same again if it is large enough."""
+        """Return the buffer for one large answer: the present one if it is large enough."""
         buffer = self._buffer
         if buffer is None or len(buffer) < size_bytes:
             steps = -(-size_bytes // _BUFFER_STEP_BYTES)
@@ -502,7 +511,7 @@ class PeerConnection:
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return the addresses of a host, with their families. Raises OSError. A name is looked up by a thread."""
+    """Return the addresses of a host with their families. A thread looks names up. Raises OSError."""
     try:
         is_old = ipaddress.ip_address(host).version == 4
     except ValueError:

@@ -1,8 +1,9 @@
-"""Which versions of the inner wire two brokers need to speak to each other, and the line in the log where they do not.
+"""Which versions of the inner wire two brokers need to communicate, and the log line about brokers that cannot.
 
-A broker speaks its own version and the one before, so the newer of two brokers goes by the older one's. Each says its
-version in its registration, and with the proof of who it is. Any other pair refuses to talk, on both sides: what one
-would say means something else to the other.
+The inner wire is the protocol between brokers. A broker speaks its own version and the one before, so the newer of two
+brokers uses the older one's version. A broker publishes its version in its registration, and sends it when it
+authenticates. Two brokers whose versions differ by more than one refuse to communicate, on both sides, because the same
+message could have a different meaning in the other version.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ logger = logging.getLogger(__name__)
 
 
 def version_problem(broker_id: int, version: int, other_id: int, other_version: int) -> str:
-    """Return why two brokers cannot speak to each other, and what to do; "" when they can."""
+    """Return why two brokers cannot communicate, and the remedy; "" if they can."""
     if abs(version - other_version) <= 1:
         return ""
     older, newer = sorted((version, other_version))
     step = f"to version {older + 1}" if newer - older == 2 else f"to version {older + 1}, then to the next,"
     return (
         f"broker {broker_id} has version {version} of the inner wire, broker {other_id} has version {other_version}: "
-        "they do not speak to each other, because a broker speaks its own version and the one before; upgrade step by "
+        "they do not speak to each other, because a broker speaks its own version and the one before. Upgrade step by "
         f"step: all brokers {step} before any has version {newer}"
     )
 
 
 class WireVersions:
-    """What this broker speaks, and with whom it does not; each of these is told once in the log."""
+    """The version that this broker speaks, and the brokers to which it does not. Each of these is logged once."""
 
     def __init__(self, broker_id: int, version: int = INNER_WIRE_VERSION) -> None:
         self.version = version
         self._broker_id = broker_id
-        # The version of each broker that was told of.
+        # The version of each broker that was logged; -1 for a broker that refuses this one.
         self._told: dict[int, int] = {}
 
     def check(self, other_id: int, other_version: int) -> None:
-        """Raise InnerWireUnsupported for a broker that this one does not speak to."""
+        """Raise InnerWireUnsupported for a broker with which this one cannot communicate."""
         problem = version_problem(self._broker_id, self.version, other_id, other_version)
         if not problem:
             self._told.pop(other_id, None)
@@ -47,7 +48,7 @@ class WireVersions:
         raise InnerWireUnsupported(problem)
 
     def refused_by(self, other_id: int, why: str) -> InnerWireUnsupported:
-        """Return the error for a broker that refuses this one's version, and ``why`` by its words."""
+        """Return the error for a broker that refuses this one's version; ``why`` is that broker's text."""
         if other_id not in self._told:
             self._tell(other_id, -1, why)
         return InnerWireUnsupported(why)

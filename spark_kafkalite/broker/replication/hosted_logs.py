@@ -1,11 +1,14 @@
-"""Which log a partition that this broker hosts has here: found or made, refused with the reason, or lost.
+"""Opens or creates the logs of the partitions that this broker hosts, or refuses them with a reason.
 
-A log is of one topic id (rule R10): one of an older topic of the same name is set aside, never appended to. While a log
-directory is offline an empty log is made only for a partition that is new: those of others may lie there. A log that is
-gone is left to the replicas that had it, too; one that cannot be read is set aside where others go on without it; one
-that is ahead of the registry is left alone.
+A log belongs to one topic id (rule R10). The broker sets a log of an older topic with the same name aside, and never
+appends to it. While a log directory is offline, the broker creates an empty log only for a new partition, because the
+log of an older partition may be in the offline directory. There are three more cases:
 
-Whether the partition is led or followed with its log is the business of ``replicas``.
+- A log is missing. The broker leaves the partition to the other replicas that had its log, and copies the log again.
+- A log is unreadable. The broker sets it aside if other replicas continue without it.
+- A log has a newer leader epoch than the registry. The broker refuses it and does not change it.
+
+``replicas`` decides whether this broker leads or follows a partition.
 """
 
 from __future__ import annotations
@@ -26,28 +29,27 @@ from spark_kafkalite.slices import Turn
 
 logger: Final = logging.getLogger(__name__)
 
-# Logs that go out of use in one go, and share the sync of their directory.
+# The number of logs that are retired together, and share the sync of their directory.
 RETIRED_AT_ONCE: Final = 500
 _SHOWN_LOGS: Final = 10
 
 
 class HostedLogs:
-    """See the module's text."""
+    """The logs of hosted partitions, and the reasons of refused ones."""
 
     def __init__(self, logs: LogManager, services: PartitionServices) -> None:
         self._logs = logs
         self._services = services
         self._me = BrokerId(services.broker_id)
-        # Why partitions have no log that can be served.
+        # The reason for each partition without a log that can be served.
         self.refused: dict[TopicPartition, KafkaStorageError] = {}
-        # Logs that an earlier run of this broker had, or this one before it was no replica, and that are gone, with the
-        # topic's id.
+        # Missing logs with the topic's id: an earlier run had them, or this run before the partition moved away.
         self._lost: dict[TopicPartition, bytes] = {}
 
     def open(
         self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState, me: BrokerInfo
     ) -> PartitionLog | None:
-        """Return the partition's log, an empty one if it is to have one; None when it is refused from now on.
+        """Return the partition's log, opened or created; None if the broker refuses the partition from now on.
 
         ``me`` is the broker's present registration.
         """
@@ -75,7 +77,7 @@ class HostedLogs:
     def is_to_be_made(
         self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState, me: BrokerInfo
     ) -> bool:
-        """Return whether the partition is a new one, whose log :meth:`open` would simply make."""
+        """Return whether the partition is new, so that :meth:`open` would only create an empty log."""
         logs = self._logs
         return (
             _is_new(state, me)
@@ -85,9 +87,12 @@ class HostedLogs:
         )
 
     def _create(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog:
-        """Return the partition's log, opened or made. One that cannot be read is set aside to be copied again, if
-        others go on without it: a registered broker leads, and the state means this one's log no more. Else it may be
-        the only one that has something, and waits. Raises what ``LogManager.create`` does."""
+        """Return the partition's log, opened or created. Raises the errors of ``LogManager.create``.
+
+        An unreadable log is set aside and copied again if other replicas continue without it: a registered broker
+        leads, and the state does not count on this broker's log. Otherwise the log may be the only one with some
+        records, so it stays.
+        """
         try:
             return self._logs.create(topic_partition, topic_id)
         except KafkaStorageError as error:
@@ -104,18 +109,18 @@ class HostedLogs:
             return self._logs.create(topic_partition, topic_id)
 
     def refuse_for_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Give the partition no log, because no broker can lead it under the state that the registry has."""
+        """Refuse the partition, because no broker can lead it with its state in the registry."""
         problem = "cannot be read" if state.unreadable else f"has the last leader epoch, {state.leader_epoch}"
         problem = f"{topic_partition} is offline: registry node {state_path(*topic_partition)} {problem}"
-        # The watcher has said of what cannot be read what to do.
+        # For an unreadable node the watcher has already logged the remedy.
         remedy = "write a lower one that its log has not seen, or delete the topic"
         told = "" if state.unreadable else f"{problem}; {remedy}"
         self._refuse(topic_partition, problem, logging.ERROR, told)
 
     def refuse_without_id(self, topic_partition: TopicPartition) -> bool:
-        """Serve no log that names its topic while the topic's node names no id; return whether there is one.
+        """Refuse a log that has a topic id while the topic's node has none; return whether there is such a log.
 
-        Under another id it would be set aside.
+        With a new id for the topic the broker would set the log aside.
         """
         log = self._logs.get(topic_partition)
         if log is None or log.topic_id is None or log.topic_id == NO_TOPIC_ID:
@@ -129,25 +134,27 @@ class HostedLogs:
         return True
 
     def _refuse(self, topic_partition: TopicPartition, problem: str, level: int, told: str) -> None:
-        """Clients receive ``problem``; ``told``, if it is not "", is logged once."""
+        """Refuse a partition. Clients receive ``problem``; ``told``, if not empty, is logged once."""
         if told and topic_partition not in self.refused:
             logger.log(level, "%s", told)
         self.refused[topic_partition] = KafkaStorageError(problem)
 
     def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether the log of a partition is gone, and no other has been made yet."""
+        """Return whether the log of a partition is missing, and the broker has created no other one yet."""
         return self._lost.get(topic_partition) == topic_id
 
     def left(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        """Note that the log of a partition is set aside because this broker is no replica any more: one that becomes a
-        replica again while the state still has it in sync is not."""
+        """Note that a partition's log is set aside because this broker is not a replica any more.
+
+        If this broker becomes a replica again, a state that still has it in the ISR is wrong about that.
+        """
         self._lost[topic_partition] = topic_id
 
     def _is_left_to_others(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Leave a partition whose log is gone to the replicas that had it, too; return whether there are such.
+        """Leave a partition with a missing log to the other replicas that had its log; return whether there are any.
 
-        What this broker proves of its logs (R12) is not so of this one: with an empty one it would be elected all the
-        same. It makes one when the state names it no more.
+        This broker's proof that its logs are complete (R12) is wrong for this log: with an empty log the broker could
+        be elected. It creates one when the state does not name this broker any more.
         """
         others = others_with_log(state, self._me)
         topic_id = self._lost[topic_partition]
@@ -163,7 +170,7 @@ class HostedLogs:
         return True
 
     def _tell_of_missed(self, log: PartitionLog, state: PartitionState) -> None:
-        """Warn of a log that was made for a partition that should have had one."""
+        """Log a warning about a log that was created for an older partition, whose log is missing."""
         if state.leader not in (self._me, NO_LEADER):
             logger.warning(
                 "%s has no log in any log directory; it is copied from its leader, broker %d",
@@ -171,7 +178,7 @@ class HostedLogs:
                 state.leader,
             )
         elif not log.log_end_offset and self._me in state.isr:
-            # A broker that is killed while it makes or removes a log leaves the same.
+            # A broker that is killed while it creates or removes a log leaves the same state.
             logger.warning(
                 "%s has no log in any log directory: unless it was being made or deleted when the broker was "
                 "killed, whatever it held is lost; it begins at offset 0",
@@ -179,10 +186,10 @@ class HostedLogs:
             )
 
     def _is_ahead(self, log: PartitionLog, state: PartitionState) -> bool:
-        """Refuse a log that has a leader epoch that the registry has not given yet; return whether it has one.
+        """Refuse a log whose latest leader epoch is greater than the registry's; return whether it is.
 
-        Batches of a lower epoch behind those of a higher one would be cut off by the next recovery. Nor is it left to
-        others: where the registry is an older copy, they may be those that had dropped out of the ISR since.
+        The next recovery would cut batches of a lower epoch after those of a higher one. The broker does not leave the
+        partition to other replicas either: if the registry is an older copy, they may have left the ISR since.
         """
         if log.epochs.latest <= state.leader_epoch:
             return False
@@ -195,26 +202,26 @@ class HostedLogs:
         else:
             problem += (
                 "all brokers, then restore the registry's newest data or have it completed by kafkalite cluster "
-                "recover-registry; if the registry is right, and another broker has the records, stop this one and "
+                "recover-registry. If the registry is right, and another broker has the records, stop this one and "
                 f"move the log's directory {log.directory} away: it is copied again"
             )
         self._refuse(log.topic_partition, problem, logging.ERROR, problem)
         return True
 
     def report_failures(self, errors: Iterable[KafkaStorageError]) -> None:
-        """Log what kept logs from going out of use."""
+        """Log the errors of retiring logs."""
         for error in errors:
             logger.error("%s", error)
 
     def warn_of_vanished(self, kept: Mapping[TopicPartition, str]) -> None:
-        """Warn once of logs that were set aside because their topics vanished; ``kept`` has where they are now."""
+        """Log a warning about logs that were set aside because their topics vanished; ``kept``: their paths now."""
         if not kept:
             return
         shown = ", ".join(f"{key} (kept in {path})" for key, path in list(kept.items())[:_SHOWN_LOGS])
         more = f" and {len(kept) - _SHOWN_LOGS} more" if len(kept) > _SHOWN_LOGS else ""
         logger.warning(
             "%d logs are set aside, because the registry does not have their topics and the controller has not deleted "
-            "them: %s%s; they are used again when a topic's node with the same topic id appears, and stay until you "
+            "them: %s%s. They are used again when a topic's node with the same topic id appears, and stay until you "
             "remove them",
             len(kept),
             shown,
@@ -222,11 +229,10 @@ class HostedLogs:
         )
 
     async def compare(self, cluster: ClusterState, turn: Turn) -> None:
-        """Delete, or set aside, logs that belong to no topic of the registry, and note those that are gone; called
-        once, when the logs have been loaded.
+        """Delete or set aside logs that belong to no topic in the registry, and note missing logs.
 
-        The registry is known to be these logs' by now, and to have lost nothing (``registry_evidence``). A topic whose
-        node cannot be read keeps its logs where they are.
+        The start calls this once, after it has loaded the logs. It has already checked that the registry belongs to
+        these logs and has lost nothing (``registry_evidence``). The logs of a topic with an unreadable node stay.
         """
         deleted: list[TopicPartition] = []
         vanished: list[TopicPartition] = []
@@ -247,7 +253,7 @@ class HostedLogs:
             kept |= {each.key: each.target for each in job.renamed}
             await turn.pause()
         self.warn_of_vanished(kept)
-        # No state names this run yet: where one has this broker among those that have a log, an earlier run had it.
+        # No state names this run yet. If a state says that this broker has a log, an earlier run had it.
         for name, topic in cluster.topics.items():
             if topic.topic_id == NO_TOPIC_ID:
                 continue
@@ -263,20 +269,20 @@ class HostedLogs:
 
 
 def _why_foreign(log: PartitionLog, topic_id: bytes, state: PartitionState) -> str:
-    """Return why the log is not known to be of this topic; "" when it is."""
+    """Return why the log may belong to another topic; "" if it belongs to this one."""
     if log.topic_id is not None and log.topic_id != topic_id:
         return "is that of an older topic of the same name"
     if log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
-        # A power loss has taken the id; the topic may have been made again since (rule R10).
-        return "does not say which topic of that name it is of; it is copied again from the other replicas"
+        # A power loss has removed the id; the topic may have been created again since (rule R10).
+        return "does not name the id of its topic; it is copied again from the other replicas"
     return ""
 
 
 def _is_new(state: PartitionState, me: BrokerInfo) -> bool:
-    """Return whether the partition has been created in this run of the broker.
+    """Return whether the partition was created during this run of the broker.
 
-    Only then does the state of its first epoch name this incarnation: that of an earlier one which had all logs, or the
-    next epoch, is no new partition's.
+    Only then does its state have leader epoch 0 and name this incarnation. A state that names an earlier incarnation,
+    or has a later epoch, belongs to an older partition.
     """
     if me.incarnation == UNKNOWN_INCARNATION:
         return False

@@ -1,9 +1,10 @@
-"""The broker's settings as values: read from a properties file and overrides, checked before anything starts.
+"""The values of the broker's settings, read from a properties file and overrides, and checked before the start.
 
-They are declared in ``broker_settings.py``. What is declared ``dynamic`` may be changed while brokers run:
+``broker_settings.py`` declares the settings. Users may change those that are declared ``dynamic`` while brokers run.
 ``dynamic_config.py`` keeps the values in force.
 
-An unknown name is an error that names the nearest known one: a misspelt ``log.retention.ms`` must not delete data.
+An unknown name is an error, whose text names the nearest known one: a misspelt ``log.retention.ms`` must not delete
+data.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from spark_kafkalite.registry.served.listener import RegistryListener, is_loopba
 from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
-# What is meant for the embedded registry, which a broker with zookeeper.connect has not.
+# The settings of the embedded registry. A broker with zookeeper.connect does not have one.
 _OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.digest")
 
 
@@ -39,10 +40,10 @@ _OWN_REGISTRY: Final = ("registry.dir", "registry.listener", "registry.listener.
 class BrokerConfig:
     """All settings of one broker, checked.
 
-    ``values`` holds every setting, ``layers`` where those that were given come from, in order of precedence (the last
-    two are the file with the command line, and the defaults of a cluster), ``topic_defaults`` every topic setting's
-    default on this broker. ``zookeeper`` is None when the registry is the broker's own; other brokers connect to
-    ``inner_listener``. ``without_effect`` names what was given of Apache Kafka's settings and changes nothing here.
+    ``values``: every setting. ``layers``: the sources of the given settings in order of precedence; the last two are
+    the file with the command line, and the defaults of a cluster. ``topic_defaults``: every topic setting's default on
+    this broker. ``zookeeper``: None if the registry is embedded in the broker. ``inner_listener``: the listener to
+    which other brokers connect. ``without_effect``: the given settings of Apache Kafka that have no effect here.
     """
 
     values: Mapping[str, Any]
@@ -58,13 +59,13 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
-        """Return the settings of a properties file (None: none), with ``overrides`` winning over it.
+        """Return the settings of a properties file (None: no file). ``overrides`` have precedence over it.
 
-        Raises ConfigError naming the setting, the value and what to do.
+        Raises ConfigError, which names the setting, the value and the remedy.
         """
         properties: dict[str, object] = dict(read_properties(path)) if path is not None else {}
         for name, value in (overrides or {}).items():
-            # An override wins under every spelling: node.id over a broker.id of the file.
+            # An override also replaces other spellings of the name: node.id replaces a broker.id of the file.
             if name in BROKER_SETTINGS:
                 setting = BROKER_SETTINGS[name]
                 for spelling in (setting.name, *setting.synonyms):
@@ -74,7 +75,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
-        """Return the settings named in ``properties``, all others at their defaults. Raises ConfigError."""
+        """Return the settings in ``properties``, with defaults for all others. Raises ConfigError."""
         given = BROKER_SETTINGS.parse(properties)
         values = BROKER_SETTINGS.defaults() | given
         log_dirs = tuple(Path(directory) for directory in values["log.dirs"])
@@ -113,9 +114,10 @@ class BrokerConfig:
         return config
 
     def with_dynamic(self, own: Mapping[str, Any], by_default: Mapping[str, Any]) -> BrokerConfig:
-        """Return the settings with what was set for this broker, and for all, over the static ones; parsed values.
+        """Return the settings with dynamic values over the static ones; all values are parsed.
 
-        What these settings themselves had of the kind is forgotten: the sources are counted anew.
+        ``own``: the dynamic values of this broker. ``by_default``: those of all brokers. They replace the present
+        dynamic values.
         """
         return self._with_layers(
             ConfigLayer(SOURCE_DYNAMIC_BROKER, own),
@@ -129,11 +131,11 @@ class BrokerConfig:
         return self.layers[-2].values
 
     def with_given(self, given: Mapping[str, Any]) -> BrokerConfig:
-        """Return the settings with other values of the file and the command line; only dynamic ones may differ."""
+        """Return the settings with new values of the file and the command line. Only dynamic settings may differ."""
         return self._with_layers(*self.layers[:-2], ConfigLayer(SOURCE_STATIC_BROKER, given), self.layers[-1])
 
     def in_cluster_of_three(self) -> BrokerConfig:
-        """Return the settings with the defaults of a cluster that has, or had, three brokers."""
+        """Return the settings with the defaults of a cluster that has or had three brokers."""
         defaults = cluster_defaults(is_clustered=self.zookeeper is not None, has_three=True)
         return self._with_layers(*self.layers[:-1], ConfigLayer(SOURCE_DEFAULT, defaults))
 
@@ -142,7 +144,7 @@ class BrokerConfig:
         return replace(self, values=values, layers=layers, topic_defaults=topic_defaults)
 
     def check(self) -> None:
-        """Raise ConfigError when settings contradict each other."""
+        """Raise ConfigError if settings contradict each other."""
         TopicConfig.from_properties({}, self.topic_defaults)
         shortest, longest = self["group.min.session.timeout.ms"], self["group.max.session.timeout.ms"]
         if shortest > longest:
@@ -152,21 +154,21 @@ class BrokerConfig:
         self._check_secret()
 
     def _check_secret(self) -> None:
-        """Raise ConfigError for a broker of a cluster that others could reach, and that has no secret for them."""
+        """Raise ConfigError for a broker of a cluster that is reachable from other hosts without a cluster secret."""
         if self.zookeeper is None or self.zookeeper.digest is not None or self["inter.broker.secret.file"] is not None:
             return
         for listener in self.listeners:
             if not is_loopback(listener.host, "listeners"):
                 raise ConfigError(
                     f"listeners={listener.name}://{address_text(listener.host, listener.port)} is open to other hosts, "
-                    "and nothing tells the brokers of this cluster from anybody else: set inter.broker.secret.file to "
-                    "a file with a secret that all of them have (kafkalite cluster new-secret prints one), or "
-                    "zookeeper.digest=USER:PASSWORD, and the secret is kept in the registry"
+                    "and nothing distinguishes the brokers of this cluster from other programs. Set "
+                    "inter.broker.secret.file to a file with a secret that all of them have (kafkalite cluster "
+                    "new-secret prints one), or zookeeper.digest=USER:PASSWORD to keep the secret in the registry"
                 )
 
     @property
     def inner_listener_is_for_brokers_alone(self) -> bool:
-        """Whether clients have other listeners than the one that brokers connect to, which is named then."""
+        """Whether only brokers use the inner listener: it is named, and there are other listeners for clients."""
         name_is_given = self["inter.broker.listener.name"] is not None
         return self.zookeeper is not None and name_is_given and len(self.listeners) > 1
 
@@ -175,12 +177,12 @@ class BrokerConfig:
 
     @property
     def broker_id(self) -> int:
-        """This broker's number."""
+        """This broker's id."""
         return int(self.values["broker.id"])
 
     @property
     def rack(self) -> str | None:
-        """This broker's rack, None when it has none."""
+        """This broker's rack, None if it has none."""
         rack: str | None = self.values["broker.rack"]
         return rack
 
@@ -195,7 +197,7 @@ def _check_no_own_registry(given: Mapping[str, Any], zookeeper: ZooKeeperAddress
 
 
 def _inner_listener(name: str | None, listeners: Sequence[Listener]) -> Listener:
-    """Return the listener that other brokers connect to. Raises ConfigError when there is none of that name."""
+    """Return the listener to which other brokers connect. Raises ConfigError if there is none of that name."""
     if name is None:
         return listeners[0]
     for listener in listeners:
@@ -206,12 +208,12 @@ def _inner_listener(name: str | None, listeners: Sequence[Listener]) -> Listener
 
 
 def _in_force(layers: Sequence[ConfigLayer]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return every setting's value, and every topic setting's default."""
+    """Return (every setting's value, every topic setting's default)."""
     values = BROKER_SETTINGS.defaults()
     for layer in reversed(layers):
         values |= layer.values
     topic_defaults = broker_defaults(layers)
     for topic_setting, (first, *_) in BROKER_SYNONYMS.items():
-        # Also where another name gave it, or none: shown with the value that is in force.
+        # Also if the value comes from another name or a default: the shown value is the one in force.
         values[first.name] = topic_defaults[topic_setting]
     return values, topic_defaults

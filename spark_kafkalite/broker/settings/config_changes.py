@@ -1,14 +1,19 @@
-"""Altering the settings of topics and brokers, for AlterConfigs and IncrementalAlterConfigs.
+"""Alters the settings of topics and brokers, for AlterConfigs and IncrementalAlterConfigs.
 
-Any broker alters a topic's settings and those of all brokers by default; a broker's own are altered at that broker, as
-in Kafka. The registry's node is written at the version that was read (``registry/config_nodes.py``), so nothing is lost
-when two alterations meet. An alteration is answered when this broker obeys it. The levels of a broker's loggers are
-altered there, too, and kept nowhere (``logger_levels``).
+As in Kafka, any broker alters the settings of topics and the defaults of all brokers, and only a broker itself alters
+its own settings. A broker writes the registry's node only at the version that it has read
+(``registry/config_nodes.py``), so concurrent alterations do not overwrite each other. A broker answers an alteration
+after it has applied the new settings. A broker also alters the levels of its own loggers, which are not stored
+(``logger_levels``).
 
-Errors are Kafka's: UNKNOWN_TOPIC_OR_PARTITION (3) and INVALID_TOPIC_EXCEPTION (17) for the topic, INVALID_CONFIG (40)
-for a topic's unknown setting or bad value and for APPEND or SUBTRACT of what is no list, INVALID_REQUEST (42) for
-everything else: duplicates, missing values, the wrong broker, and a broker's setting that is unknown, read-only or
-wrong. Their texts begin with Kafka's words.
+The errors are Kafka's, and their texts begin with Kafka's words:
+
+- UNKNOWN_TOPIC_OR_PARTITION (3) and INVALID_TOPIC_EXCEPTION (17) for the topic.
+- INVALID_CONFIG (40) for a topic's unknown setting or invalid value, and for APPEND or SUBTRACT of a setting that is
+  not a list.
+- INVALID_REQUEST (42) for all other errors: duplicates, missing values, another broker's settings, and a broker's
+  setting that is unknown, read-only or invalid.
+
 Source: kafka.server.ConfigAdminManager and org.apache.kafka.controller.ConfigurationControlManager of Apache Kafka 4.
 """
 
@@ -50,18 +55,18 @@ from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 LOGGER_RESOURCE: Final = 8
-# What Kafka says of an empty name, and what is not kept.
+# Kafka's text for an empty name, and what this broker does not store.
 _WITHOUT_SETTINGS: Final = {
     16: ("Subscription name can't be empty", "Client metrics subscriptions"),
     32: ("Default group resources are not allowed.", "Settings of groups"),
 }
 
-# How long an alteration waits until this broker obeys it: then it is written all the same.
+# How long an alteration waits until this broker applies it. After that time it is written all the same.
 _OBEYED_WITHIN_S: Final = 10.0
 
 
 class Operation(IntEnum):
-    """What to do with a setting; the numbers are AlterConfigOp's."""
+    """An operation on a setting. The numbers are those of Kafka's AlterConfigOp."""
 
     SET = 0
     DELETE = 1
@@ -69,13 +74,13 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-# More than all settings there are, by far.
+# Many more than the number of all settings.
 _MOST_OPERATIONS = 1000
 _MOST_SHOWN: Final = 20
 
 
 class ConfigOperation(NamedTuple):
-    """One operation on one setting. ``operation`` may be none of Operation: then it is refused."""
+    """One operation on one setting. ``operation`` may be an unknown number, which is refused."""
 
     name: str
     operation: int
@@ -83,7 +88,7 @@ class ConfigOperation(NamedTuple):
 
 
 class ConfigChanges:
-    """Alters settings in the registry and waits until they hold here."""
+    """Alters settings in the registry and waits until this broker applies them."""
 
     def __init__(
         self,
@@ -108,9 +113,9 @@ class ConfigChanges:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Do the operations on one resource's settings; with ``replace`` those that are not named go.
+        """Do the operations on the settings of one resource. With ``replace`` all other settings are reset.
 
-        Raises the errors of the module's text, RequestTimedOut (7) when the registry fails.
+        Raises the errors in the module's docstring, and RequestTimedOut (7) if the registry fails.
         """
         _check_form(operations)
         if resource_type == TOPIC_RESOURCE:
@@ -226,9 +231,9 @@ async def alter_each(
     replace: bool,
     validate_only: bool,
 ) -> list[Answer]:
-    """Alter the resources one after the other; return one answer, of the API's own class, for each of them.
+    """Alter the resources one after the other; return one answer for each, of the API's own class.
 
-    ``log_change`` gets what has been changed, as text for the log.
+    ``log_change`` receives a text about each change for the log.
     """
     counts = await slices.run(counted((each.resource_type, each.resource_name) for each in resources))
     turn = slices.turn()
@@ -263,7 +268,7 @@ async def alter_each(
 
 
 def _change_text(resource_type: int, name: str, operations: Sequence[ConfigOperation], *, replace: bool) -> str:
-    """Say what has been altered; values that are secrets are not shown."""
+    """Return a text about an alteration, without secret values."""
     what = {TOPIC_RESOURCE: "settings of topic", LOGGER_RESOURCE: "levels of loggers of broker"}.get(
         resource_type, "settings of broker" if name else "settings of all brokers"
     )
@@ -281,7 +286,7 @@ def _operation_text(operation: ConfigOperation) -> str:
 
 
 def _check_form(operations: Sequence[ConfigOperation]) -> None:
-    """Raise InvalidRequest for what can be seen without knowing the settings."""
+    """Raise InvalidRequest for operations that are wrong for any setting."""
     twice = [name for name, count in Counter(each.name for each in operations).items() if count > 1]
     if twice:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(twice)}")
@@ -324,11 +329,11 @@ def _apply(
         present = [item for item in present if item not in given]
     settings[name] = ",".join(present)
     if len(settings[name].encode()) > MAX_STRING_BYTES:
-        # What is longer no DescribeConfigs could show.
+        # A DescribeConfigs answer cannot contain a longer value.
         raise InvalidConfig(f"{name} would have more than {MAX_STRING_BYTES} bytes, the most that a value may have")
 
 
 def _items(setting: Setting, value: object) -> list[str]:
-    """Return the items of a list that may hold what the setting does not allow: the check comes afterwards."""
+    """Return the items of a list, without a check of their values, which follows later."""
     text = value if isinstance(value, str) else setting.text(value) or ""
     return [item for part in text.split(",") if (item := part.strip())]

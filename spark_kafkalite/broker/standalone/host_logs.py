@@ -1,4 +1,4 @@
-"""Reads what the log directories of one broker have, as a registry is made again from it. Changes nothing."""
+"""Reads the log directories of one broker, for rebuilding a registry from them. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs
 
 @contextlib.contextmanager
 def locked_log_dirs(fs: Fs, log_dirs: Sequence[str]) -> Iterator[None]:
-    """Keep brokers out of the directories meanwhile. ConfigError, KafkaStorageError when that is not possible."""
+    """Lock the directories against brokers meanwhile. Raises ConfigError or KafkaStorageError if that fails."""
     with contextlib.ExitStack() as stack:
         for path in log_dirs:
             if not fs.exists(path):
@@ -50,9 +50,10 @@ def read_host_logs(
 ) -> HostLogs:
     """Read all log directories of one broker.
 
-    ``broker_id`` counts where no ``meta.properties`` names one, and ``default_id`` where that is None. ConfigError when
-    the directories contradict each other, or know one that is not among them and whose id is not in ``lost``;
-    KafkaStorageError when one cannot be read: a topic that is left out here would be lost for good.
+    ``broker_id`` applies if no ``meta.properties`` names the broker, and ``default_id`` if ``broker_id`` is None.
+    Raises ConfigError if the directories contradict each other, or if they know another one that is not among them and
+    whose id is not in ``lost``. Raises KafkaStorageError if a directory is unreadable, because a topic that is missing
+    here would be lost for good.
     """
     try:
         missing = find_siblings(fs, log_dirs, lost).missing
@@ -60,7 +61,7 @@ def read_host_logs(
             each = ", ".join(f"{path} ({DIRECTORY_ID} {directory_id})" for directory_id, path in missing.items())
             raise ConfigError(
                 f"the log directories know others that are missing or empty: {each}; topics and partitions that lie "
-                "there would be left out: mount them and name all directories; if they are lost for good, say so with "
+                "there would be left out: mount them and name all directories; if they are lost for good, add "
                 + " ".join(f"--lost {directory_id}" for directory_id in missing)
             )
         survey = survey_log_dirs(fs, log_dirs)
@@ -80,7 +81,7 @@ def read_host_logs(
     for name, topic in sorted(survey.topics.items()):
         for number, ids in sorted(topic.ids.items()):
             key = TopicPartition(name, number)
-            # The logs of a topic that name an id name the same.
+            # All logs of a topic that have an id have the same one.
             topic_id = None if number in topic.nameless else next(iter(topic.topic_ids), None)
             committed = high_watermarks.get(key, 0)
             logs.append(
@@ -100,7 +101,7 @@ def read_host_logs(
 
 
 def offsets_topic_config() -> dict[str, str]:
-    """Return the settings of the topic for groups' offsets, as a broker makes it."""
+    """Return the settings with which a broker creates the topic for groups' offsets."""
     segment_bytes = BROKER_SETTINGS["offsets.topic.segment.bytes"].default
     return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
 

@@ -1,26 +1,25 @@
-"""What the log directories know of their registry: a start notices by it that the registry is lost or too old.
+"""What the log directories record about their registry, by which a start detects a lost or outdated registry.
 
-A registry that is empty, or lacks its last commits, would be taken at its word: topics that it does not name do not
-exist, their logs belong to nobody, and the next record of such a topic gets offset 0 again. So a broker whose
-directories hold logs does not start unless
+Without a check a broker would trust a registry that is empty or lacks its last commits. Topics that it does not name
+would not exist, and their logs would belong to no topic. The next record of such a topic would get offset 0 again. So a
+broker with logs starts only if both conditions are true:
 
-- the registry has a cluster id: it is written before the first log is made, and never removed;
-- the registry has come at least as far as ``registry-zxid-checkpoint`` in each directory says. The broker writes there,
-  within a second of a change, how far the registry has come on its disk (:meth:`RegistryEvidence.note`); so this file
-  is never ahead of a registry that is whole.
+- The registry has a cluster id. The broker writes it before it creates the first log, and never removes it.
+- The registry's last transaction is not older than that in ``registry-zxid-checkpoint`` of each directory. Within a
+  second of a change, the broker writes there the last transaction on the registry's disk
+  (:meth:`RegistryEvidence.note`). So this file is never newer than a complete registry.
 
-A registry that is shared with other brokers is held against the same, so a broker that has been a cluster by itself may
-join one with the registry that it had, served by ``kafkalite registry``; and it cannot go back to a copy that was left
-behind.
+A registry that brokers share is checked in the same way. So a broker that was a cluster by itself may join a cluster
+with its former registry, served by ``kafkalite registry``. It cannot go back to an old copy of that registry.
 
-A registry that was made again from the logs (``registry.recovery``) names the transaction that they had seen by then:
-one that the directories still name so is the right one, though it has not come so far.
+A registry that was rebuilt from the logs (``registry.recovery``) names the transaction in the directories at that time.
+If a directory still has the same transaction, the registry is the right one, although its own number is lower.
 
-Directories without that file (new ones, those of earlier versions) say nothing of the second kind. Beside the registry
-itself lies a closer note (``registry.zxid_note``), which goes with it when it is lost as a whole.
+Directories without that file (new ones, those of earlier versions) cannot show the second condition. The registry's own
+directory contains a more recent note (``registry.zxid_note``), which is lost together with the whole registry.
 
-Logs in a directory that does not say whose it is (no ``meta.properties``) are served if the registry knows their
-topics; others are not taken for leftovers, but stop the start: they may be another cluster's.
+A directory without ``meta.properties`` does not name its cluster. The broker serves its logs if the registry knows
+their topics. Other logs in it may belong to another cluster, so they prevent the start.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ from spark_kafkalite.registry.znodes import CLUSTER_ID
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5
-# Stands in the names of files whose registry was copied elsewhere.
+# A part of the names of registry files whose contents were exported to another registry.
 EXPORTED: Final = "exported"
 
 
 class RegistryLost(RegistryError):
-    """The registry lacks what the log directories show it once held."""
+    """The registry lacks data that it once had, according to the log directories."""
 
 
 class DirectoryEvidence(NamedTuple):
-    """One log directory: whose it says it is, its logs, and how far the registry had come (0: unknown)."""
+    """One log directory: its cluster's id, its logs, and the registry's last transaction in its notes (0: unknown)."""
 
     path: str
     cluster_id: str | None
@@ -70,13 +69,16 @@ class DirectoryEvidence(NamedTuple):
 
 
 class RegistryEvidence:
-    """The log directories of one broker as they were before its start, and the notes that it leaves there."""
+    """The log directories of one broker before its start, and the notes about the registry in them."""
 
     def __init__(
         self, fs: Fs, log_dirs: Iterable[str], registry_dir: Path, missing: Mapping[str, str] | None = None
     ) -> None:
-        """Look at the directories; one that cannot be read, or does not exist, shows nothing. ``missing``: by id, where
-        directories were that the others know (``log.directories.siblings``)."""
+        """Read the directories. One that is unreadable or does not exist is ignored.
+
+        ``missing``: the former paths, by id, of missing directories that the others know
+        (``log.directories.siblings``).
+        """
         self._fs = fs
         self._missing = missing or {}
         self._registry_dir = registry_dir
@@ -84,22 +86,22 @@ class RegistryEvidence:
 
     @property
     def logs(self) -> list[TopicPartition]:
-        """All logs that were found."""
+        """All logs in the directories."""
         return sorted(key for each in self.directories for key in each.logs)
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the directories say they belong to, None when they say nothing."""
+        """The id of the cluster to which the directories belong, None if none of them names it."""
         return next((each.cluster_id for each in self.directories if each.cluster_id), None)
 
     @property
     def zxid(self) -> int:
-        """How far the registry has come, by what the directories say; 0 when they say nothing."""
+        """The registry's last transaction according to the directories, 0 if none of them has a note."""
         return max((each.zxid for each in self.directories), default=0)
 
     def check_file(self) -> None:
-        """Raise RegistryLost when the registry's file is missing or empty, and logs were found or its own log directory
-        is missing. Makes nothing."""
+        """Raise RegistryLost if the registry's file is missing or empty, and there are logs, or its log directory is
+        missing. Creates nothing."""
         path = self._registry_dir / DATABASE_NAME
         wal = path.with_name(f"{DATABASE_NAME}-wal")
         if path.exists() and (path.stat().st_size or wal.exists()):
@@ -119,13 +121,13 @@ class RegistryEvidence:
             )
         above = (self._registry_dir, *self._registry_dir.absolute().parents)
         if not next(each for each in above if each.exists()).is_dir():
-            return  # its disk is away, which opening it says
+            return  # its disk is missing, which the later open reports
         missing = path if self._registry_dir.exists() else self._registry_dir
         problem = "is empty" if path.exists() else "does not exist"
         raise RegistryLost(f"the registry {missing} {problem}, {self._consequence()}")
 
     def check_tree(self, tree: Tree, zxid: int) -> None:
-        """Raise RegistryLost when logs were found and the registry, as loaded, cannot be the one that they knew."""
+        """Raise RegistryLost if there are logs, and the loaded registry cannot be the one that they knew."""
         path = self._registry_dir / DATABASE_NAME
         if not self.logs:
             return
@@ -134,15 +136,15 @@ class RegistryEvidence:
         if zxid < self.zxid:
             raise RegistryLost(
                 f"the registry {path} is older than the logs: it ends with transaction {zxid}, the log directories "
-                f"have seen transaction {self.zxid}; its write-ahead log {DATABASE_NAME}-wal has been removed, or an "
+                f"have seen transaction {self.zxid}. Its write-ahead log {DATABASE_NAME}-wal has been removed, or an "
                 f"older copy has been put in its place, {self._consequence()}"
             )
 
     def check_shared(self, zxid: int, settled_zxid: int | None = None) -> None:
-        """Raise RegistryLost when logs were found and the registry elsewhere has not come as far as they knew.
+        """Raise RegistryLost if there are logs, and the shared registry is older than the notes in the directories.
 
-        ``settled_zxid``: the registry was made again from these logs when the directories had seen this transaction
-        (``registry.recovery.evidence_node``), None if it was not.
+        ``settled_zxid``: the transaction in the directories when the registry was rebuilt from these logs
+        (``registry.recovery.evidence_node``), None if it was not rebuilt.
         """
         if self.zxid == settled_zxid:
             return
@@ -150,7 +152,7 @@ class RegistryEvidence:
             log_dirs = shlex.quote(",".join(each.path for each in self.directories))
             raise RegistryLost(
                 f"the registry is older than the logs: it ends with transaction {zxid}, the log directories have seen "
-                f"transaction {self.zxid}; an older copy has been put in its place, or zookeeper.connect names another "
+                f"transaction {self.zxid}. An older copy has been put in its place, or zookeeper.connect names another "
                 f"one: {len(self.logs)} partitions ({_some(self.logs)}) may be served no more, or go back. Put the "
                 f"registry's newest data back, or correct zookeeper.connect; if there is no newer copy, stop all "
                 "brokers and have the registry completed from the logs of all of them: kafkalite cluster "
@@ -158,7 +160,7 @@ class RegistryEvidence:
             )
 
     def check_unclaimed(self, cluster: ClusterState) -> None:
-        """Raise ConfigError for logs of no topic in a directory that does not say whose it is."""
+        """Raise ConfigError for logs without a topic in a directory that does not name its cluster."""
         for directory in self.directories:
             unknown = [
                 key
@@ -173,9 +175,9 @@ class RegistryEvidence:
                 )
 
     def note(self, log_dirs: Iterable[str], zxid: int) -> None:
-        """Write how far the registry has come, on its disk, into these directories. In any one thread at a time.
+        """Write the last transaction on the registry's disk into these directories. One thread at a time may call this.
 
-        A directory where that fails keeps its older note, which is no less true.
+        If a write fails, the directory keeps its older note, which is still correct.
         """
         for path in log_dirs:
             try:
@@ -184,9 +186,9 @@ class RegistryEvidence:
                 logger.debug("cannot write %s/%s: %s", path, REGISTRY_ZXID_FILE, error)
 
     def begin_again(self) -> None:
-        """Forget how far the registry had come, when another one takes its place with all that it held.
+        """Remove the notes when another registry, with all data of the present one, replaces it.
 
-        Raises KafkaStorageError when a disk refuses.
+        Raises KafkaStorageError if that fails.
         """
         for directory in self.directories:
             path = f"{directory.path}/{REGISTRY_ZXID_FILE}"
@@ -210,12 +212,12 @@ class RegistryEvidence:
 
 
 def was_exported(registry_dir: Path) -> bool:
-    """Return whether ``kafkalite registry export`` has put the registry in a directory out of use."""
+    """Return whether ``kafkalite registry export`` has retired the registry in a directory."""
     return any(registry_dir.glob(f"{DATABASE_NAME}.{EXPORTED}-*"))
 
 
 def noted_zxid(fs: Fs, log_dirs: Iterable[str]) -> int:
-    """Return how far the registry has come, by what the directories say; 0 when they say nothing."""
+    """Return the registry's last transaction according to the directories, 0 if none of them has a note."""
     return max((found.zxid for path in log_dirs if (found := _look(fs, path)) is not None), default=0)
 
 
@@ -233,7 +235,7 @@ def _look(fs: Fs, path: str) -> DirectoryEvidence | None:
     try:
         cluster_id = (read_meta(fs, f"{path}/{META_FILE}") or {}).get("cluster.id")
     except (CheckpointError, OSError):
-        pass  # LogDirectories.claim says what is wrong with it
+        pass  # LogDirectories.claim reports the error
     try:
         zxid = read_registry_zxid(fs, f"{path}/{REGISTRY_ZXID_FILE}")
     except (CheckpointError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``kafkalite cluster``: run a cluster on this host, and see what any cluster's brokers hold and lead."""
+"""``kafkalite cluster``: runs a cluster on this host, and shows the replicas and leaders of any cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ Examples:
   kafkalite cluster up --brokers 3
   kafkalite cluster status
   kafkalite cluster wait --healthy
-  kafkalite cluster elect --preferred
-  kafkalite cluster elect --unclean events:0
   kafkalite cluster compare events
   kafkalite cluster log-dirs --topic-list events,clicks --json
+
+\b
+Examples of elections and repairs:
+  kafkalite cluster elect --preferred
+  kafkalite cluster elect --unclean events:0
   kafkalite cluster recover-registry --config broker.properties --to host-1.json
   kafkalite cluster new-secret > secret.txt
 """,

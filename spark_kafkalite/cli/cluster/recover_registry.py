@@ -1,4 +1,4 @@
-"""``kafkalite cluster recover-registry``: a registry that is lost, or older than the logs, is made from all logs."""
+"""``kafkalite cluster recover-registry``: rebuilds a lost registry from all logs, or completes an outdated one."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ if TYPE_CHECKING:
 
 
 class ReplicasNotRead(KafkaliteError):
-    """Brokers that may have the best log of a partition were not read."""
+    """The command has not read some brokers that may have the best log of a partition."""
 
 
 @click.command(
     "recover-registry",
     epilog="""\b
-Examples:
+Examples for stopped brokers:
   kafkalite cluster recover-registry --config broker.properties --to host-1.json
   kafkalite cluster recover-registry --log-dirs /data/1,/data/2 --to host-2.json
   kafkalite cluster recover-registry --config broker.properties --from host-1.json,host-2.json,host-3.json
   kafkalite cluster recover-registry --zookeeper 10.0.0.5:2181 --from host-1.json,host-2.json --without 3 --execute
+
+\b
+Examples for running brokers:
   kafkalite cluster recover-registry --config broker.properties --bootstrap-server host-1:9092,host-2:9092
   kafkalite cluster recover-registry --config broker.properties --bootstrap-server host-1:9092 --from host-2.json
 """,
@@ -51,7 +54,7 @@ Examples:
     metavar="ID",
     help="With --to: leave out a log directory that is lost for good, named by its directory.id. Repeatable.",
 )
-@click.option("--to", "target", metavar="FILE", help="Write what the log directories of this host's broker have.")
+@click.option("--to", "target", metavar="FILE", help="Write the state of the logs of this host's broker to FILE.")
 @click.option("--from", "sources", multiple=True, metavar="FILE[,FILE]", help="Read the files of stopped brokers.")
 @click.option(
     "--bootstrap-server",
@@ -84,14 +87,15 @@ def recover_registry(
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Make the lost registry of a cluster again from the logs, or complete one from a backup.
+    """Rebuild the lost registry of a cluster from the logs, or complete an older one from a backup.
 
-    Each broker is either stopped, and --to writes on its host what it has into a file that --from reads; or it runs,
-    and is asked (--bootstrap-server). Without --execute the command shows what the registry would hold. --execute has
-    the brokers that run stand still until they are restarted, and writes: topics with their ids, partitions and
-    replicas, under leader epochs and producer ids above all that the logs name. The broker with the best log of a
-    partition leads it, the others copy it. Registry consumers' offsets are in no log, and settings of topics are known
-    to running brokers alone: those of an older registry stay, others are named as lost.
+    For a stopped broker, --to on its host writes the state of its logs to a file, which --from reads. A running broker
+    is asked (--bootstrap-server). Without --execute the command only shows the future content of the registry. With
+    --execute it stops the running brokers from serving until you restart them, and writes the registry: topics with
+    their ids, partitions and replicas. The new leader epochs and producer ids are above all those in the logs. The
+    broker with the best log of a partition leads it, and the others copy it. The logs contain neither registry
+    consumers' offsets nor settings of topics, but running brokers know the settings. Offsets and settings in an older
+    registry stay. The command names the settings that are lost.
     """
     if (target is None) == (not sources and bootstrap_server is None):
         raise click.UsageError(
@@ -197,7 +201,7 @@ def _recover(
     plan = _plan(files + asked, nodes, without)
     running = registered_brokers(store)
     if execute and not plan.unread and brokers is not None:
-        # Nothing is stopped before it is likely that the registry can be written.
+        # Stop the brokers only if the command can probably write the registry.
         check_none_registered(store)
         asked = brokers.stop()
         plan = _plan(files + asked, nodes, without)
@@ -258,7 +262,7 @@ def _show(plan: RecoveryPlan, hosts: Sequence[HostLogs], *, keeps_old: bool) -> 
     click.echo(f"registry: {'there, to be completed' if keeps_old else 'new or empty'}")
     show_recovery(plan, keeps_old=keeps_old, is_older=True)
     if not keeps_old and not any(host.topics for host in hosts):
-        warn("no registry says which brokers there were: name the files of all of them, or records may be lost")
+        warn("no registry names the brokers of this cluster: name the files of all of them, or records may be lost")
 
 
 def _told_unread(unread: dict[TopicPartition, tuple[BrokerId, ...]]) -> str:

@@ -1,8 +1,8 @@
 """Runs the probe once on every executor of a Spark session.
 
-As plain Python functions over an RDD: that needs nothing on the executors but what Spark itself brings. A task cannot
-be sent to a given executor; as many tasks as there are executors spread over them when those have nothing else to do,
-and further rounds, of more tasks, look for those that were missed.
+The probe runs as plain Python functions over an RDD, so the executors need only Spark. Spark cannot send a task to a
+given executor. The first round has as many tasks as there are executors, and idle executors take one each. Further
+rounds with more tasks reach the executors that were missed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROUNDS: Final = 4
-# Tasks that end at once would all run on the executor that is first.
+# A task takes this time: otherwise all tasks would run on the first executor.
 _DWELL_S: Final = 0.5
 _REGISTERED_WITHIN_S: Final = 60
-# Where nobody says how many there will be, they are all there when none has come for so long.
+# If the number of executors is not configured, all have registered when none has done so for this time.
 _SETTLED_S: Final = 3.0
 
 
 def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Return the session of ``spark-submit`` or of this environment. Raises ClickException where it cannot be used."""
+    """Return the session of ``spark-submit`` or of this environment. Raises ClickException if it is unusable."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -50,9 +50,9 @@ def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
 def look_on_executors(
     spark: SparkSession, settings: Mapping[str, Any], addresses: Sequence[tuple[str, int]]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return what was found, one entry for each executor that was met, and how many executors there are.
+    """Return (the findings, one entry for each executor that ran a probe; the number of executors).
 
-    ``not_before_s`` and ``not_after_s`` of an entry bound the time at which the driver's clock says it was made.
+    ``not_before_s`` and ``not_after_s`` of an entry limit the time of its probe, by the driver's clock.
     """
     from pyspark import cloudpickle
 
@@ -60,7 +60,7 @@ def look_on_executors(
     try:
         context = spark.sparkContext
         count = _executors(spark)
-        # Nothing of this package: it may be missing there.
+        # No object of this package, which may be missing on the executors.
         given, places, look, dwell_s = dict(settings), list(addresses), probe.look, _DWELL_S
 
         def task(_: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -82,9 +82,9 @@ def look_on_executors(
 
 
 def _executors(spark: SparkSession) -> int:
-    """Return how many executors there are, once those that were asked for are there, or have had their time.
+    """Wait until the requested executors have registered, or for a time limit; return the number of executors.
 
-    Raises ClickException when none is.
+    Raises ClickException if none has registered.
     """
     context = spark.sparkContext
     if context._jsc.sc().isLocal():
@@ -94,7 +94,7 @@ def _executors(spark: SparkSession) -> int:
     until = time.monotonic() + _REGISTERED_WITHIN_S
     there, since = 0, time.monotonic()
     while True:
-        # The driver is among them.
+        # The list includes the driver.
         found = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
         now = time.monotonic()
         if found != there:
@@ -105,7 +105,7 @@ def _executors(spark: SparkSession) -> int:
             return there
         if is_over:
             raise click.ClickException(
-                f"--spark: no executor of master {context.master} has come within {_REGISTERED_WITHIN_S} s, so none "
-                "can be looked at; see what the cluster manager says of this application, or ask for less by --conf"
+                f"--spark: no executor of master {context.master} has registered within {_REGISTERED_WITHIN_S} s, so "
+                "none can be checked; see the cluster manager's report on this application, or ask for less by --conf"
             )
         time.sleep(0.2)

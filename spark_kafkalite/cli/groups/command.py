@@ -1,6 +1,6 @@
-"""``kafkalite groups``: consumer groups, their members, offsets and lag, in the words of ``kafka-consumer-groups``.
+"""``kafkalite groups``: consumer groups, their members, offsets and lag, in the terms of ``kafka-consumer-groups``.
 
-Also for the groups of registry consumers, with ``--zookeeper``. What moves offsets lies in ``resets.py``.
+With ``--zookeeper`` it also shows the groups of registry consumers. ``resets.py`` has the commands that move offsets.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ Examples:
   kafkalite groups list --state
   kafkalite groups describe --group billing
   kafkalite groups describe --all-groups --members --verbose
+  kafkalite groups describe --group old-consumers --zookeeper 127.0.0.1:2181
+
+\b
+Examples that change groups:
   kafkalite groups reset-offsets --group billing --topic events --to-datetime 2026-01-31T12:00:00
   kafkalite groups reset-offsets --group billing --all-topics --shift-by -100 --execute
   kafkalite groups copy-offsets --group billing --to-group billing-test --execute
   kafkalite groups delete --group billing-test
-  kafkalite groups describe --group old-consumers --zookeeper 127.0.0.1:2181
 
 Kafka's spelling works too: kafkalite groups --describe --group billing
 """

@@ -1,4 +1,4 @@
-"""Options for where offsets are reset to, and for doing it or only showing it."""
+"""Options for the new positions of offsets, and for a reset or a dry run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def scenario_options(function: Function) -> Function:
-    """Add the scenarios that are not a file; exactly one is to be given (:func:`chosen_reset`)."""
+    """Add the scenarios except ``--from-file``. The user must give exactly one scenario (:func:`chosen_reset`)."""
     options = (
         click.option("--to-earliest", is_flag=True, help="To the first record that the log has."),
         click.option("--to-latest", is_flag=True, help="To the end: only new records."),
         click.option(
             "--to-current",
             is_flag=True,
-            help="Where it is, or the nearest end of the log; without an offset the log's end.",
+            help="To the present offset, or to the nearest end of the log; without an offset to the log's end.",
         ),
         click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset."),
         click.option("--shift-by", type=int, metavar="N", help="By N, back if negative."),
@@ -32,7 +32,7 @@ def scenario_options(function: Function) -> Function:
             metavar="WHEN",
             help="To the first record at or after: 2026-01-31T12:00:00.000 (UTC without a zone), or ms since 1970.",
         ),
-        click.option("--by-duration", metavar="HOW_LONG", help="This long ago: P7D, PT1H30M, or 90m."),
+        click.option("--by-duration", metavar="HOW_LONG", help="To this time before now: P7D, PT1H30M, or 90m."),
     )
     for option in reversed(options):
         function = option(function)
@@ -50,7 +50,7 @@ def chosen_reset(
     by_duration: str | None,
     from_file: str | None = None,
 ) -> Reset:
-    """Return the one scenario. Raises UsageError for none, several, or a text that is not of the form."""
+    """Return the given scenario. Raises UsageError for none or several, or for an invalid text."""
     given = {
         ResetKind.TO_EARLIEST: to_earliest,
         ResetKind.TO_LATEST: to_latest,
@@ -65,7 +65,7 @@ def chosen_reset(
     if len(kinds) > 1:
         raise click.UsageError(f"{' and '.join(f'--{kind.value}' for kind in kinds)}: name one scenario only")
     if not kinds:
-        raise click.UsageError(f"say where to: one of {', '.join(f'--{kind.value}' for kind in given)}")
+        raise click.UsageError(f"name a new position: one of {', '.join(f'--{kind.value}' for kind in given)}")
     (kind,) = kinds
     try:
         if to_datetime is not None:
@@ -86,11 +86,11 @@ def execute_options(function: Function) -> Function:
 
 
 def check_execute(dry_run: bool, execute: bool) -> None:
-    """Raise UsageError when both are given."""
+    """Raise UsageError if both are given."""
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")
 
 
 def said_dry_run() -> None:
-    """Say that nothing has been done."""
+    """Print that the dry run has changed nothing."""
     said("nothing was changed: this was a dry run, --execute does it")

@@ -1,7 +1,7 @@
-"""``kafkalite groups reset-offsets`` and ``copy-offsets``: plans new offsets for a group, shows them, then sets them.
+"""``kafkalite groups reset-offsets`` and ``copy-offsets``: plan new offsets for groups, print the plan, and set them.
 
-Nothing changes without --execute. The plan is printed either way: as a table, as JSON, or as CSV that ``--from-file``
-reads. With --execute, all groups are checked before the first is changed.
+The commands change offsets only with --execute. They print the plan in any case: as a table, as JSON, or as CSV, which
+``--from-file`` reads. With --execute they check all groups before they change the first one.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ Examples:
   kafkalite groups reset-offsets --group billing --topic events --to-earliest
   kafkalite groups reset-offsets --group billing --topic events:0,1 --to-offset 1000 --execute
   kafkalite groups reset-offsets --group billing --all-topics --by-duration PT2H --execute
+
+\b
+Examples with a file:
   kafkalite groups reset-offsets --group billing --all-topics --to-current --export > billing.csv
   kafkalite groups reset-offsets --group billing --from-file billing.csv --execute
 """
@@ -86,10 +89,10 @@ def reset_offsets(
     as_json: bool,
     **scenario: Any,
 ) -> None:
-    """Move the offsets of groups that have no members. Shows what it would do; --execute does it.
+    """Move the offsets of groups without members. The command prints the new offsets; --execute sets them.
 
-    Offsets outside the log come to its nearest end. Moving back means that records are read again, moving forward that
-    records are skipped.
+    An offset outside the log moves to the log's nearest end. After a move back the group reads records again, after a
+    move forward it skips records.
     """
     names = chosen_groups(groups, all_groups)
     reset = chosen_reset(from_file=from_file, **scenario)

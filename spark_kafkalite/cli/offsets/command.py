@@ -25,9 +25,15 @@ Examples:
   kafkalite offsets get --topic events
   kafkalite offsets get --topic events --time earliest
   kafkalite offsets get --topic events --partitions 0,2 --time 2026-01-31T12:00:00Z
+
+\b
+Examples for groups:
   kafkalite offsets show --group billing --zookeeper 127.0.0.1:2181
   kafkalite offsets migrate --group billing --zookeeper 127.0.0.1:2181 --to kafka --execute
   kafkalite offsets rewind --group billing --all-topics --by-duration PT2H --execute
+
+\b
+Examples for streaming queries:
   kafkalite offsets show --checkpoint /data/checkpoints/hourly --bootstrap-server 127.0.0.1:9092
   kafkalite offsets rewind --checkpoint hdfs:///checkpoints/hourly --topic events --by-duration PT2H
 """
@@ -35,7 +41,7 @@ Examples:
 
 @click.group("offsets", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
-    """Look offsets up, by time too; show, compare and move those of a group or a streaming query."""
+    """Look offsets up, also by time; show, compare and move the offsets of a group or a streaming query."""
 
 
 for each in (show, diff, export, migrate, rewind):
@@ -69,7 +75,7 @@ def get(
 ) -> None:
     """Print TOPIC:PARTITION:OFFSET, one partition a line.
 
-    With a time after the last record the offset is empty: there is no record to begin with yet.
+    If the time is after the last record, the offset is empty, because no record exists for it yet.
     """
     timestamp = parse_time(time_text, "--time")
     wanted_partitions = parse_partitions(partitions, "--partitions") if partitions else None

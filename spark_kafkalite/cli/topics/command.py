@@ -1,4 +1,4 @@
-"""``kafkalite topics``: create, list, describe, extend and delete topics, in the words of Kafka's own tool."""
+"""``kafkalite topics``: creates, lists, describes, extends and deletes topics, in the terms of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ Examples:
   kafkalite topics create --topic events --if-not-exists --config retention.ms=-1
   kafkalite topics list
   kafkalite topics describe --topic events
+
+\b
+Examples that change topics:
   kafkalite topics alter --topic events --partitions 8
   kafkalite topics delete --topic events
   kafkalite topics delete-records --topic events --partition 0 --before-offset 1000

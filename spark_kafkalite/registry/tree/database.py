@@ -1,22 +1,23 @@
 """The embedded registry's database: its persistent nodes in one SQLite file.
 
-File ``registry.db`` (WAL, ``synchronous=FULL``: every commit is fsynced):
+The file ``registry.db`` uses WAL and ``synchronous=FULL``, so every commit is fsynced. It has three tables:
 
-- table ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion, owner)``: the
-  nodes; ``acl`` is JSON (``[[permissions, scheme, id], ...]``), null when anyone may do everything; ``owner`` is 0, or
-  the stored session whose ephemeral node it is;
-- table ``sessions(session, password, timeout_ms)``: the sessions that outlive the process;
-- table ``counters(name, value)``: ``format`` (4), ``zxid``, ``session`` (the last number given).
+- ``nodes(path, data, czxid, mzxid, pzxid, ctime, mtime, version, child_creations, acl, aversion, owner)``: the nodes.
+  ``acl`` is JSON (``[[permissions, scheme, id], ...]``), or null if every client may do everything. ``owner`` is the
+  stored session that owns an ephemeral node, otherwise 0.
+- ``sessions(session, password, timeout_ms)``: the sessions that outlive the process.
+- ``counters(name, value)``: ``format`` (4), ``zxid``, and ``session`` (the last number given to a session).
 
-The last transaction's number is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``. So a commit that
-saves a node with its last zxid in it need not write the counter: a row with the largest is only replaced or removed by
-a commit that leaves a larger one. The usual commit is therefore one statement. It gives up the interpreter's lock only
-once, and each time the writer thread must win it from the listener's.
-Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``, format 3 stored no sessions; all
-are upgraded when opened.
+The number of the last transaction is the largest of the counter ``zxid`` and all ``mzxid`` and ``pzxid``. So a commit
+does not write the counter if it saves a node with its own zxid. Only a commit with a larger zxid can replace or remove
+the row with the largest one. Therefore the usual commit is one statement, and releases the interpreter's lock only
+once. That matters because the writer thread has to get the lock back from the listener's thread each time.
 
-None of these goes back across a crash: after kill -9 or power loss the last commit holds. One thread at a time uses a
-database, and one process: the process that opens it holds the directory's lock.
+Format 1 had no ``acl`` and ``aversion``, format 2 always wrote the counter ``zxid``, format 3 stored no sessions. The
+database upgrades a file in these formats when it opens it.
+
+A crash does not undo a commit: after kill -9 or a power loss the last commit is still in the file. One thread of one
+process at a time uses a database. The process that opens it holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -42,15 +43,26 @@ _FORMAT: Final = 4
 _SESSIONS: Final = (
     "CREATE TABLE sessions(session INTEGER PRIMARY KEY, password BLOB NOT NULL, timeout_ms INTEGER NOT NULL)"
 )
+_NODE_COLUMNS: Final = (
+    "path TEXT PRIMARY KEY",
+    "data BLOB NOT NULL",
+    "czxid INTEGER NOT NULL",
+    "mzxid INTEGER NOT NULL",
+    "pzxid INTEGER NOT NULL",
+    "ctime INTEGER NOT NULL",
+    "mtime INTEGER NOT NULL",
+    "version INTEGER NOT NULL",
+    "child_creations INTEGER NOT NULL",
+    "acl TEXT",
+    "aversion INTEGER NOT NULL DEFAULT 0",
+    "owner INTEGER NOT NULL DEFAULT 0",
+)
 _SCHEMA: Final = (
-    "CREATE TABLE nodes(path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, "
-    "pzxid INTEGER NOT NULL, ctime INTEGER NOT NULL, mtime INTEGER NOT NULL, version INTEGER NOT NULL, "
-    "child_creations INTEGER NOT NULL, acl TEXT, aversion INTEGER NOT NULL DEFAULT 0, "
-    "owner INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+    f"CREATE TABLE nodes({', '.join(_NODE_COLUMNS)}) WITHOUT ROWID",
     _SESSIONS,
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
-# What it takes to bring an older format up to this one.
+# The statements that upgrade an older format to this one.
 _KEEP_SESSIONS: Final = ("ALTER TABLE nodes ADD COLUMN owner INTEGER NOT NULL DEFAULT 0", _SESSIONS)
 _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     1: (
@@ -62,39 +74,39 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     3: _KEEP_SESSIONS,
 }
 _ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?,?)"
-# Rows of one statement; SQLite binds at most 32766 values in one.
+# The largest number of rows in one statement. SQLite binds at most 32766 values in one.
 _ROWS_AT_ONCE: Final = 64
 _SAVE_NODES: Final = [f"INSERT OR REPLACE INTO nodes VALUES {','.join([_ROW] * n)}" for n in range(_ROWS_AT_ONCE + 1)]
-# Beyond it there would be no room for more transactions.
+# The largest valid zxid, which leaves room for more transactions.
 _MAX_ZXID: Final = 2**63 - 2**32
 _MAX_INT32: Final = 2**31 - 1
-# A node's cversion, a 32-bit number, is twice that less its children.
+# A node's cversion, a 32-bit number, is twice its child creations minus its number of children.
 _MAX_CHILD_CREATIONS: Final = 2**30 - 1
 _NO_SESSIONS: Final[Mapping[int, KeptSession | None]] = MappingProxyType({})
 _SAVE_COUNTER: Final = "INSERT OR REPLACE INTO counters VALUES (?,?)"
 
 
 class DatabaseFailed(RegistryError):
-    """A commit failed: what it held is not on disk, and the disk cannot be trusted."""
+    """A commit failed: its data is not on the disk, and the disk cannot be trusted."""
 
 
 class DatabaseFull(RegistryError):
-    """A commit found no room on the disk (or no memory): what it held is not there, all before it is."""
+    """A commit found no space on the disk, or no memory. Its data is not stored; all earlier commits are."""
 
 
 class NodeDatabase:
-    """The open file."""
+    """An open database file."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make an empty one; ``create`` makes a database of that, so that a look changes nothing.
+        """Open the file, or create an empty one. Only ``create`` adds the tables, so reading changes nothing.
 
-        Raises RegistryError when it is no such database, or of an unknown format.
+        Raises RegistryError if the file is not such a database.
         """
         self.path = path
         self._saved_session = 0
         for each in (path, path.with_name(f"{path.name}-wal")):
             if each.exists() and not each.is_file():
-                # SQLite would find out with the first commit, and say that the disk has failed.
+                # SQLite would notice this at the first commit, and report a failed disk.
                 raise RegistryError(f"cannot open the registry {path}: {each} is not a file; put the file in its place")
         private_files.create_empty(path)
         try:
@@ -108,7 +120,7 @@ class NodeDatabase:
             raise self._unusable(error) from error
 
     def _open(self) -> None:
-        # One process by the lock file, so SQLite needs no shared memory file for its WAL index.
+        # The lock file admits only one process, so SQLite needs no shared memory file for its WAL index.
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
             self._connection.execute(f"PRAGMA {pragma}")
         found = self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone()
@@ -117,7 +129,7 @@ class NodeDatabase:
             self._upgrade()
 
     def create(self) -> None:
-        """Make the tables, if the file is new. Raises RegistryError."""
+        """Create the tables if the file is new. Raises RegistryError."""
         if not self._is_new:
             return
         connection = self._connection
@@ -144,7 +156,10 @@ class NodeDatabase:
         connection.execute("COMMIT")
 
     def load(self, tree: Tree) -> tuple[int, int]:
-        """Put all nodes into the tree; return the last zxid and the last session number. Raises RegistryError."""
+        """Load all nodes into the tree; return (last zxid, last session number).
+
+        Raises RegistryError, also for an unknown format.
+        """
         if self._is_new:
             return 0, 0
         try:
@@ -187,7 +202,7 @@ class NodeDatabase:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM nodes WHERE owner != 0")
             connection.execute("DELETE FROM sessions")
-            # The rows may have had the largest one.
+            # The removed rows may have had the largest zxid.
             connection.execute(_SAVE_COUNTER, ("zxid", zxid))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -201,16 +216,16 @@ class NodeDatabase:
         session: int,
         sessions: Mapping[int, KeptSession | None] = _NO_SESSIONS,
     ) -> None:
-        """Write all of it in one transaction, on disk when this returns. ``sessions`` that have gone are None.
+        """Write all changes in one transaction, which is on the disk when this returns. Ended ``sessions`` are None.
 
-        Raises DatabaseFull and DatabaseFailed: then no part of it was written.
+        Raises DatabaseFull and DatabaseFailed; then no change was written.
         """
         connection = self._connection
         saves_zxid = any(zxid in (node.mzxid, node.pzxid) for _, node in saved)
         try:
             simple = not removed and not sessions and session == self._saved_session
             if saves_zxid and simple and len(saved) <= _ROWS_AT_ONCE:
-                # A transaction of its own.
+                # The single statement is a transaction by itself.
                 self._save(saved)
                 return
             connection.execute("BEGIN IMMEDIATE")
@@ -230,7 +245,7 @@ class NodeDatabase:
         except (sqlite3.Error, MemoryError, OverflowError) as error:
             with contextlib.suppress(sqlite3.Error, MemoryError):
                 connection.execute("ROLLBACK")
-            # A transaction that cannot be taken back would swallow those after it.
+            # Later transactions would become part of one that cannot be rolled back.
             if self._has_no_room(error) and not connection.in_transaction:
                 raise DatabaseFull(str(error) or "out of memory") from error
             raise DatabaseFailed(str(error)) from error
@@ -243,20 +258,20 @@ class NodeDatabase:
         self._connection.execute(_SAVE_NODES[len(saved)], values)
 
     def _has_no_room(self, error: Exception) -> bool:
-        """Return whether an error means only that there is no room; all others mean that the disk failed."""
+        """Return whether an error means only missing space or memory. All other errors mean that the disk failed."""
         if isinstance(error, MemoryError):
             return True
         name = getattr(error, "sqlite_errorname", "")
         if name in ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM") or name.startswith("SQLITE_READONLY"):
             return True
-        # SQLite has no number for a write that a read-only file system refuses.
+        # SQLite has no error number for a write that a read-only file system refuses.
         try:
             return name == "SQLITE_IOERR_WRITE" and bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
         except OSError:
             return False
 
     def close(self) -> None:
-        """Close the file; the write-ahead log moves into it, unless the disk has failed."""
+        """Close the file. SQLite moves the write-ahead log into it, unless the disk has failed."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
@@ -302,9 +317,9 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def read_copy(directory: Path) -> tuple[Tree, int]:
-    """Load a database that no process has open, and its last zxid, from a copy: a look must not change it.
+    """Load a database that no process has open from a copy, so that reading does not change it.
 
-    Raises RegistryError for one that cannot be read.
+    Returns (tree, last zxid). Raises RegistryError if the database is unreadable.
     """
     tree = Tree()
     with tempfile.TemporaryDirectory(prefix="kafkalite-") as copies:

@@ -95,7 +95,8 @@ def test_connections_leave_what_logs_need(tmp_path: Path) -> None:
         ]
         descriptors = Path(f"/proc/{broker.pid}/fd")
         wait_until(
-            lambda: "connections beside 100 partitions" in broker.stderr_path.read_text(), "a connection is turned away"
+            lambda: "connections next to 100 partitions" in broker.stderr_path.read_text(),
+            "a connection is turned away",
         )
         # One that is being turned away has a descriptor for a moment.
         wait_until(lambda: LIMIT - len(os.listdir(descriptors)) >= 40, "descriptors for the logs")

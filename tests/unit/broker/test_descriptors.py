@@ -39,7 +39,7 @@ def test_new_partitions_are_refused_with_the_limit_what_is_used_and_what_to_do()
     assert divided.room_for_partitions(connections=5) == 128
     assert divided.why_not_hosted("topic t", 29, 100, connections=5) == (
         "topic t: 29 more partitions cannot be hosted: the limit of open files is 256, which leaves room for 128 "
-        "partitions, and 100 are there; raise it (ulimit -n, or LimitNOFILE= of the service) and restart the broker, "
+        "partitions, and 100 are hosted; raise it (ulimit -n, or LimitNOFILE= of the service) and restart the broker, "
         "or delete topics"
     )
 
@@ -47,7 +47,7 @@ def test_new_partitions_are_refused_with_the_limit_what_is_used_and_what_to_do()
 def test_open_connections_count_against_new_partitions() -> None:
     divided = Descriptors(256)
     assert divided.room_for_partitions(connections=100) == 60
-    assert "room for 60 partitions beside 100 open connections" in divided.why_not_hosted("topic t", 61, 0, 100)
+    assert "room for 60 partitions next to 100 open connections" in divided.why_not_hosted("topic t", 61, 0, 100)
 
 
 def test_a_registry_alone_leaves_descriptors_for_itself() -> None:

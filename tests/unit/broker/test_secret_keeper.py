@@ -138,7 +138,7 @@ def test_brokers_on_loopback_share_a_node_that_the_first_one_makes(
         await answer(place.store.delete(znodes.INTER_BROKER_SECRET))
         await asyncio.sleep(0.05)
         assert place.wire.secret == ClusterSecret((TWO,))
-        assert "everybody can read" in caplog.text
+        assert "all clients of the registry can read" in caplog.text
 
     run(tmp_path, test)
 

@@ -137,7 +137,7 @@ def test_wrong_usage_is_told(kafkalite: Command, checkpoint: Path) -> None:
         (("diff", "--group", "g", "--batch", "1"), "--batch needs --checkpoint DIR"),
         (("diff", *here, "--with-batch", "1", "--with-group", "g"), "--with-batch and --with-group exclude each other"),
         (("rewind", "--group", "g", "--all-topics", "--to-earliest", "--drop-planned"), "--drop-planned needs"),
-        (("rewind", *here, "--all-topics"), "say where to"),
+        (("rewind", *here, "--all-topics"), "name a new position"),
         (("rewind", *here, "--drop-planned", "--all-topics"), "--drop-planned alone moves no partition"),
         (("export", "--group", "g", "--to-kafka"), "--to-kafka needs --checkpoint DIR"),
         (("export", *here, "--execute"), "--execute and --dry-run belong to --to-kafka"),

@@ -251,7 +251,7 @@ def test_repair_does_not_take_a_whole_batch_for_a_torn_tail(log: Path, capsys: p
     code, out = dump(capsys, "--repair", "--yes", log)
     assert code == 1
     assert "the log would end at offset 4" in out
-    assert "holds, by its header, offsets 4 to 103, 100 records; all of its bytes are there, so it is DAMAGED" in out
+    assert "holds, by its header, offsets 4 to 103, 100 records; all of its bytes exist, so it is DAMAGED" in out
     assert "left as it is: --yes is for torn tails; add --force to cut whole batches" in out
     assert segment.read_bytes() == sound + last
     assert dump(capsys, "--repair", "--yes", "--force", log)[0] == 0
@@ -355,6 +355,6 @@ def test_segment_name_beyond_int64(log: Path, capsys: pytest.CaptureFixture[str]
     name = f"{2**63:020d}.log"
     (log / name).write_bytes(b"")
     code, out = dump(capsys, "--check", log)
-    assert code == 1 and f"DAMAGED {log}/{name}: no offset is so large as its name says" in out
+    assert code == 1 and f"DAMAGED {log}/{name}: the name is larger than any offset" in out
     assert run(["dump-log", "--repair", "--yes", str(log)]) == 1
     assert name in capsys.readouterr().err

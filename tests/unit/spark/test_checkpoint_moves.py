@@ -235,7 +235,7 @@ def test_what_is_no_checkpoint_or_lacks_files_is_told_apart(written: Written) ->
     with pytest.raises(QueryCheckpointError, match="commits/1: damaged"):
         execute(written, {0: {ZERO: 0}})
     (written.root / "offsets" / "1").unlink()
-    with pytest.raises(QueryCheckpointError, match="offsets/1: not there, but commits/1 says that the batch"):
+    with pytest.raises(QueryCheckpointError, match="offsets/1: does not exist, but commits/1 marks the batch"):
         written.open()
     (written.root / "commits" / "1").unlink()
     written.batch(2, kafka(3), finished=False)

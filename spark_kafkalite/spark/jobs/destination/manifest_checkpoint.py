@@ -1,9 +1,10 @@
-"""A checkpoint stands in for all manifests up to its number, so that nobody has to read thousands of them. Pure.
+"""A checkpoint replaces all manifests up to its number, so that a run does not read thousands of manifests. Pure.
 
-``_kafkalite/manifests/N.checkpoint.jsonl``, N in 20 digits. Its first line counts what follows: a line for every run up
-to N that still has published files, which is its manifest without what only the runs after it need (offsets, ranges,
-complete directories, staged paths) and without the files that another run has replaced. Its topics keep their ids. So a
-checkpoint holds one record of every published file, and is read as strictly as manifests are.
+The checkpoint's file is ``_kafkalite/manifests/N.checkpoint.jsonl``, N in 20 digits. Its first line counts the
+following lines and their files. Each following line is the manifest of a run up to N that still has published files. It
+lacks what only the next runs needed (offsets, ranges, complete directories, staged paths), and files that another run
+has replaced. Its topics keep their ids. So a checkpoint contains every published file once. Checkpoints are checked as
+strictly as manifests.
 
 ``folding`` writes checkpoints, ``publish.manifests`` reads them.
 """
@@ -30,11 +31,11 @@ from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
 FORMAT: Final = 1
 _NAME: Final = re.compile(rf"([0-9]{{{DIGITS}}})\.checkpoint\.jsonl", re.ASCII)
 _COUNTS: Final = ("format", "number", "runs", "files")
-_REMEDY: Final = "restore the file from a copy, or, if manifest 1 and all others up to its number are there, delete it"
+_REMEDY: Final = "restore the file from a copy, or, if all manifests from 1 up to its number exist, delete it"
 
 
 def checkpoint_path(number: int) -> str:
-    """Return where the checkpoint of the manifests up to ``number`` lies under the destination."""
+    """Return the path of the checkpoint of the manifests up to ``number``, relative to the destination."""
     return f"{MANIFESTS}/{number:0{DIGITS}d}.checkpoint.jsonl"
 
 
@@ -44,9 +45,9 @@ def checkpoint_numbers(names: Iterable[str]) -> list[int]:
 
 
 def published_files(manifests: Iterable[Manifest]) -> list[tuple[Manifest, PublishedFile]]:
-    """Return the files that count, each with its run's manifest: all but those that a later run has replaced.
+    """Return the published files, each with its run's manifest, without the files that a later run has replaced.
 
-    The manifests are in the order of their numbers.
+    The manifests must be in the order of their numbers.
     """
     found: dict[str, tuple[Manifest, PublishedFile]] = {}
     for manifest in manifests:
@@ -57,7 +58,7 @@ def published_files(manifests: Iterable[Manifest]) -> list[tuple[Manifest, Publi
 
 
 def checkpoint_text(number: int, manifests: Iterable[Manifest]) -> str:
-    """Return the text of the checkpoint of ``manifests``, which are all up to ``number``, oldest first."""
+    """Return the text of the checkpoint of ``manifests``: all manifests up to ``number``, oldest first."""
     by_number = {manifest.number: manifest for manifest in manifests}
     kept: dict[int, list[PublishedFile]] = {}
     for manifest, file in published_files(by_number.values()):
@@ -69,12 +70,12 @@ def checkpoint_text(number: int, manifests: Iterable[Manifest]) -> str:
 
 
 def _folded(manifest: Manifest, files: list[PublishedFile]) -> Manifest:
-    """Return what a checkpoint keeps of a manifest; where its count of records was wrong, it stays wrong."""
+    """Return the part of a manifest that a checkpoint keeps. A wrong count of records stays wrong."""
     gone = sum(file.records for file in manifest.files) - sum(file.records for file in files)
     topics = {file.topic for file in files}
     return replace(
         manifest,
-        # Where they were staged matters to nobody any more, and was the longest of what is said of a file.
+        # The staged paths are not needed any more, and were the longest field of a file.
         files=tuple(replace(file, staged=f"{STAGING}/{number}") for number, file in enumerate(files)),
         records=manifest.records - gone,
         topics={
@@ -93,12 +94,12 @@ def _folded(manifest: Manifest, files: list[PublishedFile]) -> Manifest:
 
 
 def read_checkpoint(text: str, path: str, number: int) -> list[Manifest]:
-    """Return the manifests of a checkpoint's text, oldest first. Raises ManifestError naming ``path``."""
+    """Return the manifests in a checkpoint's text, oldest first. Raises ManifestError, which names ``path``."""
     first, *lines = text.split("\n")
     counts = _counts(first, path)
     if counts["number"] != number:
         _refuse(path, f"number is {counts['number']}, not the {number} of the file's name")
-    # What follows the last line's end is empty, or a line that was cut.
+    # The text after the last newline is empty, unless the last line was cut.
     if len(lines) != counts["runs"] + 1 or lines.pop():
         _refuse(path, f"it does not end after the {counts['runs']} lines that its first one counts, as when it was cut")
     found = [read_manifest(line, f"{path}, line {place}") for place, line in enumerate(lines, 2)]

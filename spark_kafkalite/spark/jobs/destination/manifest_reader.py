@@ -1,10 +1,10 @@
-"""Reads manifests strictly: every field by its type and range, every path inside the destination.
+"""Reads manifests strictly: checks the type and range of every field, and that every path is in the destination.
 
-A manifest decides which offsets the next run loads and which files are moved, so a number that is none, or a path that
-leads elsewhere, must not get as far as that. Whatever is not as :meth:`Manifest.to_json` writes it is a ManifestError
-that names the file, the field, the value, and what to do.
+A manifest decides which offsets the next run loads and which files it moves. So the reader must refuse invalid numbers
+and paths outside of the destination. For any difference to the form of :meth:`Manifest.to_json` it raises a
+ManifestError, which names the file, the field, the value, and the remedy.
 
-Pure: no file system, no Spark.
+Pure: it uses neither a file system nor Spark.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _FILE_FIELDS_OF_ONE_PARTITION: Final = frozenset(
 
 
 def read_manifest(text: str, path: str, number: int | None = None) -> Manifest:
-    """Return the manifest in ``text``. Raises ManifestError naming ``path`` for anything that is not one.
+    """Return the manifest in ``text``. Raises ManifestError, which names ``path``, for any other text.
 
-    ``number``: the one that the file's name says, None when it says none.
+    ``number``: the number in the file's name, None if the name has no number.
     """
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
@@ -72,7 +72,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"field {_shown(next(each for each in names if names.count(each) > 1))} is there twice")
+        raise ValueError(f"field {_shown(next(each for each in names if names.count(each) > 1))} appears twice")
     return found
 
 
@@ -89,7 +89,7 @@ def _shown(value: Any) -> str:
 
 
 class _Fields:
-    """One object of a manifest, at ``place`` in it (empty for the whole), and the checks of its fields."""
+    """One object of a manifest, at ``place`` in it (empty for the whole manifest), and the checks of its fields."""
 
     def __init__(self, path: str, place: str, document: Any) -> None:
         self._path = path
@@ -115,7 +115,7 @@ class _Fields:
 
     def number(self, name: str, least: int = 0, most: int = _MAX_INT64) -> int:
         value = self._value(name)
-        # Not bool, which is an int, and no float, however whole.
+        # Neither bool, which is a subclass of int, nor float.
         if type(value) is not int or not least <= value <= most:
             self._refuse(self._within(name), value, f"a whole number from {least} to {most}")
         return value
@@ -139,7 +139,7 @@ class _Fields:
         return value
 
     def path(self, name: str) -> str:
-        """Return a path of two parts at least, inside the destination."""
+        """Return a path with at least two parts, inside the destination."""
         return self._path_of(self._within(name), self._value(name))
 
     def _path_of(self, field: str, value: Any) -> str:
@@ -193,7 +193,7 @@ class _Fields:
         return _Fields(self._path, self._within(name), self._value(name))
 
     def items(self, name: str, read: Callable[[str, Any], T]) -> tuple[T, ...]:
-        """Return the items of a list, each as ``read`` takes its place and value."""
+        """Return the items of a list. ``read`` converts each item, from its place and its value."""
         values = self._value(name)
         if type(values) is not list:
             self._refuse(self._within(name), values, "a list")
@@ -300,7 +300,7 @@ class _Fields:
         )
 
     def file(self, written: int, within: str | None = None) -> PublishedFile:
-        """Return a file; its final path is ``within`` a directory of ours, None: outside of all of them."""
+        """Return a file. Its final path must be in the directory ``within``, or, if that is None, outside of HOME."""
         with_parts = written > FORMAT_WITHOUT_RANGES
         fields = _FILE_FIELDS if with_parts else _FILE_FIELDS_OF_ONE_PARTITION
         unknown = self._document.keys() - fields
@@ -325,7 +325,7 @@ class _Fields:
             if not file.final.startswith(f"{within}/"):
                 self._refuse(self._within("final"), file.final, f"a path in {within}")
             return file
-        # Format 1 put a topic of that name there.
+        # Format 1 put a topic named like HOME there.
         if file.final.startswith(f"{HOME}/") and (written > FORMAT_WITHOUT_IDS or file.topic != HOME):
             self._refuse(self._within("final"), file.final, f"a path outside of {HOME}")
         return _with_visible_name(file) if written == FORMAT_WITHOUT_IDS else file
@@ -338,7 +338,7 @@ class _Fields:
 
 
 def _with_visible_name(file: PublishedFile) -> PublishedFile:
-    """Return a file of format 1 with the path that it would have today, if it is one that programs do not see."""
+    """Return a file of format 1. If its path is hidden from programs, the file gets the path of the present format."""
     if not is_hidden(file.topic):
         return file
     times = file.final.split("/")[1:-1]

@@ -1,9 +1,9 @@
-"""What of a record goes into a file: its value as it is asked for, its event time, or the reason why it cannot go.
+"""Decodes records for a load's files: the value in the requested form, the event time, and the reason of a failure.
 
-Expressions of Spark's own functions: no Python runs on the rows, but for Avro values of a schema registry. A record
-that cannot be decoded is no error of a task: it gets a reason (:data:`REASON`), and goes into quarantine
-(``load/quarantine.py``) instead of the files. An event time that is missing or cannot be read is null (:data:`TIME`);
-the record's own timestamp stands in, and the run counts that.
+The module builds expressions of Spark's own functions. Python processes rows only for Avro values of a schema registry.
+A record that cannot be decoded does not fail its task. The record gets a reason (:data:`REASON`), and the run writes it
+into quarantine (``load/quarantine.py``) instead of the files. If an event time is missing or unreadable, :data:`TIME`
+is null. Then the run uses the record's own timestamp and counts that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DECODED: Final = "kafkalite_decoded"
 _FRAMED: Final = "kafkalite_framed"
 _CORRUPT: Final = "kafkalite_corrupt"
 _AVRO: Final = "kafkalite_avro"
-# The last ms of the year 9999: beyond, days have no name of ten characters.
+# The last ms of the year 9999. Later days need more than the ten characters of yyyy-MM-dd.
 _LAST_MS: Final = 253_402_300_799_999
 _ISO_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
 
@@ -40,9 +40,9 @@ _LINES: Final = "the value holds a line break"
 
 
 def value_type(schema: str) -> StructType:
-    """Return the type that ``--value-schema`` names: DDL, or the JSON of a Spark or Avro schema. Needs a Spark session.
+    """Return the type in ``--value-schema``: DDL, or the JSON of a Spark or Avro schema. Needs a Spark session.
 
-    Raises ValueError for what is neither, in one line.
+    Raises ValueError with a one-line text for any other text.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
@@ -64,7 +64,7 @@ def value_type(schema: str) -> StructType:
 
 
 def check_value_schema(layout: FileLayout) -> None:
-    """Raise ValueError for a schema that is none, or that the layout's format cannot hold. Needs a Spark session."""
+    """Raise ValueError for an invalid schema, or one that the layout's format cannot hold. Needs a Spark session."""
     from spark_kafkalite.spark.pyspark_versions import arrow_schema
 
     if layout.value_schema is None:
@@ -75,7 +75,10 @@ def check_value_schema(layout: FileLayout) -> None:
 
 
 def file_schema(value: str, value_schema: str | None) -> StructType:
-    """Return the columns of files with such values. Needs a Spark session. Raises ValueError as :func:`value_type`."""
+    """Return the columns of files with such values. Needs a Spark session.
+
+    Raises ValueError as :func:`value_type` does.
+    """
     from pyspark.sql.types import BinaryType, DataType, IntegerType, StructType
 
     kind: DataType = BinaryType() if value_schema is None else value_type(value_schema)
@@ -92,7 +95,7 @@ def _shown(text: str) -> str:
 
 
 def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
-    """Return the rows with their values as the layout has them, and :data:`REASON` and :data:`TIME` where it asks."""
+    """Return the rows with values in the layout's form, and with :data:`REASON` and :data:`TIME` if it needs them."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     value = F.col("value")
@@ -119,7 +122,7 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
     elif layout.value_schema is not None:
         frame = frame.withColumn(_DECODED, _from_json(payload, value_type(layout.value_schema)))
         text, found = payload.cast("string"), F.col(_DECODED)
-        # Spark's parser takes the first of several objects and leaves the rest; the length of a list of them sees it.
+        # Spark's parser reads the first of several objects and ignores the rest. The length of a list counts them all.
         count = F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))), F.lit(0))
         reason = F.when(~F.is_valid_utf8(text), _NOT_UTF8).when(
             found.isNull() | found[_CORRUPT].isNotNull() | (count != 1), _NOT_JSON
@@ -131,7 +134,7 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
         inner = payload if layout.value_schema is None else made
         made = F.when(framed.isNotNull() & reason.isNull(), F.struct(framed["schema_id"], inner.alias("payload")))
     return (
-        # A value of null says that a key is gone: there is nothing to decode.
+        # A null value is a tombstone of its key: there is nothing to decode.
         frame.withColumn(REASON, F.when(value.isNotNull(), reason))
         .withColumn(_DECODED, F.when(value.isNotNull(), made))
         .drop(_FRAMED, _AVRO)
@@ -139,14 +142,14 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
 
 
 def decoded_value(frame: DataFrame) -> Column:
-    """Return the column of the values as files hold them, of what :func:`decoded` gave."""
+    """Return the column with the values for the files, in a frame that :func:`decoded` returned."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     return F.col(_DECODED if _DECODED in frame.columns else "value")
 
 
 def _from_avro(value: Column, layout: FileLayout) -> Column:
-    """Return a struct of the record and the reason why there is none."""
+    """Return a struct of the decoded record and, if decoding failed, the reason."""
     from spark_kafkalite.spark.pyspark_versions import arrow_column
     from spark_kafkalite.spark.schema_registry import AvroDecoder
 
@@ -178,7 +181,7 @@ def _no_line_reason(value: Column) -> Column:
 
 
 def _header(name: str) -> Column:
-    """Return the text of the last header of a name."""
+    """Return the text of the last header with this name."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     named = F.filter("headers", lambda header: header["key"] == F.lit(name))
@@ -186,7 +189,7 @@ def _header(name: str) -> Column:
 
 
 def _time(text: Column) -> Column:
-    """Return the time that a text says: ms since the epoch, or ISO 8601; null for anything else."""
+    """Return the time in a text: ms since the epoch, or ISO 8601; null for any other text."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     ms = text.try_cast("bigint")

@@ -1,4 +1,4 @@
-"""What a load's files are made as: format and codec, directories, and what of a record stands in them. Pure."""
+"""The layout of a load's files: format, codec, directories, and the form of the records in them. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PartitionBy = Literal["day", "hour", "none"]
 FileFormat = Literal["parquet", "orc", "json", "text", "avro"]
 ValueForm = Literal["bytes", "json", "registry"]
 
-# What Spark's writers, and fastavro, have without a library of their own: each was written and read. Spark also names
-# brotli and lzo for Parquet.
+# The codecs that Spark's writers and fastavro have without additional libraries, each tested by writing and reading.
+# Spark also names brotli and lzo for Parquet.
 CODECS: Final[Mapping[FileFormat, tuple[str, ...]]] = {
     "parquet": ("none", "snappy", "gzip", "lz4_raw", "zstd"),
     "orc": ("none", "snappy", "zlib", "lz4", "zstd"),
@@ -32,13 +32,13 @@ _EVENT_TIME: Final = re.compile(r"record|header:[^\x00-\x1f]+|json:[^\x00-\x1f.'
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """How a destination's files are made: their format, its codec (None: the writer's choice), and their directories.
+    """The layout of a destination's files: their format, the format's codec, and their directories.
 
-    Directories of time are those of ``time_zone``, an IANA name. ``file_bytes`` is the size that a file is aimed at.
-    ``value`` says what becomes of a record's value: the bytes, columns of the JSON in it, or the parts of a registry's
-    frame; ``value_schema`` is Spark's DDL of that JSON, or the JSON of a Spark schema. With a ``schema_registry`` the
-    values are Avro's, and ``value_schema`` is the JSON of an Avro schema. ``event_time`` is where the time of a
-    directory comes from: ``record``, ``header:NAME`` or ``json:FIELD``.
+    ``codec``: None leaves the choice to the writer. ``time_zone``: the zone of day and hour directories, an IANA name.
+    ``file_bytes``: the target size of a file. ``value``: the form of a record's value in the files. It is the bytes,
+    columns of the JSON in the value, or the parts of a registry's frame. ``value_schema``: Spark's DDL of that JSON, or
+    the JSON of a Spark schema. With a ``schema_registry`` the values are Avro, and ``value_schema`` is the JSON of an
+    Avro schema. ``event_time``: the source of a directory's time, ``record``, ``header:NAME`` or ``json:FIELD``.
     """
 
     partition_by: PartitionBy = "day"
@@ -53,22 +53,22 @@ class FileLayout:
 
     @property
     def by_record_time(self) -> bool:
-        """Whether directories go by the records' own timestamps."""
+        """Whether the records' own timestamps select their directories."""
         return self.event_time == RECORD_TIME
 
     @property
     def is_decoded(self) -> bool:
-        """Whether there may be records that have no place in the files, because they cannot be decoded."""
+        """Whether some records may not go into the files, because they cannot be decoded."""
         return self.value != "bytes" or self.file_format == "text"
 
     @property
     def is_made_of_pieces(self) -> bool:
-        """Whether the tasks that read may make the files, because nothing is decoded (``parquet_pieces``)."""
+        """Whether the reading tasks may make the files, because no value needs decoding (``parquet_pieces``)."""
         return self.file_format == "parquet" and self.value == "bytes" and self.by_record_time
 
     @property
     def is_of_lines(self) -> bool:
-        """Whether Spark's text writer writes what the job's tasks have made of the rows (``lines``)."""
+        """Whether the job's tasks turn rows into lines, which Spark's text writer writes (``lines``)."""
         return self.file_format in ("text", "avro")
 
     def ending(self, staged_name: str) -> str:
@@ -76,7 +76,7 @@ class FileLayout:
         return published_ending(staged_name, self.file_format)
 
     def problem(self) -> str | None:
-        """Say which options contradict each other, or name what is not there; None when all is well."""
+        """Return a text about contradicting options or a missing library, or None if there is no problem."""
         codecs = CODECS[self.file_format]
         if self.codec is not None and self.codec not in codecs:
             return f"--codec {self.codec}: --format {self.file_format} has {', '.join(codecs)}"
@@ -97,7 +97,7 @@ class FileLayout:
         return None
 
     def document(self) -> dict[str, str]:
-        """Return what a manifest says of it."""
+        """Return the layout's fields for a manifest."""
         found = {
             "partition_by": self.partition_by,
             "format": self.file_format,
@@ -111,7 +111,7 @@ class FileLayout:
 
 
 def published_ending(staged_name: str, file_format: str) -> str:
-    """Return the ending of a published name: with the codec where readers look for it there, as in ``json.gz``."""
+    """Return the ending of a published name. It includes the codec if readers expect it there, as in ``json.gz``."""
     if file_format == "avro":
         return "avro"
     base = "txt" if file_format == "text" else file_format

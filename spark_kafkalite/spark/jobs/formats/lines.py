@@ -1,12 +1,14 @@
 """Files whose bytes the job's tasks make and Spark's text writer writes: lines of text, and Avro containers.
 
-So these files are staged, named and committed as all others are, and no Hadoop client is needed in Python. A row of
-text is a line. A row of Avro is the container's header or one block without its sync marker, and the writer's line
-separator *is* the sync marker: 16 characters, random for a run. What the files hold cannot be read back from them in
-full, so the tasks that make the rows also tell what they made (a row of the group ``FACTS`` for each partition in a
-file), and the lines, or the blocks' own counts of records, are read back from the files and held against that.
+Spark stages, names and commits these files like all others, and Python needs no Hadoop client. A row of text is a line.
+A row of Avro is the container's header, or one block without its sync marker. The writer's line separator *is* the sync
+marker: 16 characters, random for each run.
 
-fastavro makes the blocks; it is imported where it is used.
+The job cannot read all facts about the files back from them. So the tasks that make the rows also report what they
+made, in a row of the group ``FACTS`` for each partition in a file. Then :func:`made_files` counts the records in the
+written files (lines, or the blocks' own counts) and compares them with these reports.
+
+fastavro makes the blocks. Functions import it where they use it.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ _SEQUENCE: Final = "kafkalite_sequence"
 _ROWS: Final = pa.schema([(GROUP, pa.string()), (_SEQUENCE, pa.int64()), (DATA, pa.binary())])
 _MARKER_BYTES: Final = 16
 _MAGIC: Final = b"Obj\x01"
-# Of the records in an Avro block, before compression.
+# The size of the records in an Avro block, before compression.
 _BLOCK_BYTES: Final = 256 * 1024
-# No block ends before we end it.
+# fastavro never ends a block by itself.
 _NEVER: Final = 1 << 62
-# To write a field that may be null costs fastavro several times as much.
+# A nullable field costs fastavro several times as much to write.
 _NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
 _TASK: Final = re.compile(r"part-(\d+)-", re.ASCII)
 _VARINT_BYTES: Final = 10
@@ -47,7 +49,10 @@ _VARINT_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class MadeFile:
-    """What a task put into the file of a group: rows of one partition. Both offsets are those of rows, inclusive."""
+    """The rows of one partition that a task put into the file of a group.
+
+    ``first`` and ``last`` are the offsets of the first and the last row. ``untimed`` counts rows without a timestamp.
+    """
 
     task: int
     group: str
@@ -59,12 +64,12 @@ class MadeFile:
 
 
 def new_separator(layout: FileLayout) -> str:
-    """Return what ends the lines of a run."""
+    """Return the line separator of a run."""
     return "\n" if layout.file_format == "text" else secrets.token_hex(_MARKER_BYTES // 2)
 
 
 def as_lines(frame: DataFrame, layout: FileLayout, separator: str) -> DataFrame:
-    """Return the lines of the files, with their groups, in the order in which they are to be written."""
+    """Return the lines of the files, with their groups, in the order for the writer."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     make = LineMaker(layout.file_format == "avro", layout.codec, separator)
@@ -78,7 +83,7 @@ def as_lines(frame: DataFrame, layout: FileLayout, separator: str) -> DataFrame:
 def _mapped(
     frame: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """Do what ``DataFrame.mapInArrow`` does, which asks for pandas though nothing of it needs pandas."""
+    """Do what ``DataFrame.mapInArrow`` does, without pandas, which that method requires and does not use."""
     from pyspark.sql import DataFrame
     from pyspark.sql.udf import _create_udf
     from pyspark.util import PythonEvalType
@@ -89,7 +94,7 @@ def _mapped(
 
 
 class LineMaker:
-    """Turns a task's rows into lines, in a Python worker; rows keep their order within a group."""
+    """Turns a task's rows into lines, in a Python worker. Rows keep their order within a group."""
 
     def __init__(self, is_avro: bool, codec: str | None, separator: str) -> None:
         self._is_avro = is_avro
@@ -167,7 +172,7 @@ def _rows(group: str, first: int, data: pa.Array) -> pa.RecordBatch:
 
 
 class _Container:
-    """An Avro container in the making: its lines are the header, then blocks."""
+    """An incomplete Avro container. Its lines are the header, then the blocks."""
 
     def __init__(self, schema: pa.Schema, codec: str | None, marker: str) -> None:
         from fastavro import parse_schema
@@ -193,7 +198,7 @@ class _Container:
         return line
 
     def lines(self, rows: pa.RecordBatch) -> list[bytes]:
-        """Take rows and return the lines that are ready."""
+        """Add rows and return the lines that are complete."""
         rows = rows.select(self._columns)
         of_one = max(1, rows.nbytes // max(1, rows.num_rows))
         step = max(1, _BLOCK_BYTES // of_one)
@@ -220,7 +225,7 @@ class _Container:
 
 
 def _documents(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return the rows as fastavro takes them: times as microseconds, which costs less than Python's own."""
+    """Return the rows for fastavro, with times as microseconds: they cost less than Python's datetime objects."""
     at = rows.schema.get_field_index("timestamp")
     timed = rows.set_column(at, "timestamp", rows.column(at).cast(pa.int64()))
     names = timed.schema.names
@@ -229,7 +234,7 @@ def _documents(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """Return a column's cells; bytes with the name of their branch, which fastavro tries one by one otherwise."""
+    """Return a column's cells. Bytes carry the name of their union branch; otherwise fastavro tries every branch."""
     cells: list[Any] = column.to_pylist()
     if pa.types.is_binary(column.type):
         return [None if each is None else ("bytes", each) for each in cells]
@@ -242,9 +247,9 @@ def _cells(column: pa.Array) -> list[Any]:
 def made_files(
     spark: SparkSession, files: Files, data: str, layout: FileLayout, separator: str
 ) -> list[dict[str, Any]]:
-    """Return the facts of the files, a row for each partition in one, as ``staging`` reads those of other formats.
+    """Return the facts of the files, a row for each partition in a file, as ``staging`` does for other formats.
 
-    Raises AuditError where a file holds another number of records than the task that made it says.
+    Raises AuditError if the number of records in a file differs from the report of the task that made it.
     """
     told: dict[tuple[str, int], list[MadeFile]] = {}
     lines = spark.read.option("lineSep", separator)
@@ -273,7 +278,7 @@ def made_files(
 
 
 def _counted(spark: SparkSession, files: Files, data: str, layout: FileLayout, separator: str) -> list[Any]:
-    """Return each file's records as the file itself has them."""
+    """Return the number of records in each file, counted in the file itself."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     lines = (
@@ -306,7 +311,7 @@ def _counted(spark: SparkSession, files: Files, data: str, layout: FileLayout, s
 
 
 def count_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield for each line of an Avro file what it is: a header, or a block of so many records, or damaged."""
+    """Yield the kind of each line of an Avro file: a header, a block with its number of records, or damaged."""
     for batch in batches:
         begins, lengths = batch.column("begins").to_pylist(), batch.column("length").to_pylist()
         kinds = [_kind_of(begin, length) for begin, length in zip(begins, lengths, strict=True)]
@@ -317,7 +322,10 @@ def count_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _kind_of(begins: bytes, length: int) -> tuple[int, int, int]:
-    """Return the records, damaged blocks and headers of a line. As a count the magic would be negative."""
+    """Return (records, damaged blocks, headers) of a line.
+
+    A header is not taken for a block: as a count of records, the magic bytes would be negative.
+    """
     if begins.startswith(_MAGIC):
         return 0, 0, 1
     try:
@@ -329,7 +337,7 @@ def _kind_of(begins: bytes, length: int) -> tuple[int, int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag number and where it ends. Raises IndexError at the end of the data."""
+    """Return a zigzag number and the position after it. Raises IndexError at the end of the data."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,13 +1,14 @@
-"""Parquet files that the tasks which read the log make themselves, piece by piece, for Spark's text writer.
+"""Parquet files that the reading tasks make themselves, in pieces, for Spark's text writer.
 
-Rows that are not decoded are Arrow already where they are read, and Arrow writes Parquet many times as fast as rows go
-through the JVM. So a task yields no rows but pieces of files, which Spark's text writer puts one behind the other, as
-it does lines; files are staged, named and committed as all others are. A Parquet file ends in the four characters
-:data:`SEPARATOR`, and readers go by the places of row groups that its footer names, so the writer's line separator is
-these four characters: behind a row group they are skipped, behind the footer they end the file.
+A reading task has its rows in Arrow. If no value needs decoding, Arrow can write them as Parquet, many times as fast as
+rows pass through the JVM. So a task yields pieces of files instead of rows. Spark's text writer concatenates the pieces
+like lines, and Spark stages, names and commits the files like all others.
 
-A piece is a row group, or a row group and the footer. Rows that wait for one are bounded for a task, however many
-directories its ranges fall into.
+The writer's line separator is the four characters :data:`SEPARATOR`, in which a Parquet file ends. After the footer
+they end the file. After a row group readers skip them, because readers find row groups by the positions in the footer.
+
+A piece is a row group, or the last row group and the footer. The size of a task's rows that are not in a piece yet has
+a limit, which does not depend on the number of directories.
 """
 
 from __future__ import annotations
@@ -27,41 +28,41 @@ from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 
 SEPARATOR: Final = "PAR1"
 PIECES: Final = pa.schema([(GROUP, pa.string()), (DATA, pa.binary())])
-# By the names that Spark has for the codecs of Parquet.
+# Keys: Spark's names of Parquet codecs.
 _CODECS: Final = {"none": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "lz4_raw": "LZ4", "zstd": "ZSTD"}
-# Those that repeat; of values a dictionary costs much and saves nothing.
+# The columns with repeated values. A dictionary of the values costs much and saves nothing.
 _WITH_DICTIONARY: Final = ("key", "topic", "partition", "timestampType")
 _ROW_GROUP_BYTES: Final = 16 << 20
 _WAITING_BYTES: Final = 64 << 20
-# Every zone's days and hours begin with one, since 1972.
+# Since 1972, days and hours begin at a quarter of an hour of UTC in every time zone.
 _QUARTER_US: Final = 900_000_000
 _QUARTERS_OF_A_DAY: Final = 96
 _LEAST_US: Final = -(2**63) + _QUARTER_US
 
 
 def codec_of(name: str) -> str | None:
-    """Return Spark's name of a codec as layouts have it, None for one that pieces cannot have."""
+    """Return a codec's name in layouts for Spark's name of it, None for a codec that pieces cannot have."""
     known = {"uncompressed": "none", "lz4raw": "lz4_raw"}.get(name.lower(), name.lower())
     return known if known in _CODECS else None
 
 
 def document_line(document: bytes) -> bytes:
-    """Return a JSON document that does not hold the separator."""
+    """Return an equal JSON document that does not contain the separator."""
     return document.replace(SEPARATOR.encode(), b"PAR\\u0031")
 
 
 class PieceMaker:
-    """Turns the rows of one task into pieces of files; rows keep their order within a group."""
+    """Turns the rows of one task into pieces of files. Rows keep their order within a group."""
 
     def __init__(self, schema: pa.Schema, layout: FileLayout) -> None:
-        """``layout`` names its codec."""
+        """``layout`` must name its codec; None means no compression."""
         self._schema = schema
         self._directories = RowDirectories(layout)
         self._codec = _CODECS[layout.codec or "none"]
         self._files: dict[str, _ParquetFile] = {}
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the pieces of rows, and each account as a document of its own group."""
+        """Yield the pieces of the rows' files, and each account as a document in the group ``ACCOUNTS``."""
         for batch in batches:
             if _is_account(batch):
                 yield _piece(ACCOUNTS, document_line(batch.column("key")[0].as_py()))
@@ -92,7 +93,7 @@ def _piece(group: str, data: bytes) -> pa.RecordBatch:
 
 
 class RowDirectories:
-    """Which group each row belongs to: its topic, and the day or hour of its timestamp in the layout's zone."""
+    """Finds the group of each row: its topic, and the day or hour of its timestamp in the layout's time zone."""
 
     def __init__(self, layout: FileLayout) -> None:
         self._partition_by = layout.partition_by
@@ -100,7 +101,7 @@ class RowDirectories:
         self._labels: dict[int, str] = {}
 
     def of(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the groups of one partition's rows, each with its rows in their order."""
+        """Yield the groups of one partition's rows, each with its rows in the same order."""
         topic = staged_topic(batch.column("topic")[0].as_py())
         if self._partition_by == "none":
             yield f"{topic}@", batch
@@ -123,7 +124,7 @@ class RowDirectories:
 
 
 def _quarters(micros: pa.Int64Array) -> pa.Int64Array:
-    """Return the quarters of an hour since the epoch, rounded down."""
+    """Return the number of quarters of an hour since the epoch, rounded down."""
     if (pc.min(micros).as_py() or 0) < 0:
         # Division rounds towards zero.
         lowered = pc.subtract(pc.max_element_wise(micros, _LEAST_US), _QUARTER_US - 1)
@@ -132,18 +133,19 @@ def _quarters(micros: pa.Int64Array) -> pa.Int64Array:
 
 
 def label_of(quarter: int, zone: ZoneInfo, *, by_hour: bool) -> str:
-    """Return the day of a quarter, and its hour, as Spark's ``date_format`` with yyyy-MM-dd@HH has them."""
+    """Return the day of a quarter, with ``by_hour`` also its hour, as Spark's ``date_format`` yyyy-MM-dd@HH does."""
     try:
         moment = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=15 * quarter)).astimezone(zone)
         day, hour = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}", moment.hour
     except OverflowError:
-        # Beyond Python's calendar, and any that a zone's rules are made for.
+        # Outside of Python's calendar, and of the years for which time zones have rules.
         day, hour = _day_of(quarter // _QUARTERS_OF_A_DAY), quarter % _QUARTERS_OF_A_DAY // 4
     return f"{day}@{hour:02d}" if by_hour else day
 
 
 def _day_of(days: int) -> str:
-    """Return the date so many days after the epoch, in years of any length. Source: Howard Hinnant, civil_from_days."""
+    """Return the date ``days`` after the epoch. A year may have more than four digits. Source: civil_from_days of
+    Howard Hinnant's date algorithms."""
     shifted = days + 719_468
     era, day_of_era = divmod(shifted, 146_097)
     year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -152,13 +154,13 @@ def _day_of(days: int) -> str:
     day = day_of_year - (153 * month_from_march + 2) // 5 + 1
     month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
     year = year_of_era + era * 400 + (month <= 2)
-    # As Java: a sign before more than four digits; years before the first count backwards.
+    # As in Java: a sign precedes more than four digits, and years before year 1 count backwards.
     shown = f"+{year}" if year > 9999 else f"{year if year > 0 else 1 - year:04d}"
     return f"{shown}-{month:02d}-{day:02d}"
 
 
 class _ParquetFile:
-    """One file in the making."""
+    """One incomplete file."""
 
     def __init__(self, schema: pa.Schema, compression: str) -> None:
         self._buffer = io.BytesIO()
@@ -175,14 +177,14 @@ class _ParquetFile:
         self.waiting_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows, which wait for a row group."""
+        """Add rows, which wait for a row group."""
         self._rows.append(rows)
         self.waiting_bytes += rows.nbytes
 
     def row_group(self) -> bytes:
-        """Return the rows that wait as a row group, without the separator that the text writer puts behind it."""
+        """Return the waiting rows as a row group, without the separator, which the text writer appends."""
         self._write()
-        # The writer of Parquet counts the places of what follows.
+        # So that the Parquet writer counts the separator in the positions of later row groups.
         self._sink.write(SEPARATOR.encode())
         return self._taken()
 

@@ -1,7 +1,7 @@
-"""Accounts for every offset of a plan: what the files hold, against what the reading tasks counted. Pure.
+"""Accounts for every offset of a plan: compares the files' rows with the counts of the reading tasks. Pure.
 
-The rows of the files are counted in the files, the offsets without a row by the readers from the batches of the log;
-neither is the difference to the other. Where they do not add up to the plan, nothing is published.
+The run counts the rows in the files. The readers count the offsets without a row from the batches of the log. Neither
+number is derived from the other. If they do not add up to the plan, the run publishes nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def check_accounts(
     files: Iterable[PublishedFile],
     quarantined: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[LoadedRange, ...]:
-    """Return what became of the plan's offsets, by partition.
+    """Return the account of the plan's offsets, a range for each partition.
 
-    ``quarantined`` records are not in the files. Raises AuditError where a planned range has not exactly one account,
-    where a file holds what was not planned, and where offsets are left that nothing accounts for.
+    ``quarantined`` counts the records in quarantine, which are not in the files. Raises AuditError if a planned range
+    does not have exactly one account, if a file contains an unplanned range, or if an offset is unaccounted for.
     """
     found = _by_planned_range(plan, accounts)
     in_files = _rows_by_partition(plan, files)
@@ -80,7 +80,7 @@ def check_accounts(
 
 
 def with_late(ranges: Iterable[LoadedRange], files: Iterable[PublishedFile]) -> tuple[LoadedRange, ...]:
-    """Return the ranges with the number of their records in files that are late."""
+    """Return the ranges with the number of their records in late files."""
     late: dict[tuple[str, int], int] = {}
     for file in files:
         for part in file.parts if file.late else ():
@@ -134,10 +134,10 @@ def _check_bounds(file: PublishedFile, part: FilePart, asked: OffsetRange | None
 
 
 def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None:
-    """Raise DataLossError for offsets that no batch holds, in a topic that is neither compacted nor transactional.
+    """Raise DataLossError for offsets that no batch contains, in a topic that is neither compacted nor transactional.
 
-    ``compacted`` are the topics whose ``cleanup.policy`` says so. A topic is transactional where the range itself has
-    markers or records of transactions.
+    ``compacted``: the topics whose ``cleanup.policy`` includes compact. A range is transactional if it contains control
+    records or aborted records.
     """
     known = set(compacted)
     for each in ranges:
@@ -145,6 +145,6 @@ def check_holes(ranges: Iterable[LoadedRange], compacted: Iterable[str]) -> None
             raise DataLossError(
                 f"{each.topic}-{each.partition}: {each.removed} of the offsets from {each.start} to "
                 f"{each.next_offset - 1} are not in the log, though the topic is neither compacted nor transactional: "
-                "records may be lost; nothing was published. Check the brokers' logs (kafkalite dump-log --check), or run "
-                "with --on-hole accept to load what there is"
+                "records may be lost; nothing was published. Check the brokers' logs (kafkalite dump-log --check), or "
+                "run with --on-hole accept to load what there is"
             )

@@ -1,12 +1,17 @@
-"""When a directory of time is complete: pure arithmetic over what the partitions have been read up to.
+"""Decides when a day or hour directory is complete, from the positions up to which the partitions were read. Pure.
 
-A partition has *passed* a time when nothing older is expected from it any more: it was read to an end that was taken at
-that time or later, less a grace for records on their way; or a record of that time, less the grace, has been read. The
-second rule is for runs that stop short of the end, and takes no event time for later than the clock, because one record
-from 2099 would else complete everything. So a quiet partition holds nothing back, and one that is far behind does.
+A partition has *passed* a time when the job expects no older records from it any more. Two rules set this time:
 
-A directory is complete when every partition of its topic has passed its end: it gets a ``_SUCCESS``, as Hadoop's jobs
-leave one. What comes for it afterwards is late.
+- The run read the partition to the log's end, and looked up that end at some time. The partition has passed this time
+  minus the grace, which allows for delayed records.
+- The run read a record with some event time. The partition has passed this time minus the grace.
+
+The second rule is for runs that stop before the log's end. It limits event times to the clock's time: otherwise one
+record from 2099 would complete every directory. So a partition without new records delays no directory, and a partition
+with a large lag does.
+
+A directory is complete when every partition of its topic has passed the directory's end. The run then writes a
+``_SUCCESS`` file into it, as Hadoop's jobs do. Later records for it are late.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ _LABELS: Final = re.compile(r"day=(\d{4}-\d{2}-\d{2})(?:/hour=(\d{2}))?\Z", re.A
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """What a run says of directories of time: the topics with their times, what it completes, what it opens again."""
+    """What a run changes about day and hour directories: its topics with their times, completed and reopened ones."""
 
     topics: Mapping[str, LoadedTopic]
     completed: tuple[str, ...] = ()
@@ -41,7 +46,7 @@ class Directories:
 def placed(
     files: Iterable[PublishedFile], is_complete: Callable[[str], bool], policy: LatePolicy
 ) -> tuple[PublishedFile, ...]:
-    """Return the files with those marked as late whose directory is complete, and where ``policy`` puts them."""
+    """Mark the files of complete directories as late, set their final paths by ``policy``, and return all files."""
     known: dict[str, bool] = {}
     found = []
     for file in files:
@@ -64,10 +69,10 @@ def advanced(
     *,
     by_record_time: bool = True,
 ) -> Directories:
-    """Return what the plan's topics have passed once the run is published, and the directories that this completes.
+    """Return the times that the plan's topics have passed after this run, and the directories that this completes.
 
-    Without ``by_record_time`` the directories go by another time than the records' timestamps. Then what a partition
-    has surely reached is the beginning of its latest directory.
+    Without ``by_record_time`` another time than the records' timestamps selects the directories. Then a partition has
+    certainly reached only the beginning of its latest directory.
     """
     if by_record_time:
         largest = {TopicPartition(each.topic, each.partition): each.max_timestamp for each in ranges}
@@ -100,22 +105,22 @@ def advanced(
 def passed_ms(
     before: int | None, ended_at_ms: int, grace_ms: int, *, at_end: bool, largest_event_ms: int | None
 ) -> int | None:
-    """Return the time that a partition has passed, in ms since the epoch; None when it has passed none.
+    """Return the time that a partition has passed, in ms since the epoch; None if it has passed no time.
 
-    ``before`` is what it had passed before the run, ``ended_at_ms`` when the log's end was asked for, ``at_end``
-    whether the run reads up to that end, and ``largest_event_ms`` the largest event time read, None without one.
+    ``before``: the time passed before the run. ``ended_at_ms``: when the run looked up the log's end. ``at_end``:
+    whether the run reads up to that end. ``largest_event_ms``: the largest event time that the run read, or None.
     """
     known = [] if before is None else [before]
     if at_end:
         known.append(ended_at_ms - grace_ms)
     if largest_event_ms is not None:
         known.append(min(largest_event_ms, ended_at_ms) - grace_ms)
-    # Manifests have no times before 1970.
+    # Manifests contain no times before 1970.
     return max((each for each in known if each >= 0), default=None)
 
 
 def ends_at_ms(directory: str, time_zone: str) -> int | None:
-    """Return the end, in ms since the epoch, of the day or hour that a directory's path ends in; None without one."""
+    """Return the end, in ms since the epoch, of the day or hour in which a directory's path ends, or None."""
     return _boundary_ms(directory, time_zone, 1)
 
 
@@ -130,14 +135,14 @@ def _latest_beginnings_ms(files: Iterable[PublishedFile], time_zone: str) -> dic
 
 
 def _boundary_ms(directory: str, time_zone: str, later: int) -> int | None:
-    """Return when a directory's day or hour begins, or, with ``later`` 1, the following one."""
+    """Return when the day or hour of a directory begins; with ``later`` 1, when the next one begins."""
     found = _LABELS.search(directory)
     if found is None:
         return None
     day, hour = found.groups()
     try:
         begins = datetime.fromisoformat(day) + timedelta(hours=int(hour or 0))
-        # By the clock on the wall: an hour that comes twice, and a day of 23 or 25 hours, end where the next begins.
+        # In local time: a repeated hour, and a day of 23 or 25 hours, end where the next one begins.
         moment = begins + later * (timedelta(hours=1) if hour else timedelta(days=1))
         return int(moment.replace(tzinfo=ZoneInfo(time_zone)).astimezone(UTC).timestamp() * 1000)
     except (ValueError, OverflowError):
@@ -148,7 +153,7 @@ def _boundary_ms(directory: str, time_zone: str, later: int) -> int | None:
 def complete_directories(
     directories: Iterable[str], partitions: Iterable[int], passed: Mapping[int, int], time_zone: str
 ) -> tuple[str, ...]:
-    """Return those of one topic's directories that every partition of it has passed, sorted."""
+    """Return those of a topic's directories whose end every partition of the topic has passed, sorted."""
     if any(partition not in passed for partition in partitions):
         return ()
     all_passed = min((passed[partition] for partition in partitions), default=None)

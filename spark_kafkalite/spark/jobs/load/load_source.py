@@ -1,12 +1,15 @@
-"""What the jobs read with: the source, with the tasks that a plan names, and an account of every task's ranges.
+"""The source with which the jobs read: it reads the tasks of a plan, and yields an account of each task's ranges.
 
-``format("kafkalite")`` chooses the tasks of a read itself. A load decides before it reads which ranges one task reads,
-because files are made of tasks, and it must know of every offset what became of it. So this format takes its tasks as
-an option (:data:`TASKS`, JSON: a list of tasks, each a list of ``[topic, partition, start, until]``), and the rows of
-every range are followed by one more: its offset is :data:`ACCOUNT_OFFSET`, and its key holds the account of the range
-as JSON. It goes the way of the rows, so that it is there once if they are, however often Spark repeats a task.
+``format("kafkalite")`` chooses the tasks of a read itself. A load plans before it reads which ranges each task reads,
+because tasks make the files. A load must also account for every offset. This format therefore differs in two points:
 
-With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead
+- It takes its tasks as an option: :data:`TASKS`, JSON, a list of tasks, each a list of
+  ``[topic, partition, start, until]``.
+- It yields one more row after the rows of each range. The offset of this row is :data:`ACCOUNT_OFFSET`, and its key is
+  the account of the range as JSON. The account takes the same way as the rows. So it arrives exactly once, as they do,
+  even if Spark repeats a task.
+
+With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead of rows
 (``formats/parquet_pieces.py``).
 """
 
@@ -42,11 +45,11 @@ ACCOUNT_OFFSET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RangeAccount:
-    """What a task found in one range; ``start`` is inclusive, ``until`` exclusive.
+    """A task's account of one range; ``start`` is inclusive, ``until`` exclusive.
 
-    ``present``, ``control``, ``aborted`` and ``removed`` are counted from the batches' headers
-    (:class:`~spark_kafkalite.client.consume.passed_offsets.PassedOffsets`). ``size_bytes`` is that of keys and values.
-    The timestamps are the smallest and largest in ms since the epoch, None where no record has one.
+    The task counts ``present``, ``control``, ``aborted`` and ``removed`` from the batches' headers
+    (:class:`~spark_kafkalite.client.consume.passed_offsets.PassedOffsets`). ``size_bytes`` is the size of keys and
+    values. ``min_timestamp`` and ``max_timestamp`` are in ms since the epoch, None if no record has a timestamp.
     """
 
     topic: str
@@ -62,24 +65,24 @@ class RangeAccount:
     max_timestamp: int | None
 
     def to_json(self) -> str:
-        """Return the text that goes into a row's key."""
+        """Return the account as text for a row's key."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RangeAccount:
-        """Return the account of a row's key."""
+        """Return the account in a row's key."""
         return cls(**json.loads(text))
 
 
 def tasks_json(tasks: Iterable[Iterable[OffsetRange]]) -> str:
-    """Return the option's text."""
+    """Return the text of the option :data:`TASKS`."""
     return json.dumps(
         [[[*each.topic_partition, each.start_offset, each.end_offset] for each in ranges] for ranges in tasks]
     )
 
 
 def tasks_from_json(text: str) -> Tasks:
-    """Return the tasks of the option's text."""
+    """Return the tasks in the text of the option :data:`TASKS`."""
     return tuple(
         tuple(OffsetRange(TopicPartition(topic, partition), start, until) for topic, partition, start, until in ranges)
         for ranges in json.loads(text)
@@ -87,18 +90,18 @@ def tasks_from_json(text: str) -> Tasks:
 
 
 def options_of(plan: LoadPlan, source_options: Mapping[str, str], pieces: FileLayout | None = None) -> dict[str, str]:
-    """Return the options of a read of the plan's tasks; with ``pieces`` of pieces of that layout's files."""
+    """Return the options for reading the plan's tasks. With ``pieces`` tasks yield pieces of that layout's files."""
     options = {**source_options, "assign": plan.assign_option(), TASKS: tasks_json(plan.planned_tasks)}
     return options if pieces is None else {**options, LAYOUT: json.dumps(asdict(pieces))}
 
 
 class LoadReader(DataSourceReader):
-    """The tasks as planned, and how each is read."""
+    """Reads the planned tasks."""
 
     def __init__(
         self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks, layout: FileLayout | None = None
     ) -> None:
-        """With a ``layout`` tasks yield pieces of its files instead of rows."""
+        """With a ``layout`` the tasks yield pieces of its files instead of rows."""
         self._options = options
         self.plan = ReadPlan.of(options, schema)
         self._tasks = tasks
@@ -109,11 +112,11 @@ class LoadReader(DataSourceReader):
         return tasks_of(self._options, self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each range, and its account, or what is made of them; runs in a Python worker."""
+        """Yield the rows and the account of each range, or pieces of files. Runs in a Python worker."""
         rows = self._rows(partition)
         if self._layout is None:
             return rows
-        # With Arrow's part for Parquet, which nobody else needs.
+        # This import loads Arrow's Parquet module, which other reads do not need.
         from spark_kafkalite.spark.jobs.formats.parquet_pieces import PieceMaker
 
         return PieceMaker(self.plan.schema, self._layout)(rows)
@@ -125,7 +128,7 @@ class LoadReader(DataSourceReader):
 
 
 class LoadSource(DataSource):
-    """Reads planned ranges; registered by the jobs, for themselves."""
+    """Reads planned ranges. The jobs register it for their own reads."""
 
     reader_type: type[LoadReader] = LoadReader
 
@@ -135,13 +138,13 @@ class LoadSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """Return the source's columns, with headers; or those of pieces of files."""
+        """Return the source's columns with headers, or the columns of pieces of files."""
         if LAYOUT in self.options:
             return StructType([StructField(GROUP, StringType()), StructField(DATA, BinaryType())])
         return spark_schema(include_headers=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the tasks that the options name. Raises SparkConditionError for a bad option."""
+        """Return the reader of the tasks in the options. Raises SparkConditionError for an invalid option."""
         given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT)}
         options = reader_options(given)
         speak_of(SOURCE, options.subject)
@@ -154,7 +157,7 @@ class LoadSource(DataSource):
 def accounted(
     each: OffsetRange, batches: Iterator[pa.RecordBatch], passed: PassedOffsets, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range, and its account as one more; ``passed`` counts what is decoded."""
+    """Yield the rows of a range, then its account as one more row. ``passed`` counts the decoded offsets."""
     before = replace(passed)
     size_bytes = 0
     bounds: list[tuple[int, int]] = []
@@ -183,7 +186,7 @@ def _data_bytes(cells: pa.BinaryArray) -> int:
 
 
 def _timestamp_bounds(microseconds: pa.Int64Array) -> list[tuple[int, int]]:
-    """Return the smallest and largest in ms, without the records that have none (-1 ms)."""
+    """Return the smallest and the largest timestamp in ms, without records that have none (-1 ms)."""
     found = pc.min_max(microseconds).as_py()
     if found["min"] is not None and found["min"] < 0:
         found = pc.min_max(microseconds.filter(pc.greater_equal(microseconds, 0))).as_py()

@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     DATA_LOSS = 4
     DESTINATION = 5
     HELD = 6
-    # As shells have it: 128 and the signal's number.
+    # As in shells: 128 plus the signal's number.
     STOPPED = 143
 
 
@@ -105,16 +105,16 @@ def _sign(class_names: str, message: str, advice: str) -> _Sign:
 
 _UP: Final = "check its scheme, host and port, and that its file system is up"
 _QUOTA: Final = "raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it"
-# The first that fits counts.
+# The first matching sign applies.
 _SIGNS: Final = (
     _sign("", r"No space left on device|Disk quota exceeded", "make room there and run again"),
     _sign(r"DSQuotaExceededException|NSQuotaExceededException|QuotaByStorageType", "", _QUOTA),
-    # From HDFS it may arrive as RemoteException, which has the class only where it is written out.
+    # HDFS may report it as a RemoteException, whose text does not always contain the original class.
     _sign("", r"(DiskSpace|NameSpace) quota of .* is exceeded|Quota by storage type", _QUOTA),
     _sign("", r"Read-only file system", "it is mounted read-only: mount it for writing, or choose another place"),
-    _sign(r"AccessControlException", "", "run as a user who may write there, or change its permissions"),
-    _sign(r"AccessDeniedException", "", "run as a user who may write there, or change its permissions"),
-    _sign("", r"\(?Permission denied\)?", "run as a user who may write there, or change its permissions"),
+    _sign(r"AccessControlException", "", "run as a user with write permission there, or change its permissions"),
+    _sign(r"AccessDeniedException", "", "run as a user with write permission there, or change its permissions"),
+    _sign("", r"\(?Permission denied\)?", "run as a user with write permission there, or change its permissions"),
     _sign(r"UnsupportedFileSystemException", "", "check the scheme, or add the jars of its file system to Spark"),
     _sign(
         r"ClassNotFoundException",
@@ -127,7 +127,7 @@ _SIGNS: Final = (
     _sign(r"java\.net\.(ConnectException|NoRouteToHostException|UnknownHostException)", "", _UP),
     _sign(r"ConnectTimeoutException", "", _UP),
     _sign("", r"^(End of File Exception|Failed on local exception).* local host is: ", _UP),
-    # Not Spark's own, of a Python process that does not answer.
+    # Not Spark's own timeout of a Python process that does not answer.
     _sign(r"SocketTimeoutException", r"Call From|waiting for channel to be ready", _UP),
     _sign("", r"could only be written to 0 of|All datanodes .* are bad|could not get block locations", _UP),
     _sign(r"org\.apache\.hadoop\.(fs|hdfs|ipc|security)\.", "", _UP),
@@ -140,12 +140,12 @@ _ADVICE: Final = {
     errno.ENOSPC: "make room there and run again",
     errno.EDQUOT: "raise the quota, or make room there",
     errno.EROFS: "it is mounted read-only: mount it for writing, or choose another place",
-    errno.EACCES: "run as a user who may write there, or change its permissions",
-    errno.EPERM: "run as a user who may write there, or change its permissions",
+    errno.EACCES: "run as a user with write permission there, or change its permissions",
+    errno.EPERM: "run as a user with write permission there, or change its permissions",
     errno.ENOTDIR: "choose a place below no file",
     errno.EEXIST: "choose a place below no file",
 }
-# What a file that is open already answers, without its name.
+# The errors of operations on an open file: they do not name the file.
 _DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
 
 
@@ -161,13 +161,13 @@ def of_condition(condition: str) -> ExitCode:
 
 
 def own_line(text: str) -> str | None:
-    """Return the source's or sink's own ``[CONDITION] ...`` line in what an engine has wrapped around it, or None."""
+    """Return the source's or sink's own ``[CONDITION] ...`` line in an engine's error text, or None."""
     found = [match[0] for line in text.splitlines() if (match := _CONDITION.search(line.strip()))]
     return found[-1] if found else None
 
 
 def of_text(text: str) -> Told:
-    """Return the exit code and the line for an error of which only the text is known."""
+    """Return the exit code and the line for an error from its text alone."""
     own = own_line(text)
     if own is not None:
         match = _CONDITION.match(own)
@@ -191,7 +191,7 @@ def of_causes(causes: Sequence[Cause]) -> Told:
 
 
 def _of_file_system(causes: Sequence[Cause]) -> Told | None:
-    # Spark repeats a task's exception as text in its own message, with or without being its cause.
+    # Spark repeats a task's exception as text in its own message, whether or not the exception is a cause in the chain.
     chain = [each for cause in causes for each in (cause, *_in_text(cause.message))]
     for at, (class_name, message) in reversed(list(enumerate(chain))):
         for sign in _SIGNS:
@@ -226,7 +226,7 @@ def first_line(text: str) -> str:
 
 
 def java_causes(exception: Any) -> list[Cause]:
-    """Return the chain of a Java exception, which py4j has, the outermost first."""
+    """Return the chain of causes of a Java exception from py4j, the outermost first."""
     causes: list[Cause] = []
     while exception is not None and len(causes) < _MAX_CAUSES:
         causes.append(Cause(str(exception.getClass().getName()), str(exception.getMessage() or "")))

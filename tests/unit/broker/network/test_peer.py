@@ -350,7 +350,7 @@ def test_an_answer_that_is_held_stays_while_the_next_ones_wait_for_its_release()
     [
         (lambda number, _: None, "closed the connection"),
         (lambda number, _: raw_answer(number + 1, b""), "instead of"),
-        (lambda number, _: b"\0", "no answer"),
+        (lambda number, _: b"\0", "an invalid answer"),
     ],
 )
 def test_what_is_no_answer_ends_the_connection(says: Callable[[int, object], bytes | None], why: str) -> None:

@@ -117,7 +117,7 @@ def test_who_connects_all_the_same_is_refused_and_both_sides_say_why_once(caplog
             assert len(told) == 2, told
             for line in told:
                 assert "broker 7 has version 3" in line and "broker 1 has version 1" in line
-                assert "upgrade step by step" in line
+                assert "Upgrade step by step" in line
 
     run(test)
 

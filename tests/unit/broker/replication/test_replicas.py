@@ -423,7 +423,7 @@ def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_othe
     partition = world.replicas.get(A)
     assert partition.log.topic_id == b"a" * 16
     assert partition.log.log_end_offset == (3 if replicas == (ME,) else 0)
-    assert ("does not say which topic" in caplog.text) == (len(replicas) > 1)
+    assert ("does not name the id of its topic" in caplog.text) == (len(replicas) > 1)
 
 
 @pytest.mark.parametrize("gone", ["no log", "no id", "another topic's"])

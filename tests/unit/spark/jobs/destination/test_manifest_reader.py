@@ -240,7 +240,7 @@ def test_format_1_is_checked_as_strictly() -> None:
         ("[" * 200_000, "it is nested too deeply"),
         (json.dumps(full_manifest())[:100], "it is not JSON from line 1, column"),
         (json.dumps(full_manifest()).replace('"records": 5', '"records": NaN'), "NaN is not a number"),
-        (json.dumps(full_manifest())[:-1] + ', "topics": {}}', 'field "topics" is there twice'),
+        (json.dumps(full_manifest())[:-1] + ', "topics": {}}', 'field "topics" appears twice'),
         ("\0", "it is not JSON from line 1, column 1 on"),
         ('{"records": ' + "9" * 5000 + "}", ""),
     ],

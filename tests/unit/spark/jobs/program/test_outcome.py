@@ -131,7 +131,7 @@ FILE_SYSTEMS = {
             ),
         ],
         'RemoteException: Permission denied: user=somebody, access=WRITE, inode="/":root:supergroup:drwxr-xr-x; run as '
-        "a user who may write there, or change its permissions",
+        "a user with write permission there, or change its permissions",
     ),
 }
 
