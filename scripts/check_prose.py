@@ -1,10 +1,9 @@
 """Check the English of README, docs, messages and docstrings: words with a plainer equivalent, and long sentences.
 
     python scripts/check_prose.py            # all files; exit code 1 if something has to change
-    python scripts/check_prose.py FILE ...   # what has to change in these files, listed or not
+    python scripts/check_prose.py FILE ...   # what has to change in these files
 
-``scripts/prose_not_clean.txt`` lists the files that nobody has cleaned yet. It may only shrink: a listed file that is
-clean fails the check, and so does a file that is not listed and not clean. Code blocks and code spans are not checked.
+Code blocks and code spans are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_CLEAN = ROOT / "scripts" / "prose_not_clean.txt"
 MAX_WORDS = 40
 # A string with fewer words is a name, an option or a format rather than a text.
 MIN_WORDS_OF_A_MESSAGE = 4
@@ -110,22 +108,13 @@ def problems_of(path: Path) -> list[str]:
     return problems(paragraphs(path.read_text()))
 
 
-def check(files: list[Path], not_clean: set[str]) -> list[str]:
-    """Return a line for each problem of a file that is not listed, and for each listed file without a problem."""
-    lines, seen = [], set()
-    for path in files:
-        name, found = str(path.relative_to(ROOT)), problems_of(path)
-        seen.add(name)
-        if name not in not_clean:
-            lines += [f"{name}: {problem}" for problem in found]
-        elif not found:
-            lines.append(f"{name} is clean: remove it from {NOT_CLEAN.relative_to(ROOT)}")
-    return lines + [f"{name} does not exist: remove it from the list" for name in sorted(not_clean - seen)]
+def check(files: list[Path]) -> list[str]:
+    """Return a line for each problem."""
+    return [f"{path.relative_to(ROOT)}: {problem}" for path in files for problem in problems_of(path)]
 
 
 def main(names: list[str]) -> int:
-    listed = set() if names else set(NOT_CLEAN.read_text().split())
-    lines = check([Path(name).resolve() for name in names] or checked_files(), listed)
+    lines = check([Path(name).resolve() for name in names] or checked_files())
     print("\n".join(lines), end="\n" if lines else "")
     return 1 if lines else 0
 
