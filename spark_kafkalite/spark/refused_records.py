@@ -1,14 +1,13 @@
-"""Records that a topic refuses for themselves: which one it was, and the topic that takes them instead.
+"""Rejected records: which record the broker rejected, and the topic that takes it instead.
 
-A topic refuses a record for itself when the record is too large, or when its timestamp is outside of what the topic
-allows. A compacted topic refuses one without a key. Sent again, such a record is refused again. A task either stops at
-the first one and names it, or writes it to the quarantine topic and goes on. The records around it are written once and
-in their order.
+The broker rejects a record that is too large, whose timestamp is outside the topic's bounds, or that lacks a key in a
+compacted topic. It rejects such a record each time. A task either stops at the first one and names it, or writes it to
+the quarantine topic and continues. It writes the other records of the batch once and in their order.
 
 The column ``kafkalite_origin`` has topic, partition and offset of where a record was read. Without it, only the topic
 that refused the record is named. In the quarantine topic a record has its key, its value, its headers, and behind these
-the headers below, as UTF-8 text. Its timestamp is the time at which it was put there, because its own may be what was
-refused.
+the headers below, as UTF-8 text. Its timestamp is the time at which the task put it there, because its own may be
+the reason.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class CarefulSending:
                 )
                 raise SparkConditionError(
                     WRITE_FAILED,
-                    f"topic={sent.topic}: {_named(sent.rows, each.row)} is refused for itself: {each.error}; {advice}",
+                    f"topic={sent.topic}: {_named(sent.rows, each.row)} is rejected: {each.error}; {advice}",
                 ) from each.error
             refused.append(each)
         if refused:

@@ -212,7 +212,7 @@ def test_stream_names_a_record_that_its_target_refuses_or_puts_it_aside(topics: 
     topics.fill(source, ["a", "x" * 20_000, "b"])
     arguments = ("--topic", source, "--to-topic", target, "--checkpoint", str(tmp_path))
     output = failure(stream, topics, *arguments, code=5)
-    assert f"the record at offset 1 of {source}-0 is refused for itself" in output.splitlines()[-1]
+    assert f"the record at offset 1 of {source}-0 is rejected" in output.splitlines()[-1]
     assert "run it again" not in output
     topics.admin.delete_records({TopicPartition(target, 0): -1})
     given = ["--bootstrap-server", topics.bootstrap, *arguments, "--quarantine-topic", aside]

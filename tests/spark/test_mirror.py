@@ -153,7 +153,7 @@ def test_a_record_that_the_target_refuses_is_named_or_goes_to_quarantine(
     far.admin.create_topic(topic, 1, configs={"max.message.bytes": "10000"})
     result = invoke(topics, far, checkpoint, "--topic", topic, "--report-every", "600")
     assert (result.exit_code, len(result.output.splitlines())) == (5, 1), result.output
-    assert f"the record at offset 1 of {topic}-0 is refused for itself: {topic}-0: " in result.output
+    assert f"the record at offset 1 of {topic}-0 is rejected: {topic}-0: " in result.output
     assert "--quarantine-topic" in result.output and "run it again" not in result.output
     assert "Traceback" not in caplog.text
     # What the job stopped at is sent again.

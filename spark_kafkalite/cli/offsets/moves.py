@@ -221,7 +221,7 @@ def rewind(
     if not any(found.values()):
         if not any(each.exists() for each in stores):
             raise no_such_group(group, KAFKA)
-        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets to take back")
+        raise GroupIdNotFound(f"group {group!r} has no {'such ' if wanted else ''}offsets to rewind")
     # Consumers start from the larger, so that is where the group is.
     larger = {
         each: max(offsets[each].offset for offsets in found.values() if each in offsets)
@@ -261,7 +261,7 @@ def rewind(
                 each: offset for each, offset in new.items() if each in stored and stored[each].offset > offset.offset
             }
             store.alter(writes)
-            said(f"{count_of_offsets(len(writes))} of group {group} taken back in {store.place}")
+            said(f"{count_of_offsets(len(writes))} of group {group} rewound in {store.place}")
     else:
         said_dry_run()
     if as_json:

@@ -58,7 +58,7 @@ class ProducerBatch:
 
     Has ``records`` (still open, or closed but not yet encoded) or ``encoded`` (a whole record batch), never both.
     ``rows`` has the row of each record in the input of ``send_batch()``. Where it is known, a record that the broker
-    refuses for itself fails alone, and the others of the batch are sent again without it.
+    rejects fails alone, and the producer sends the others of the batch again without it.
     """
 
     __slots__ = (
@@ -395,7 +395,7 @@ class BatchRange(NamedTuple):
 
 
 class RefusedRecord(NamedTuple):
-    """A record that the broker refused for itself: its row in what was sent, and Kafka's name of the error."""
+    """A record that the broker rejected: its row in what was sent, and Kafka's name of the error."""
 
     row: int
     error_name: str

@@ -247,7 +247,7 @@ class Producer:
         ``topic`` wins over the column; with None the column decides. All are encoded before this returns; while memory
         is full it waits, up to ``max.block.ms`` at a time. ``on_delivery`` is called once, with the handle, when all
         have their outcome. With ``producer.type=sync`` that is before this returns.
-        With ``isolate_refused`` a record that the broker refuses for itself (too large, its timestamp, a missing key)
+        With ``isolate_refused`` a record that the broker rejects (too large, its timestamp, a missing key)
         fails alone, the others are written in their order without it, and ``refused()`` of the handle names its row.
         Rows are counted within one Arrow record batch, or one short list, for one ``topic``: give no other ``records``.
         """

@@ -125,9 +125,9 @@ def main(
 
     Records keep their partitions, keys, headers and timestamps, but not their offsets. The job creates missing targets
     with as many partitions as their sources, and extends them when these grow. At least once: after a failure some
-    records are copied again. One mirror at a time works with a checkpoint. A record that a target refuses for itself
-    (too large, its timestamp, no key) stops the job with exit code 5. With --quarantine-topic it goes there, with
-    headers that name its origin and the error.
+    records are copied again. One mirror at a time works with a checkpoint. A record that the target's broker
+    rejects (too large, its timestamp, no key) stops the job with exit code 5. With --quarantine-topic it goes there,
+    with headers that name its origin and the error.
     """
     selection = _selection(topic_list, topic_pattern, topic_prefix)
     source = client_settings(from_command_config, (), option="--from-command-config")

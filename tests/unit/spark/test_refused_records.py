@@ -60,7 +60,7 @@ def test_without_a_quarantine_topic_the_record_is_named() -> None:
         careful.finish()
     said = str(caught.value).splitlines()[-1]
     assert said.startswith(
-        "[KAFKALITE_WRITE_FAILED] topic=to: the record at offset 8 of from-4 is refused for itself: "
+        "[KAFKALITE_WRITE_FAILED] topic=to: the record at offset 8 of from-4 is rejected: "
         "words; change the topic's settings, or "
     )
     assert "run it again" not in said
@@ -112,7 +112,7 @@ def test_a_record_that_the_producer_refuses_is_named() -> None:
 def test_without_an_origin_the_topic_is_named_alone() -> None:
     careful = sending(TopicsThatRefuse(to={0: InvalidTimestamp("old")}))
     careful.send("to", ROWS.drop_columns([ORIGIN]))
-    with pytest.raises(SparkConditionError, match="topic=to: a record is refused for itself: old"):
+    with pytest.raises(SparkConditionError, match="topic=to: a record is rejected: old"):
         careful.finish()
 
 
