@@ -75,6 +75,7 @@ OWN_FIELDS = {
         ("comparison_state", "string", OWN_TAGS + 2, True),
         ("comparison", "string", OWN_TAGS + 3, True),
     ),
+    ("describe_log_dirs", "DescribeLogDirsResult"): (("refusal", "string", OWN_TAGS, True),),
     ("describe_log_dirs", "DescribeLogDirsRequest"): (
         ("compares", "bool", OWN_TAGS, False),
         ("wants_host_logs", "bool", OWN_TAGS + 1, False),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite import Admin
 from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -179,6 +180,9 @@ def test_full_disk_is_read_survives_its_broker_and_takes_records_when_there_is_r
             assert producer.send() == STORAGE_ERROR
         producer.check()
         assert described(broker, "t") == [(0, 1, [])]
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            ((directory,),) = admin.describe_log_dirs().values()
+        assert directory.error is None and str(disk.path) in (directory.refusal or "")
         code, text = create(broker, "other")
         assert code == STORAGE_ERROR and str(disk.path) in text
         # Small things still fit, by way of the reserve: a block of producer ids, checkpoints.

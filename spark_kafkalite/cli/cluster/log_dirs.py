@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
-from spark_kafkalite.cli.output import print_json, print_table
+from spark_kafkalite.cli.output import print_json, print_table, warn
 
 _EPILOG = """\b
 Examples:
@@ -42,6 +42,7 @@ def log_dirs(
                     "broker": broker,
                     "log_dir": each.path,
                     "error": None if each.error is None else type(each.error).__name__,
+                    "refusal": each.refusal,
                     "total_bytes": each.total_bytes,
                     "usable_bytes": each.usable_bytes,
                     "partitions": [
@@ -65,6 +66,8 @@ def log_dirs(
             room = "" if each.usable_bytes is None else f", {each.usable_bytes} of {each.total_bytes} bytes free"
             state = f"OFFLINE: {type(each.error).__name__}" if each.error is not None else f"online{room}"
             click.echo(f"Broker {broker}  {each.path}  {state}")
+            if each.refusal is not None:
+                warn(f"broker {broker}: {each.refusal}")
             if each.replicas:
                 print_table(
                     ("PARTITION", "BYTES", "OFFSET-LAG"),

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spark_kafkalite.cli.cluster.health import HEALTHY, TOPIC_SETTINGS, Health, failures_as_no_answer, find_health
+from spark_kafkalite.cli.cluster.health import (
+    HEALTHY,
+    OFFLINE,
+    TOPIC_SETTINGS,
+    Health,
+    failures_as_no_answer,
+    find_health,
+)
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
@@ -50,8 +57,23 @@ class _Status(Health):
             (broker, each.path, space)
             for broker, directories in sorted(self.directories.items())
             for each in directories
-            if (space := _space(each)) is not None and warned_level(used_percent(space))
+            if each.refusal is None and (space := _space(each)) is not None and warned_level(used_percent(space))
         ]
+
+    def refusals(self) -> list[tuple[int, str]]:
+        """Return the log directories that take no records: broker and why."""
+        return [
+            (broker, each.refusal)
+            for broker, directories in sorted(self.directories.items())
+            for each in directories
+            if each.refusal is not None
+        ]
+
+    @property
+    def exit_code(self) -> int:
+        """The code of :class:`Health`, and OFFLINE if a leader's broker has a log directory that takes no records."""
+        refuses = any(self.counts(broker)[0] for broker, _ in self.refusals())
+        return OFFLINE if refuses else super(_Status, self).exit_code
 
     def fullest(self, broker: int) -> float | None:
         """Return how full the fullest disk of a broker is, in percent; None if the broker does not report it."""
@@ -110,8 +132,8 @@ Examples:
     "--exit-code",
     "with_exit_code",
     is_flag=True,
-    help="End with 1 if something is under-replicated, 3 if something is offline or refuses acks=all, 4 if no broker "
-    "answers.",
+    help="End with 1 if something is under-replicated, 3 if something is offline, refuses acks=all or has a full "
+    "disk, 4 if no broker answers.",
 )
 def status(
     bootstrap_server: str,
@@ -164,6 +186,8 @@ def _warn(found: _Status) -> None:
                 else "all brokers are live, and copy what they lack as soon as there is a leader"
             )
         )
+    for broker, refusal in found.refusals():
+        warn(f"broker {broker}: {refusal}")
     for broker, path, space in found.nearly_full():
         warn(f"broker {broker}: {fullness_text(path, space)}: {WHAT_TO_DO}")
     for warning in found.warnings:
@@ -365,6 +389,7 @@ def _log_dir(directory: LogDirInfo) -> dict[str, Any]:
         "totalBytes": directory.total_bytes,
         "usableBytes": directory.usable_bytes,
         "usedPercent": None if space is None else round(used_percent(space), 1),
+        "refusal": directory.refusal,
     }
 
 

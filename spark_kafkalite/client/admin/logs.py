@@ -69,7 +69,8 @@ class ReplicaInfo:
 class LogDirInfo:
     """One log directory of a broker.
 
-    ``error`` is why it cannot be used. Bytes of the file system are None where the broker does not return them.
+    ``error`` is why it cannot be used, ``refusal`` why it takes no records while it serves reads (only brokers of this
+    project return it). Bytes of the file system are None where the broker does not return them.
     """
 
     path: str
@@ -77,6 +78,7 @@ class LogDirInfo:
     replicas: Mapping[TopicPartition, ReplicaInfo] = field(default_factory=dict)
     total_bytes: int | None = None
     usable_bytes: int | None = None
+    refusal: str | None = None
 
 
 class LogAdmin(AdminRequests):
@@ -272,4 +274,5 @@ def _log_dir(received: Any) -> LogDirInfo:
         },
         received.total_bytes if received.total_bytes >= 0 else None,
         received.usable_bytes if received.usable_bytes >= 0 else None,
+        received.refusal,
     )

@@ -121,7 +121,7 @@ class DescribeLogDirsTopic(Message):
 class DescribeLogDirsResult(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = ("error_code", "is_cordoned", "log_dir", "topics", "total_bytes", "usable_bytes")
+    __slots__ = ("error_code", "is_cordoned", "log_dir", "refusal", "topics", "total_bytes", "usable_bytes")
     SCHEMA = (
         ("error_code", "int16", 1, 5, None, None),
         ("log_dir", "string", 1, 5, None, None),
@@ -129,6 +129,7 @@ class DescribeLogDirsResult(Message):
         ("total_bytes", "int64", 4, 5, None, None),
         ("usable_bytes", "int64", 4, 5, None, None),
         ("is_cordoned", "bool", 5, 5, None, None),
+        ("refusal", "string", 2, 5, 2, 10000),
     )
 
     def __init__(
@@ -140,6 +141,7 @@ class DescribeLogDirsResult(Message):
         total_bytes: int = -1,
         usable_bytes: int = -1,
         is_cordoned: bool = False,
+        refusal: str | None = None,
     ) -> None:
         self.error_code = error_code
         self.log_dir = log_dir
@@ -147,6 +149,7 @@ class DescribeLogDirsResult(Message):
         self.total_bytes = total_bytes
         self.usable_bytes = usable_bytes
         self.is_cordoned = is_cordoned
+        self.refusal = refusal
 
 
 class DescribeLogDirsResponse(ApiMessage):

@@ -27,11 +27,15 @@ class FakeAdmin:
     """A cluster of three brokers, of which 3 does not answer; ``logs`` are what the others say."""
 
     def __init__(
-        self, logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]], free: Mapping[int, int] | None = None
+        self,
+        logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]],
+        free: Mapping[int, int] | None = None,
+        refusals: Mapping[int, str] | None = None,
     ) -> None:
-        """``free`` is what the disk of a broker has free, in percent."""
+        """``free`` is what the disk of a broker has free, in percent; ``refusals`` why it takes no records."""
         self.logs = logs
         self.free = free or {}
+        self.refusals = refusals or {}
         self.asked: list[tuple[int, tuple[str, ...]]] = []
 
     def describe_cluster(self) -> ClusterDescription:
@@ -61,7 +65,7 @@ class FakeAdmin:
         self.asked.append((broker, tuple(topics)))
         if broker not in self.logs:
             raise RequestTimedOut(f"broker {broker} does not answer")
-        return {broker: [LogDirInfo("/d", None, self.logs[broker], *self.room(broker))]}
+        return {broker: [LogDirInfo("/d", None, self.logs[broker], *self.room(broker), self.refusals.get(broker))]}
 
     def room(self, broker: int) -> tuple[int | None, int | None]:
         return (1000, 10 * self.free[broker]) if broker in self.free else (None, None)
@@ -75,8 +79,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) ->
     return both(monkeypatch, admin, *arguments)[0]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) -> tuple[str, str]:
-    """Return what the command writes on stdout and on stderr."""
+def both(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Return what the command writes on stdout and on stderr; ``code`` is the exit code that it returns."""
 
     @contextlib.contextmanager
     def reachable_admin(_: object) -> Iterator[FakeAdmin]:
@@ -86,6 +90,7 @@ def both(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *arguments: str) -> 
     monkeypatch.setattr(health_module, "can_connect", lambda host, port: port != 9094)
     result = CliRunner().invoke(status_module.status, arguments, standalone_mode=False)
     assert result.exception is None, result.exception
+    assert (result.return_value or 0) == code
     return result.stdout, result.stderr
 
 
@@ -119,7 +124,7 @@ def test_disks_that_are_nearly_full_are_shown_and_warned_of(monkeypatch: pytest.
     assert [line[at] for line in lines[1:3]] == ["96%", "80%"]
     found = json.loads(shown(monkeypatch, admin, "--json"))["brokers"]
     assert found[0]["logDirs"] == [
-        {"path": "/d", "online": True, "totalBytes": 1000, "usableBytes": 40, "usedPercent": 96.0}
+        {"path": "/d", "online": True, "totalBytes": 1000, "usableBytes": 40, "usedPercent": 96.0, "refusal": None}
     ]
     # A broker that does not say it, or does not answer.
     assert found[2]["logDirs"] == []
@@ -129,6 +134,20 @@ def test_disks_that_are_nearly_full_are_shown_and_warned_of(monkeypatch: pytest.
         "kafkalite: warning: broker 1: the disk of log directory /d is 96 % full (40 bytes are free): enlarge the disk"
     )
     assert both(monkeypatch, FakeAdmin({1: {}, 2: {}}))[1].count("% full") == 0
+
+
+def test_a_disk_that_takes_no_records_is_named_and_has_the_exit_code_of_its_leaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broker 1 leads both topics, broker 2 leads none: its followers leave the ISR, which has an exit code."""
+    for broker, code in ((1, 3), (2, 1)):
+        admin = FakeAdmin({1: {}, 2: {}}, free={broker: 1}, refusals={broker: "log directory /d takes no records"})
+        _, errors = both(monkeypatch, admin, "--exit-code", code=code)
+        assert f"kafkalite: warning: broker {broker}: log directory /d takes no records\n" in errors
+        # Its fullness is not a second warning.
+        assert "% full" not in errors
+    found = json.loads(shown(monkeypatch, admin, "--json"))["brokers"]
+    assert found[1]["logDirs"][0]["refusal"] == "log directory /d takes no records"
 
 
 def test_a_broker_that_does_not_answer_hides_its_own_logs_alone() -> None:

@@ -60,6 +60,14 @@ def test_what_is_wrong_with_a_log_is_said_where_something_is() -> None:
         )
 
 
+def test_a_directory_that_takes_no_records_names_the_reason_in_the_flexible_versions_alone() -> None:
+    result = DescribeLogDirsResult(log_dir="/d", refusal="its disk is full")
+    for version, refusal in ((1, None), (2, "its disk is full")):
+        body = encode_body(DescribeLogDirsResponse(results=[result]), version)
+        (found,) = decode_response_body(ApiKey.DESCRIBE_LOG_DIRS, version, body).results
+        assert found.refusal == refusal
+
+
 def test_a_comparison_is_asked_for_and_shown_in_the_flexible_versions_alone() -> None:
     for version, asked in ((1, False), (4, True)):
         body = encode_body(DescribeLogDirsRequest(topics=None, compares=True), version)

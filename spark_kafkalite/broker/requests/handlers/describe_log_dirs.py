@@ -4,7 +4,8 @@ Sizes are those of the segments' records, without indexes, as Kafka's. ``offset_
 the high watermark: 0, but for a follower that has lost its tail. Logs are never moved between directories, so none is
 a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
 
-Tagged fields are ours, and other clients skip them. Of a log: the ranges of offsets that it had and lacks, each as its
+Tagged fields are ours, and other clients skip them. Of a directory: why it takes no records, if its disk is full or
+read-only. Of a log: the ranges of offsets that it had and lacks, each as its
 start and its end (exclusive); why a follower no longer copies; and how far a comparison with its leader is that was
 asked for. Of a request: that the logs it names are to be compared with their leaders', as far as this broker follows;
 the answer does not wait for that (``replication.comparison``). Another one asks instead for what the broker has for the
@@ -86,6 +87,7 @@ def _described(
         if directory.offline is not None:
             answer.error_code = KafkaStorageError.code
             continue
+        answer.refusal = directory.refusal
         answer.topics = yield from _topics(by_directory[directory.path], context.comparison)
         space = room.get(directory.path)
         if space is not None:
