@@ -110,7 +110,7 @@ _SIGNS: Final = (
     _sign("", r"No space left on device|Disk quota exceeded", "make room there and run again"),
     _sign(r"DSQuotaExceededException|NSQuotaExceededException|QuotaByStorageType", "", _QUOTA),
     # HDFS may report it as a RemoteException, whose text does not always contain the original class.
-    _sign("", r"(DiskSpace|NameSpace) quota of .* is exceeded|Quota by storage type", _QUOTA),
+    _sign("", r"(DiskSpace|NameSpace) quota\b.* of .* is exceeded|Quota by storage type", _QUOTA),
     _sign("", r"Read-only file system", "it is mounted read-only: mount it for writing, or choose another place"),
     _sign(r"AccessControlException", "", "run as a user with write permission there, or change its permissions"),
     _sign(r"AccessDeniedException", "", "run as a user with write permission there, or change its permissions"),

@@ -108,6 +108,16 @@ FILE_SYSTEMS = {
         "RemoteException: The DiskSpace quota of /q is exceeded: quota = 1000 B but diskspace consumed = 134217728 B = "
         "128 MB; raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it",
     ),
+    "a quota of names in HDFS": (
+        [
+            Cause(
+                "org.apache.hadoop.ipc.RemoteException",
+                "The NameSpace quota (directories and files) of directory /q is exceeded: quota=1 file count=6",
+            ),
+        ],
+        "RemoteException: The NameSpace quota (directories and files) of directory /q is exceeded: quota=1 file "
+        "count=6; raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it",
+    ),
     "a quota of HDFS in a task's text": (
         [
             Cause(
