@@ -40,6 +40,7 @@ NAMES = (
     "failover",
     "replication",
     "spark_read_write",
+    "spark_versions",
     "spark_latency",
     "spark_start",
     "spark_sockets",
