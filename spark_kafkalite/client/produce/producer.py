@@ -249,10 +249,12 @@ class Producer:
         have their outcome. With ``producer.type=sync`` that is before this returns.
         With ``isolate_refused`` a record that the broker rejects (too large, its timestamp, a missing key)
         fails alone, the others are written in their order without it, and ``refused()`` of the handle names its row.
-        Rows are counted within one Arrow record batch, or one short list, for one ``topic``: give no other ``records``.
+        Rows are counted within one Arrow record batch for one ``topic``: other ``records`` raise ConfigError then.
         """
-        from spark_kafkalite.client.produce.send_columns import encode_records
+        from spark_kafkalite.client.produce.send_columns import check_rows_are_counted, encode_records
 
+        if isolate_refused:
+            check_rows_are_counted(topic, records)
         delivery = BatchDelivery(on_delivery)
         untold_bytes = 0
         try:

@@ -61,6 +61,16 @@ class Topics(Protocol):
         ...
 
 
+def check_rows_are_counted(topic: str | None, records: Any) -> None:
+    """Raise ConfigError unless all records come with one count of their rows, by which a rejected one is named."""
+    if topic is None or not isinstance(records, pa.RecordBatch):
+        given = f"{type(records).__name__}{'' if topic is not None else ' without a topic'}"
+        raise ConfigError(
+            "send_batch: isolate_refused counts rows within one Arrow record batch for one topic, and was given "
+            f"{given}; call it with topic=NAME for each pyarrow.RecordBatch"
+        )
+
+
 def encode_records(producer: Topics, topic: str | None, records: Any) -> Iterator[Encoded]:
     """Yield encoded batches with their queues, in the order in which they must be sent.
 

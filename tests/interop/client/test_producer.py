@@ -305,7 +305,9 @@ def test_records_that_are_refused_for_themselves_leave_the_others_in_their_order
 
     with Producer(bootstrap_servers=bootstrap) as producer:
         deliveries = [
-            producer.send_batch(picky, [record(batch, row) for row in range(100)], isolate_refused=True)
+            producer.send_batch(
+                picky, pa.RecordBatch.from_pylist([record(batch, row) for row in range(100)]), isolate_refused=True
+            )
             for batch in range(5)
         ]
         for delivery in deliveries:
@@ -351,6 +353,10 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
             producer.send_batch(topic, pa.table({"values": [b"x"]}))
         with pytest.raises(SerializationError, match="'keys'"):
             producer.send_batch(topic, [{"value": b"x", "keys": b"k"}])
+        uncounted = pa.table({"value": [b"x"], "topic": [topic]})
+        for name, records in ((topic, uncounted), (topic, [b"x"]), (None, uncounted.to_batches()[0])):
+            with pytest.raises(ConfigError, match="isolate_refused counts rows within one Arrow record batch"):
+                producer.send_batch(name, records, isolate_refused=True)
         with pytest.raises(ConfigError, match="give a topic"):
             producer.send_batch(None, [b"x"])
         with pytest.raises(SerializationError, match="use send"):
