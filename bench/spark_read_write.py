@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,19 +22,19 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from bench import spark_work
 from bench.empty_source import EmptySource
 from bench.measurement import Row, warm_page_cache
 from bench.raw_sink import RawSink
 from bench.raw_source import RawSource
+from bench.spark_work import PARTITIONS, ROOT
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTITIONS = 4
 _NAMES = itertools.count()
 JVM = "Spark's JVM connector 4.2.0"
 EMPTY_SOURCE = "an empty Arrow source"
@@ -73,9 +72,6 @@ class Bench:
         self._rounds = rounds
         self._settings = settings or {}
         self._stack = ExitStack()
-        # Spark starts python3 from the PATH otherwise, and its workers import this package's sources.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
     def __enter__(self) -> Self:
         connector = jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
@@ -86,20 +82,9 @@ class Bench:
         ours = BrokerProcess(self.directory / "kafkalite", overrides=REMOVED_AT_ONCE)
         self.theirs = self._stack.enter_context(kafka).bootstrap
         self.ours = self._stack.enter_context(ours).bootstrap
-        builder = SparkSession.builder.master("local[2]").appName("bench")
-        for name, value in {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.memory": "3g",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraClassPath": connector,
-            "spark.sql.shuffle.partitions": "2",
-            **self._settings,
-        }.items():
-            builder = builder.config(name, value)
-        self.spark = builder.getOrCreate()
+        session = {"spark.driver.memory": "3g", "spark.driver.extraClassPath": connector, **self._settings}
+        self.spark = spark_work.local_session(session)
         self._stack.callback(self.spark.stop)
-        self.spark.sparkContext.setLogLevel("ERROR")
         self.spark.dataSource.register(EmptySource)
         self.spark.dataSource.register(RawSink)
         self.spark.dataSource.register(RawSource)
@@ -171,8 +156,8 @@ class Bench:
             frame = frame.persist()
             frame.count()
         seconds = self.in_turn(
-            lambda: self.write("kafkalite", self.ours, frame, codec),
-            lambda: self.write("kafka", self.theirs, frame, codec),
+            lambda: spark_work.write("kafkalite", self.ours, frame, codec),
+            lambda: spark_work.write("kafka", self.theirs, frame, codec),
             lambda: self._write_nowhere(frame),
             lambda: self._write_raw(frame),
         )
@@ -190,46 +175,15 @@ class Bench:
         return [list(seconds) for seconds in zip(*rounds, strict=True)]
 
     def read(self, source: str, bootstrap: str, topic: str, count: int) -> float:
-        started = time.monotonic()
-        frame = self.spark.read.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-        _check(frame.load(), count)
-        return time.monotonic() - started
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+        return spark_work.read(self.spark, source, options, count)
 
     def _read_idle(self, source: str, count: int, value_bytes: int) -> float:
-        started = time.monotonic()
         options = {**empty_options(count, value_bytes), "port": str(self._sender_port)}
-        _check(self.spark.read.format(source).options(**options).load(), count)
-        return time.monotonic() - started
+        return spark_work.read(self.spark, source, options, count)
 
     def stream(self, source: str, options: dict[str, str], count: int) -> float:
-        checkpoint = self.directory / f"checkpoint-{next(_NAMES)}"
-        started = time.monotonic()
-        query = (
-            self.spark.readStream.format(source)
-            .options(**options)
-            .load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        seconds = time.monotonic() - started
-        read = sum(progress.numInputRows for progress in query.recentProgress)
-        assert read == count, f"{source} streamed {read} of {count} rows"
-        shutil.rmtree(checkpoint)
-        return seconds
-
-    def write(self, sink: str, bootstrap: str, frame: DataFrame, codec: str) -> float:
-        topic = f"write-{next(_NAMES)}"
-        with Admin({"bootstrap.servers": bootstrap}) as admin:
-            admin.create_topic(topic, PARTITIONS)
-            started = time.monotonic()
-            options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.compression.type": codec}
-            frame.write.format(sink).options(**options).mode("append").save()
-            seconds = time.monotonic() - started
-            admin.delete_topics([topic])
-        return seconds
+        return spark_work.stream(self.spark, source, options, count)
 
     def _write_nowhere(self, frame: DataFrame) -> float:
         started = time.monotonic()
@@ -268,11 +222,6 @@ def _of_empty(value_bytes: int, codec: str) -> float | None:
     if codec != "none":
         return None
     return 0.85 if value_bytes == 100 else 0.75
-
-
-def _check(frame: DataFrame, count: int) -> None:
-    found = frame.selectExpr("count(*)", "sum(length(value))").first()
-    assert found[0] == count, f"{found[0]} of {count} rows were read"
 
 
 def _beside(

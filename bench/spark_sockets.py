@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from bench import spark_work
 from bench.measurement import Row
 from bench.spark_read_write import Bench, fill
 
@@ -43,6 +44,6 @@ class SocketBench(Bench):
         measured = {
             "batch read": lambda: self.read("kafkalite", self.ours, "sockets", count),
             "AvailableNow stream into noop": lambda: self.stream("kafkalite", options, count),
-            "batch write": lambda: self.write("kafkalite", self.ours, frame, "none"),
+            "batch write": lambda: spark_work.write("kafkalite", self.ours, frame),
         }
         return {what: self.in_turn(measure)[0][0] for what, measure in measured.items()}

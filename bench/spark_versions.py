@@ -7,14 +7,11 @@ own connector there. ``spark_read_write`` compares it with Spark's JVM connector
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +22,8 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 ROOT = Path(__file__).resolve().parent.parent
 # The newest last.
 ENVIRONMENTS = (".venv-spark40", ".venv-spark42", ".venv")
-KINDS = ("batch read", "AvailableNow stream into noop", "batch write")
+READ, STREAM, WRITE = KINDS = ("batch read", "AvailableNow stream into noop", "batch write")
 TOPIC = "versions"
-PARTITIONS = 4
 VALUE_BYTES = 100
 WRITTEN_ROWS = 2_000_000
 
@@ -45,7 +41,7 @@ class Session:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{kind}\n")
         self._process.stdin.flush()
-        return (WRITTEN_ROWS if kind == "batch write" else self._count) / float(self._answer())
+        return (WRITTEN_ROWS if kind == WRITE else self._count) / float(self._answer())
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -61,12 +57,7 @@ def session(environment: str, bootstrap: str, count: int) -> Iterator[Session]:
     """Start a session of one environment; give it when it is ready."""
     python = str(ROOT / environment / "bin" / "python")
     command = [python, "-m", "bench.spark_versions", bootstrap, str(count)]
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    # Spark starts python3 from the PATH otherwise.
-    variables = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": paths}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=variables
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield Session(process, count)
         finally:
@@ -98,62 +89,22 @@ def rows(quick: bool) -> Iterator[Row]:
 def serve(bootstrap: str, count: int) -> None:
     """Measure what standard input names, in a session of this interpreter's PySpark."""
     import pyspark
-    from pyspark.sql import SparkSession
 
-    from spark_kafkalite import Admin
+    from bench import spark_work
 
-    builder = SparkSession.builder.master("local[2]").appName("bench")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    names = itertools.count()
+    spark = spark_work.local_session({"spark.driver.memory": "2g"})
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
-
-    def read() -> None:
-        frame = spark.read.format("kafkalite").options(**source).load()
-        found = frame.selectExpr("count(*)", "sum(length(value))").first()
-        assert found is not None and found[0] == count
-
-    def stream() -> None:
-        with tempfile.TemporaryDirectory() as checkpoint:
-            reader = spark.readStream.format("kafkalite").options(**source)
-            writer = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
-            query = writer.trigger(availableNow=True).start()
-            query.awaitTermination()
-            assert sum(progress.numInputRows for progress in query.recentProgress) == count
-
-    values = spark.range(0, WRITTEN_ROWS, 1, PARTITIONS).selectExpr(
+    values = spark.range(0, WRITTEN_ROWS, 1, spark_work.PARTITIONS).selectExpr(
         f"cast(repeat('x', {VALUE_BYTES}) AS binary) AS value"
     )
-
-    def write(topic: str) -> None:
-        options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
-        values.write.format("kafkalite").options(**options).mode("append").save()
-
+    work: dict[str, Callable[[], float]] = {
+        READ: lambda: spark_work.read(spark, "kafkalite", source, count),
+        STREAM: lambda: spark_work.stream(spark, "kafkalite", source, count),
+        WRITE: lambda: spark_work.write("kafkalite", bootstrap, values),
+    }
     print(f"answer: {json.dumps(pyspark.__version__)}", flush=True)
-    with Admin(bootstrap_servers=bootstrap) as admin:
-        for line in sys.stdin:
-            kind, topic = line.strip(), f"written-{os.getpid()}-{next(names)}"
-            if kind == "batch write":
-                admin.create_topic(topic, PARTITIONS)
-            began_s = time.monotonic()
-            if kind == "batch write":
-                write(topic)
-            elif kind == "batch read":
-                read()
-            else:
-                stream()
-            seconds = time.monotonic() - began_s
-            if kind == "batch write":
-                admin.delete_topics([topic])
-            print(f"answer: {json.dumps(seconds)}", flush=True)
+    for line in sys.stdin:
+        print(f"answer: {json.dumps(work[line.strip()]())}", flush=True)
     spark.stop()
 
 
