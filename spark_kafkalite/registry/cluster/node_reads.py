@@ -4,7 +4,7 @@ A node that is watched by itself is read with its next watch in one call; an eve
 events come through one queue (``inbox``): one is taken after the other, in slices.
 
 A read that fails because the connection broke is not repeated here: its owner reads everything again when the
-connection is back. Until then :attr:`NodeReads.failed` means that nodes may be missing.
+connection is back. Until then :attr:`NodeReads.is_incomplete` is True.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class NodeReads:
         self._asked = 0
         # Reads whose results have not been applied, among them those that have not been asked for yet.
         self.pending = 0
-        # Whether some read since this was last cleared has had no result.
-        self.failed = False
+        # Whether nodes may be missing: nothing has been read yet, or a read since this was last cleared has had no
+        # result. The owner clears it when it begins to read everything.
+        self.is_incomplete = True
 
     def put(self, take: Take, *arguments: Any) -> None:
         """Have ``take(*arguments)`` called in the loop, behind all that was put before. In any thread."""
@@ -109,7 +110,7 @@ class NodeReads:
                 _LOG.exception("a registry node could not be taken up")
         else:
             # The session is suspended or over.
-            self.failed = True
+            self.is_incomplete = True
             _LOG.warning("a registry read failed: %s", error)
         self.pending -= 1
         self._ask()

@@ -84,8 +84,6 @@ class ClusterWatcher:
         self._deleted_topics_read = 0
         # Whether there is something to publish.
         self._dirty = False
-        # Whether everything has been asked for once. Events may come before: a start leaves its watches first.
-        self._has_begun = False
         # Whether everything has been read and published once.
         self._loaded = False
         self._closed = False
@@ -176,8 +174,7 @@ class ClusterWatcher:
             self._reread_timer.cancel()
         every_s = max(REREAD_EVERY_S, _REREAD_S_A_NODE * self._topics.node_count)
         self._reread_timer = self._loop.call_later(every_s, self._reads.put, self._read_all)
-        self._reads.failed = False
-        self._has_begun = True
+        self._reads.is_incomplete = False
         self._reads.read(self._store.sync, self._read_everything)
 
     def _read_everything(self, _: object = None) -> Work[None]:
@@ -194,8 +191,9 @@ class ClusterWatcher:
     def _publish_if_due(self) -> Work[None]:
         """Publish when nothing is awaited any more, or something has waited long, or much has changed."""
         pending = self._reads.pending
-        # What is not read yet is no reason to call it deleted.
-        if not self._loaded and (pending or self._reads.failed or not self._has_begun):
+        # What is not read yet is no reason to call it deleted. Events may come before anything is read: a start leaves
+        # its watches first.
+        if not self._loaded and (pending or self._reads.is_incomplete):
             return
         if self._dirty and self._deleted_topics_read == self._deleted_topics_asked:
             if pending and self._topics.changes < PUBLISH_AT_MOST:

@@ -5,11 +5,11 @@ the high watermark: 0, but for a follower that has lost its tail. Logs are never
 a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERROR and nothing else.
 
 Tagged fields are ours, and other clients skip them. Of a directory: why it takes no records, if its disk is full or
-read-only. Of a log: the ranges of offsets that it had and lacks, each as its
-start and its end (exclusive); why a follower no longer copies; and how far a comparison with its leader is that was
-asked for. Of a request: that the logs it names are to be compared with their leaders', as far as this broker follows;
-the answer does not wait for that (``replication.comparison``). Another one asks instead for what the broker has for the
-recovery of the registry, and may have it stand still from then on (``broker.recovery_answer``).
+read-only. Of a log: the ranges of offsets that it had and lacks, each as its start and its end (exclusive); why a
+follower no longer copies; and how far a comparison with its leader is that was asked for. Of a request: that the logs
+it names are to be compared with their leaders', as far as this broker follows; the answer does not wait for that
+(``replication.comparison``). Another one asks instead for what the broker has for the recovery of the registry, and may
+have it stand still from then on (``broker.recovery_answer``).
 
 v2  flexible
 v3  error code for the whole answer
