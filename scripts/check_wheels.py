@@ -59,13 +59,14 @@ with BrokerProcess(Path("data")) as broker:
     frame = spark.read.format("kafkalite").option("kafka.bootstrap.servers", broker.bootstrap)
     rows = frame.option("subscribe", "checked").load().orderBy("offset").collect()
     assert [bytes(row.value) for row in rows] == values, rows
-    gateway = spark.sparkContext._gateway
+    # A session that has stopped cannot say its version.
+    version, gateway = spark.version, spark.sparkContext._gateway
     spark.stop()
     # The directory is removed next; Java clears up before it ends.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
-print(f"kernel native, {len(consumed)} records consumed, {len(rows)} rows read by Spark", spark.version)
+print(f"kernel native, {len(consumed)} records consumed, {len(rows)} rows read by Spark", version)
 """
 
 
