@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -297,7 +298,8 @@ def _logging_file(jar_directory: Path) -> Path:
     """Return a logging configuration for tools, kept next to the jars."""
     path = jar_directory.with_name(f"{jar_directory.name}.log4j2.properties")
     if not path.exists():
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        # The nodes of a cluster start in threads of one process.
+        scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         scratch.write_text(_LOGGING.format(level="WARN"), encoding="utf-8")
         scratch.replace(path)
     return path
