@@ -205,16 +205,16 @@ class ApacheKafka:
             self.kill()
             raise
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Stop the node in order, a paused one too; kill it when it takes too long. Nothing happens when it is not
-        running."""
+        running. Raises ChildFailed where it had to be killed."""
         if self._process is None:
             return
         process, self._process = self._process, None
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGCONT)
         try:
-            process.wait(_STOP_TIMEOUT_S)
+            process.wait(timeout_s)
         finally:
             process.kill()
 
