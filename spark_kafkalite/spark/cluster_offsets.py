@@ -125,7 +125,11 @@ class ClusterOffsets:
                 continue
             for topic in assigned.topic_ids:
                 self._unknown_since_s.pop(topic, None)
-            missing = [topic for topic in set(known) - assigned.topic_ids.keys() if self._is_subscribed(topic)]
+            missing = [
+                topic
+                for topic in set(known) - assigned.topic_ids.keys()
+                if self._options.subscription.names_topic(topic)
+            ]
             if not [topic for topic in missing if not self._is_gone(topic)]:
                 self._warn_absent(absent - set(known))
                 return assigned
@@ -136,12 +140,6 @@ class ClusterOffsets:
         for topic in sorted(absent - self._warned_absent):
             _LOG.warning("topic %s does not exist yet; the query reads it once it is created", topic)
         self._warned_absent = absent
-
-    def _is_subscribed(self, topic: str) -> bool:
-        subscription = self._options.subscription
-        if subscription.kind == "subscribePattern":
-            return re.search(subscription.pattern, topic) is not None
-        return topic in subscription.topics or any(tp.topic == topic for tp in subscription.partitions)
 
     def _is_gone(self, unknown: str | TopicPartition) -> bool:
         """Whether a topic or partition that the brokers do not know has been unknown for long enough."""

@@ -27,6 +27,8 @@ class LossCause(Enum):
     DELETED = "deleted"
     # A topic is there without partitions that it had, or whose first offset nobody tells.
     PARTITION_GONE = "partitionGone"
+    # The checkpoint goes on in topics or partitions that the options do not name any more. Nothing is lost yet.
+    UNSUBSCRIBED = "unsubscribed"
     # A log ends below what was read: it was truncated, or the topic was made again without anybody having seen it.
     END_WENT_BACK = "endWentBack"
 
@@ -66,6 +68,10 @@ class LossPolicy:
     def fails(self, cause: LossCause) -> bool:
         """Whether a loss of this cause ends the read."""
         return self.fails_of.get(cause, self.fails_by_default)
+
+    def is_decided(self, cause: LossCause) -> bool:
+        """Whether the cause has an option of its own."""
+        return cause in self.fails_of
 
     def said(self, cause: LossCause) -> str:
         """Return the option that decides, with its value."""

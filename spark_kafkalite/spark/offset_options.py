@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -39,6 +39,21 @@ class ConsumerStrategy:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
+
+    def names_topic(self, topic: str) -> bool:
+        """Whether the strategy reads the topic, or some of its partitions, if it exists."""
+        if self.kind == "subscribePattern":
+            # Unanchored, as in the JVM connector.
+            return re.search(self.pattern, topic) is not None
+        return topic in self.topics or any(tp.topic == topic for tp in self.partitions)
+
+    def unnamed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions that the strategy would not read, also if they exist."""
+        if self.kind == "assign":
+            return sorted(set(partitions) - set(self.partitions))
+        partitions = list(partitions)
+        unnamed = {topic for topic in {tp.topic for tp in partitions} if not self.names_topic(topic)}
+        return sorted(tp for tp in partitions if tp.topic in unnamed)
 
     def __str__(self) -> str:
         if self.kind == "subscribe":

@@ -67,6 +67,8 @@ _LOSS_CAUSES: Final = {
     LossCause.RECREATED: "a topic was deleted and created again",
     LossCause.DELETED: "a topic was deleted",
     LossCause.PARTITION_GONE: "partitions of a topic are gone",
+    LossCause.UNSUBSCRIBED: "a stream's checkpoint has topics or partitions that subscribe, subscribePattern or assign "
+    "does not name; where it names none of them, failOnDataLoss=false fails, too",
     LossCause.END_WENT_BACK: "a log ends below what was read from it, as after an unclean election",
 }
 

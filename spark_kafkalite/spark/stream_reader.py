@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
+from spark_kafkalite.spark.checkpoint_topics import meet_unsubscribed
 from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
 from spark_kafkalite.spark.data_loss import DataLoss, LossCause
@@ -96,6 +97,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
         self._has_begun = False
+        # Partitions of the checkpoint that the options do not name, as far as they have been met.
+        self._left_partitions: set[TopicPartition] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup_made": None, "_registry_made": None}
@@ -137,6 +140,19 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             listed([f"{tp} offset {offset}" for tp, offset in sorted(checkpoint.items())]),
         )
 
+    def _without_unsubscribed(self, start: Offsets, kept: Collection[TopicPartition] = ()) -> Offsets:
+        """Return the offsets of the checkpoint that the options name, and those of ``kept``.
+
+        Raises SparkConditionError if the others must not be left, as with a checkpoint of another query.
+        """
+        left = self._options.subscription.unnamed(start)
+        if not left:
+            return start
+        if self._left_partitions != set(left):
+            meet_unsubscribed(self._options, left, is_all=len(left) == len(start))
+            self._left_partitions = set(left)
+        return {tp: offset for tp, offset in start.items() if tp not in self._left_partitions or tp in kept}
+
     # Offsets --------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -174,6 +190,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
+        start_offsets = self._without_unsubscribed(start_offsets)
         self._begin(start_offsets)
         if self._options.available_now and self._frozen is None:
             self.prepareForTriggerAvailableNow()
@@ -404,6 +421,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # a later batch the end is the same object as the start's and says nothing new.
         if initial is not None and start != end:
             start_offsets = initial
+        # A batch that was planned before a restart is read whole, so that its records stay the same.
+        start_offsets = self._without_unsubscribed(start_offsets, kept=end_offsets)
         self._begin(start_offsets)
         made_again = self._compare_ids(start_offsets)
         new = [tp for tp in end_offsets if tp not in start_offsets]

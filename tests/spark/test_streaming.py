@@ -223,6 +223,27 @@ def test_a_topic_of_a_pattern_that_is_deleted(topics, checkpoint):
     assert found == ["before", "before", "after", "still"]
 
 
+def test_a_checkpoint_of_other_topics(topics, checkpoint):
+    orders, refunds, other = (topics.new(name=name) for name in ("of-orders", "of-refunds", "of-cdc"))
+    for topic in (orders, refunds, other):
+        topics.fill(topic, [f"before {topic}"])
+    assert len(topics.run(topics.stream(f"{orders},{refunds}"), checkpoint)) == 2
+    offsets = logged_offsets(checkpoint)
+    topics.fill(refunds, ["after"])
+    for subscribed, given, said in (
+        (other, {"failOnDataLoss": "false"}, f"subscribe={other}: the checkpoint is of {orders}, {refunds}"),
+        (refunds, {}, f"subscribe={refunds}: the checkpoint goes on in {orders}, too"),
+    ):
+        with pytest.raises(Exception, match=r"\[KAFKA_DATA_LOSS.PARTITIONS_DELETED\]") as caught:
+            topics.run(topics.stream(subscribed, **given), checkpoint)
+        assert said in last_line(caught.value)
+    # Nothing was planned, so the option can be corrected on the same checkpoint.
+    assert logged_offsets(checkpoint) == offsets
+    assert topics.run(topics.stream(refunds, **{"dataLoss.unsubscribed": "warn"}), checkpoint) == ["after"]
+    topics.fill(refunds, ["later"])
+    assert topics.run(topics.stream(refunds), checkpoint) == ["later"]
+
+
 @pytest.mark.versions
 def test_topic_to_topic_in_append_and_complete_mode(topics, checkpoint, tmp_path):
     source, copy, counts = topics.new(2), topics.new(), topics.new()

@@ -532,3 +532,47 @@ def test_a_new_query_is_told_nothing_of_a_checkpoint(caplog):
     initial = reader.initialOffset()
     reader.partitions(initial, reader.latestOffset(initial, ALL))
     assert caplog.messages == []
+
+
+OTHERS = {"t": {"0": 9}, "u": {"0": 4}}
+
+
+@pytest.mark.parametrize("given", [{"subscribe": "t"}, {"subscribePattern": "^t"}, {"assign": '{"t":[0]}'}])
+def test_a_checkpoint_with_a_topic_that_is_not_named_fails_before_anything_is_planned(given):
+    options = {"kafka.bootstrap.servers": "h:1", **given}
+    reader = KafkaliteStreamReader(reader_options(options), READ_SCHEMA)
+    reader._lookup_made = cluster = DictionaryCluster({T0: 20})
+    for call in (lambda: reader.latestOffset(OTHERS, ALL), lambda: reader.partitions(OTHERS, {"t": {"0": 12}})):
+        with pytest.raises(SparkConditionError, match=r"PARTITIONS_DELETED.*goes on in u.*dataLoss.unsubscribed=warn"):
+            call()
+    assert cluster.asked == 0
+
+
+@pytest.mark.parametrize("given", [{"dataLoss.unsubscribed": "warn"}, {"failOnDataLoss": "false"}])
+def test_a_topic_taken_out_on_purpose_is_left_with_one_line(given, caplog):
+    reader = reader_over(DictionaryCluster({T0: 20}), **given)
+    end = reader.latestOffset(OTHERS, ALL)
+    assert end == {"t": {"0": 20}}
+    assert spans(reader.partitions(OTHERS, end)) == {"t-0": (9, 20)}
+    reader.latestOffset(OTHERS, ALL)
+    (line,) = [record.getMessage() for record in caplog.records if "PARTITIONS_DELETED" in record.getMessage()]
+    assert "subscribe=t does not name u" in line
+    caplog.clear()
+    reader.latestOffset(end, ALL)
+    assert not caplog.records
+
+
+def test_a_batch_that_was_planned_with_a_topic_since_taken_out_is_read_whole():
+    reader = reader_over(DictionaryCluster({T0: 20}), **{"dataLoss.unsubscribed": "warn"})
+    end = {"t": {"0": 12}, "u": {"0": 7}}
+    assert spans(reader.partitions(OTHERS, end)) == {"t-0": (9, 12), "u-0": (4, 7)}
+
+
+def test_the_checkpoint_of_another_query_is_not_taken_for_lost_records(caplog):
+    orders = {"orders": {"0": 1000}}
+    with pytest.raises(SparkConditionError, match=r"subscribe=t: the checkpoint is of orders.*checkpointLocation"):
+        reader_over(DictionaryCluster({T0: 20}), failOnDataLoss="false").latestOffset(orders, ALL)
+    reader = reader_over(DictionaryCluster({T0: 20}), **{"dataLoss.unsubscribed": "warn"})
+    end = reader.latestOffset(orders, ALL)
+    assert spans(reader.partitions(orders, end)) == {"t-0": (0, 20)}
+    assert "begins with what it names" in caplog.text
