@@ -44,6 +44,7 @@ from spark_kafkalite.spark.query_lag import (
     log_ends_of,
 )
 from spark_kafkalite.spark.source import FORMAT_NAME
+from spark_kafkalite.spark.unix_sockets import recommend_unix_sockets
 from spark_kafkalite.spark.warning_post import PostBox, PostedWarning
 
 if TYPE_CHECKING:
@@ -331,6 +332,7 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
     if listener is None:
         listener = _INSTALLED[spark] = KafkaliteListener(spark)
         spark.streams.addListener(listener)
+        recommend_unix_sockets(spark)
         try:
             jvm: Any = spark._jvm
             listener.pass_warnings_on(PostBox(jvm.java.lang.ProcessHandle.current().pid()))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafkalite.spark.pyspark_versions import register_source
 from spark_kafkalite.spark.source import KafkaliteDataSource
+from spark_kafkalite.spark.unix_sockets import recommend_unix_sockets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +24,12 @@ _STREAMING_JOB = "streaming_job"
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("kafkalite")`` known to a session, also for streams when the package came with ``--py-files``."""
+    """Make ``format("kafkalite")`` known to a session, also for streams when the package came with ``--py-files``.
+
+    Recommends Unix sockets for Python workers, once, where Spark has them and the session does not use them.
+    """
     register_source(spark, KafkaliteDataSource)
+    recommend_unix_sockets(spark)
     _link_files_of_streams()
 
 

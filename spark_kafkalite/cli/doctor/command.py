@@ -73,7 +73,10 @@ def _executors(
 
     spark = start_session(master, conf)
     from spark_kafkalite.spark.jobs.program.session import failures_in_one_line
+    from spark_kafkalite.spark.unix_sockets import RECOMMENDATION, lacks_unix_sockets
 
+    if lacks_unix_sockets(spark):
+        click.echo(f"Recommended: {RECOMMENDATION}", err=True)
     try:
         with failures_in_one_line():
             return look_on_executors(spark, settings, addresses)

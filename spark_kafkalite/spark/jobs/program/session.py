@@ -40,6 +40,7 @@ from spark_kafkalite.spark.jobs.program.outcome import (
     of_text,
     own_line,
 )
+from spark_kafkalite.spark.unix_sockets import UNIX_SOCKETS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,9 @@ _SETTINGS: Final = {
     # Listing staged files, one directory each, takes a task a directory otherwise.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
+# What a session has besides if this process starts its JVM, whose temporary directory has a short path. Containers of
+# YARN have long ones, and Linux takes 107 bytes for a socket's path.
+_OWN_SETTINGS: Final = {UNIX_SOCKETS: "true"}
 # Where click's context of a job keeps whether --debug was given.
 DEBUG: Final = "spark_kafkalite.jobs.debug"
 
@@ -157,7 +161,7 @@ def start_session(name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     # Here and not in the session's conf: that takes a second, and a small run does without it.
-    for setting, value in _SETTINGS.items():
+    for setting, value in {**_SETTINGS, **({} if is_submitted() else _OWN_SETTINGS)}.items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()
     if not hasattr(spark, "_jsc"):

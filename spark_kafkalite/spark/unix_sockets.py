@@ -1,0 +1,45 @@
+"""Recommends Unix sockets between Spark's JVM and its Python workers, which Spark has since 4.1 and leaves off.
+
+Over TCP each micro-batch waits about 45 ms for a delayed acknowledgement, and large reads are slower.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+
+UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+RECOMMENDATION: Final = (
+    f"{UNIX_SOCKETS} is off: set it to true when the session starts. Micro-batches get about 45 ms shorter, and reads "
+    "and writes faster. Where the path of java.io.tmpdir is longer than 60 characters, as in containers of YARN, also "
+    "set spark.python.unix.domain.socket.dir=/tmp"
+)
+_recommended = False
+
+
+def lacks_unix_sockets(spark: SparkSession) -> bool:
+    """Whether this Spark has Unix sockets for its Python workers, and this session does not use them.
+
+    False for a session of Spark Connect: its server decides.
+    """
+    context: Any = getattr(spark, "_sc", None)
+    if context is None or _version(context.version) < (4, 1):
+        return False
+    return str(context.getConf().get(UNIX_SOCKETS, "false")).lower() != "true"
+
+
+def recommend_unix_sockets(spark: SparkSession) -> None:
+    """Log one line, once in a process, if the session lacks them."""
+    global _recommended
+    if not _recommended and lacks_unix_sockets(spark):
+        _recommended = True
+        _LOG.warning("%s", RECOMMENDATION)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
