@@ -19,7 +19,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 # A host's own name need not resolve; everything here stays on loopback.
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup setup-spark40 setup-spark42 setup-sparks setup-pandas setup-recipes setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick setup-wheels wheel check-wheel docs demo clean
+.PHONY: help setup setup-spark40 setup-spark42 setup-sparks setup-pandas setup-recipes setup-kerberos setup-debian setup-jars setup-test build lint format check test costs stress test-pythons soak bench bench-quick setup-wheels wheel check-wheel docs demo clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,13 @@ setup-sparks: setup-spark40 setup-spark42 $(SOAK_VENVS:=/.stamp-project) ## The 
 setup-pandas: $(VENV)/.stamp-pandas ## Install what one test of Spark needs, apart from everything else
 
 setup-recipes: $(VENV)/.stamp-recipes ## Install what the recipes of docs/spark.md need, apart from everything else
+
+# They are built with the headers of libkrb5, so they come after the packages of Debian.
+setup-kerberos: $(VENV)/.stamp-kerberos ## Install what the tests of Kerberos need (after libkrb5-dev is installed)
+
+$(VENV)/.stamp-kerberos: requirements-kerberos.txt | $(VENV)/.stamp-project
+	@$(VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
 
 setup-debian: ## Install the Debian packages that some tests use (needs root)
 	@scripts/install_debian_packages.sh
@@ -106,6 +113,8 @@ setup-test: setup setup-spark40 setup-spark42 setup-pandas setup-jars
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif
+	@if command -v krb5-config >/dev/null; then $(MAKE) --no-print-directory setup-kerberos; \
+	else echo "Tests of Kerberos are skipped: libkrb5-dev is missing (make setup-debian)."; fi
 
 test: setup-test ## All tests and lint in one pool: about half an hour on two cores
 	@$(PY) scripts/run_tests.py --lint

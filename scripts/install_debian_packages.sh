@@ -5,6 +5,7 @@
 #   strace    counting and failing system calls
 #   openssl   a TLS server that changes its keys
 #   buildah, debootstrap   images of conf/, in the soak (installed by hand: apt-get install buildah debootstrap crun)
+#   krb5-kdc, krb5-admin-server, krb5-user   a KDC; libkrb5-dev   what python-gssapi is built with (make setup-kerberos)
 #   e2fsprogs, mount   disks of the tests' own that are filled or lose their power
 
 set -eu
@@ -15,6 +16,10 @@ command -v ip >/dev/null 2>&1 || wanted="$wanted iproute2"
 command -v strace >/dev/null 2>&1 || wanted="$wanted strace"
 command -v openssl >/dev/null 2>&1 || wanted="$wanted openssl"
 command -v mkfs.ext4 >/dev/null 2>&1 || wanted="$wanted e2fsprogs"
+command -v krb5kdc >/dev/null 2>&1 || [ -x /usr/sbin/krb5kdc ] || wanted="$wanted krb5-kdc"
+command -v kadmin.local >/dev/null 2>&1 || [ -x /usr/sbin/kadmin.local ] || wanted="$wanted krb5-admin-server"
+command -v kinit >/dev/null 2>&1 || wanted="$wanted krb5-user"
+command -v krb5-config >/dev/null 2>&1 || wanted="$wanted libkrb5-dev"
 command -v losetup >/dev/null 2>&1 || wanted="$wanted mount"
 
 [ -n "$wanted" ] || exit 0

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.testing.apache_kafka import ApacheKafka
     from spark_kafkalite.testing.hdfs import MiniHdfs
     from spark_kafkalite.testing.secure_kafka import SecureKafka
+    from tests.interop.support.kerberized_kafka import KerberizedKafka
     from spark_kafkalite.testing.token_endpoint import TokenEndpoint
     from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 
@@ -131,6 +132,19 @@ def identity_provider(outside_parts: None) -> Iterator[TokenEndpoint]:
     """Gives tokens for ALICE, which ``secure_kafka`` takes; of this process alone."""
     with parts.own_identity_provider() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def kerberized_kafka(outside_parts: None) -> KerberizedKafka:
+    """Apache Kafka with Kerberos, and its realm; add principals of your own. Skips where the host lacks a KDC."""
+    from tests.interop.support.kerberos_realm import missing_programs
+
+    pytest.importorskip("gssapi", reason="python-gssapi is missing: make setup-kerberos", exc_type=ImportError)
+    if missing := missing_programs():
+        pytest.skip(f"{', '.join(missing)} missing: make setup-debian")
+    fetch_or_skip(jars.APACHE_KAFKA)
+    node: KerberizedKafka = parts.shared("kerberized_kafka")
+    return node
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,9 @@ PLAIN_MODULE: Final = _KAFKA + "plain.PlainLoginModule"
 SCRAM_MODULE: Final = _KAFKA + "scram.ScramLoginModule"
 OAUTHBEARER_MODULE: Final = _KAFKA + "oauthbearer.OAuthBearerLoginModule"
 
-_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE, OAUTHBEARER_MODULE)
+KERBEROS_MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
+
+_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE, OAUTHBEARER_MODULE, KERBEROS_MODULE)
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 
 # Java's class for a character is that of its code up to 255; all beyond are letters.
@@ -46,11 +48,14 @@ _TOKENS: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 # The names of options that an error may show; any other may be half of a value that lacks its quotes.
-_SHOWABLE: Final = frozenset({"username", "password", "tokenauth", "clientId", "clientSecret", "scope"})
+_SHOWABLE: Final = frozenset(
+    {"username", "password", "tokenauth", "clientId", "clientSecret", "scope", "useKeyTab", "keyTab", "principal"}
+    | {"useTicketCache", "ticketCache", "storeKey", "serviceName"}
+)
 
 
 class JaasEntry:
-    """One entry: the login module, one of the three constants above, and its options. Its text has no values."""
+    """One entry: the login module, one of the constants above, and its options. Its text has no values."""
 
     __slots__ = ("module", "options")
 
@@ -147,8 +152,6 @@ def _known_module(name: str) -> str:
             return module
     if not re.fullmatch(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+", name) or len(name) > 200:
         raise _wrong("does not begin with the name of a login module's class")
-    if name.endswith(".Krb5LoginModule"):
-        raise _wrong(f"{name}: {KERBEROS_REMEDY}")
     if name.endswith(".IAMLoginModule"):
         raise _wrong(f"{name} is not supported: {IAM_REMEDY}")
     raise _wrong(
@@ -157,10 +160,6 @@ def _known_module(name: str) -> str:
     )
 
 
-KERBEROS_REMEDY: Final = (
-    "Kerberos (GSSAPI) is not supported; use a delegation token (sasl.mechanism=SCRAM-SHA-512 with sasl.token.file), "
-    "OAUTHBEARER or SCRAM"
-)
 IAM_REMEDY: Final = (
     "use sasl.mechanism=OAUTHBEARER with sasl.token.provider=module:function, a Python function that returns the "
     "signer's token and when it expires"

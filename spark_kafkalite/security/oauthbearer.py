@@ -89,7 +89,7 @@ class OAuthBearerLogin:
         self._extensions = extensions
         self._keeper = keeper_of(source, rules)
 
-    def exchange(self) -> OAuthBearerExchange:
+    def exchange(self, host: str) -> OAuthBearerExchange:
         """Return the exchange for a new connection. Takes as long as a token does to come, 8 seconds at most.
 
         Raises SaslAuthenticationFailed with the reason when there is no token.

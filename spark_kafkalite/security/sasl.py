@@ -2,8 +2,9 @@
 
 A :class:`Login` is made once per client from its settings, and makes an :class:`SaslExchange` for each connection;
 tokens are looked up then, so that a long job survives their renewal. Mechanisms are PLAIN (RFC 4616), SCRAM
-(``scram.py``) and OAUTHBEARER (``oauthbearer.py``). Credentials come from exactly one place, which fits the mechanism.
-Credentials that do not fit are an error and never ignored, or a client would log in as another user.
+(``scram.py``), OAUTHBEARER (``oauthbearer.py``) and GSSAPI (``kerberos.py``). Credentials come from exactly one place,
+which fits the mechanism. Credentials that do not fit are an error and never ignored, or a client would log in as
+another user.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security.jaas import (
     IAM_REMEDY,
-    KERBEROS_REMEDY,
+    KERBEROS_MODULE,
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
     SCRAM_MODULE,
@@ -26,7 +27,7 @@ from spark_kafkalite.security.jaas import (
 from spark_kafkalite.security.scram import SCRAM_HASHES, ScramClient
 from spark_kafkalite.security.tokens import read_token_file
 
-MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER")
+MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER", "GSSAPI")
 # Holds a delegation token where no setting names one.
 TOKEN_VARIABLE: Final = "KAFKALITE_TOKEN"
 
@@ -60,8 +61,10 @@ class Login(Protocol):
     def mechanism(self) -> str:
         """The mechanism's name, as SaslHandshake sends it."""
 
-    def exchange(self) -> SaslExchange:
-        """Return the exchange for a new connection. May take as long as a token does to come, 8 seconds at most.
+    def exchange(self, host: str) -> SaslExchange:
+        """Return the exchange for a new connection to ``host``, the broker's name that was dialled.
+
+        May take as long as a token does to come, 8 seconds at most.
 
         Raises SaslAuthenticationFailed with the reason when there are no credentials.
         """
@@ -93,7 +96,7 @@ class PasswordLogin:
         self._is_token = is_token
         self._remedy = remedy
 
-    def exchange(self) -> SaslExchange:
+    def exchange(self, host: str) -> SaslExchange:
         """Return the exchange for a new connection."""
         if self.mechanism == "PLAIN":
             return PlainExchange(self._user, self._password, self._remedy)
@@ -112,7 +115,7 @@ class DelegationTokenLogin:
         self._origin = origin
         self._read = read
 
-    def exchange(self) -> SaslExchange:
+    def exchange(self, host: str) -> SaslExchange:
         """Return the exchange for a new connection. Raises SaslAuthenticationFailed when there is no token."""
         text = self._read().strip()
         if _DELEGATION_TOKEN.fullmatch(text) is None:
@@ -146,6 +149,10 @@ def login_from(values: Mapping[str, Any]) -> Login:
         from spark_kafkalite.security.oauthbearer import oauthbearer_login
 
         return oauthbearer_login(values, jaas)
+    if mechanism == "GSSAPI":
+        from spark_kafkalite.security.kerberos import kerberos_login
+
+        return kerberos_login(values, jaas)
     return _login_by_name(mechanism, values, jaas)
 
 
@@ -155,11 +162,14 @@ _SERVES: Final = {
     "sasl.password": ("PLAIN", *SCRAM_HASHES),
     "sasl.token.file": (*SCRAM_HASHES, "OAUTHBEARER"),
     "sasl.token.provider": ("OAUTHBEARER",),
+    "sasl.kerberos.keytab": ("GSSAPI",),
+    "sasl.kerberos.principal": ("GSSAPI",),
 }
 _MODULE_MECHANISMS: Final = {
     PLAIN_MODULE: ("PLAIN",),
     SCRAM_MODULE: tuple(SCRAM_HASHES),
     OAUTHBEARER_MODULE: ("OAUTHBEARER",),
+    KERBEROS_MODULE: ("GSSAPI",),
 }
 
 
@@ -170,8 +180,6 @@ def _mechanism(name: str | None) -> str:
         return name
     if name.upper() in MECHANISMS:
         raise ConfigError(f"sasl.mechanism={name}: names of mechanisms are written in capitals, {name.upper()}")
-    if name == "GSSAPI":
-        raise ConfigError(f"sasl.mechanism=GSSAPI: {KERBEROS_REMEDY}")
     if name == "AWS_MSK_IAM":
         raise ConfigError(f"sasl.mechanism=AWS_MSK_IAM is not supported: {IAM_REMEDY}")
     raise ConfigError(f"sasl.mechanism={name}: must be one of {', '.join(MECHANISMS)}")

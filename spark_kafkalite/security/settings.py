@@ -5,7 +5,8 @@
 "password" is a secret: its value appears in no error text, and :class:`SecurityConfig` has no text of its fields.
 
 In addition to Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's names; they save a JAAS line),
-``sasl.token.file`` and ``sasl.token.provider``.
+``sasl.token.file`` and ``sasl.token.provider``; and of librdkafka ``sasl.kerberos.keytab`` and
+``sasl.kerberos.principal``.
 """
 
 from __future__ import annotations
@@ -137,15 +138,15 @@ SASL_SETTINGS: Final = (
         "sasl.mechanism",
         "string",
         None,
-        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. GSSAPI (Kerberos) is not supported.",
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or GSSAPI for Kerberos, which needs libkrb5.",
         elsewhere=("sasl.mechanisms",),
     ),
     Setting(
         "sasl.jaas.config",
         "password",
         None,
-        "User name and password, or OAuth credentials, as one JAAS entry: 'LoginModule required name=\"value\";'. "
-        "It is parsed, and never executed.",
+        "User name and password, OAuth credentials, or keytab and principal, as one JAAS entry: "
+        "'LoginModule required name=\"value\";'. It is parsed, and never executed.",
     ),
     Setting(
         "sasl.username",
@@ -210,6 +211,57 @@ SASL_SETTINGS: Final = (
         "boolean",
         False,
         "OAUTHBEARER: URL-encode client id and secret in the request's Authorization header (RFC 6749, 2.3.1).",
+    ),
+    Setting(
+        "sasl.kerberos.service.name",
+        "string",
+        None,
+        "GSSAPI: the service of the brokers' principals, SERVICE/HOST@REALM; without it, and without serviceName in "
+        "sasl.jaas.config, kafka.",
+    ),
+    Setting(
+        "sasl.kerberos.keytab",
+        "string",
+        None,
+        "GSSAPI: file with the key of sasl.kerberos.principal. Without it the ticket cache is used: KRB5CCNAME, or the "
+        "default one.",
+    ),
+    Setting(
+        "sasl.kerberos.principal",
+        "string",
+        None,
+        "GSSAPI: the principal of the client; of a ticket cache, the one that it must be of.",
+    ),
+    Setting(
+        "sasl.kerberos.service.host.canonicalize",
+        "boolean",
+        False,
+        "GSSAPI: whether libkrb5 asks DNS for the broker's canonical name, as krb5.conf says; otherwise the service's "
+        "host is the advertised one.",
+    ),
+    Setting(
+        "sasl.kerberos.ticket.renew.window.factor",
+        "double",
+        0.8,
+        "GSSAPI with a keytab: part of a ticket's lifetime after which a new one is fetched.",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Setting(
+        "sasl.kerberos.ticket.renew.jitter",
+        "double",
+        0.05,
+        "GSSAPI with a keytab: largest random addition to that part.",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Setting(
+        "sasl.kerberos.min.time.before.relogin",
+        "long",
+        60_000,
+        "GSSAPI with a keytab: least time between two tickets, unless a ticket's life is shorter.",
+        "ms",
+        0,
     ),
     Setting("sasl.login.connect.timeout.ms", "int", 10_000, "OAUTHBEARER: time to reach the token endpoint.", "ms", 1),
     Setting("sasl.login.read.timeout.ms", "int", 10_000, "OAUTHBEARER: time for the token endpoint's answer.", "ms", 1),
@@ -278,11 +330,7 @@ JVM_ONLY_SETTINGS: Final = frozenset(
         "ssl.trustmanager.algorithm",
         "ssl.secure.random.implementation",
         "security.providers",
-        "sasl.kerberos.service.name",
         "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.ticket.renew.jitter",
-        "sasl.kerberos.ticket.renew.window.factor",
-        "sasl.kerberos.min.time.before.relogin",
     }
 )
 

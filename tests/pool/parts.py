@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -47,10 +47,21 @@ def _secure_kafka(directory: Path, parts: Parts) -> AbstractContextManager[objec
     return SecureKafka(directory, parts.started("identity_provider"))
 
 
+@contextlib.contextmanager
+def _kerberized_kafka(directory: Path, _: Parts) -> Iterator[object]:
+    # It loads what makes certificates.
+    from tests.interop.support.kerberized_kafka import KerberizedKafka
+    from tests.interop.support.kerberos_realm import KerberosRealm
+
+    with KerberosRealm(directory / "realm") as realm, KerberizedKafka(directory, realm) as kafka:
+        yield kafka
+
+
 _STARTERS: Final[dict[str, Callable[[Path, Parts], AbstractContextManager[object]]]] = {
     "apache_kafka": _apache_kafka,
     "identity_provider": _identity_provider,
     "secure_kafka": _secure_kafka,
+    "kerberized_kafka": _kerberized_kafka,
     "hdfs": lambda directory, _: hdfs.MiniHdfs(directory),
     "zookeeper": lambda directory, _: zookeeper.ZooKeeperServer(directory),
     "java_tools": lambda directory, _: JavaTools(directory),

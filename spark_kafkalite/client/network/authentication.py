@@ -36,6 +36,8 @@ class Requests(Protocol):
     """What is needed of a connection."""
 
     name: str
+    # The host that was dialled.
+    host: str
 
     def serves(self, api_key: int) -> bool: ...
 
@@ -61,7 +63,7 @@ def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol,
         raise _no_sasl(connection.name, protocol)
     if answer.error_code:
         raise error_for(answer.error_code, f"broker {connection.name} refuses sasl.mechanism={login.mechanism}")
-    exchange = login.exchange()
+    exchange = login.exchange(connection.host)
     said: bytes | None = exchange.first()
     lifetime_ms = 0
     while said is not None:

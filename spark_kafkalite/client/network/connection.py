@@ -82,6 +82,7 @@ class BrokerConnection:
         # up the interpreter lock, and getting that back is what costs.
         self._frames = FrameReader(_MAX_FIRST_RESPONSE_BYTES, memoryview(bytearray(HEAD_BYTES + _STAGED_BYTES)))
         self.name = name
+        self.host = name.rpartition(":")[0]
         self._config = config
         self._clock = clock
         self._stage = Stage.UNKNOWN

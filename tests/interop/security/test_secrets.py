@@ -107,7 +107,7 @@ def test_clients_show_no_secret(secure_kafka: SecureKafka, monkeypatch, caplog, 
             texts = [*all_texts(), *canary.object_texts(admin, producer, consumer)]
             login = admin.cluster.config.security.login
             if login is not None:
-                exchange = login.exchange()
+                exchange = login.exchange("broker")
                 texts += [repr(exchange), exchange.remedy]
     assert any(text.startswith("ClientSecurity(") for text in texts)
     texts += [caplog.text, *(repr(record.args) for record in caplog.records)]

@@ -63,7 +63,7 @@ def test_an_unsecured_token_from_jaas(parsed):
     entry = jaas('unsecuredLoginStringClaim_sub="alice" extension_traceId="7"')
     login = login_from(parsed(**oauth(sasl_jaas_config=entry)))
     assert login.mechanism == "OAUTHBEARER"
-    first = login.exchange().first()
+    first = login.exchange("broker").first()
     assert first.startswith(b"n,,\x01auth=Bearer eyJhbGciOiJub25lIn0.") and first.endswith(b".\x01traceId=7\x01\x01")
 
 
@@ -73,19 +73,19 @@ def test_a_token_from_a_file(parsed, tmp_path, form):
     path.write_text("opaque-1\n")
     name = {"sasl_token_file": str(path)} if form == "file" else {URL: f"file://{str(path).replace(' ', '%20')}"}
     login = login_from(parsed(**oauth(**name)))
-    assert login.exchange().first() == b"n,,\x01auth=Bearer opaque-1\x01\x01"
+    assert login.exchange("broker").first() == b"n,,\x01auth=Bearer opaque-1\x01\x01"
     path.write_text("opaque-2")
-    assert b"opaque-2" in login.exchange().first()
+    assert b"opaque-2" in login.exchange("broker").first()
     # One that was handed over counts while it lives.
     login.take_token(HeldToken("handed-over", 4_000_000_000.0))
-    assert b"handed-over" in login.exchange().first()
+    assert b"handed-over" in login.exchange("broker").first()
 
 
 def test_the_remedy_tells_when_the_token_expires(parsed, tmp_path):
     path = tmp_path / "token"
     path.write_text("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln")
     login = login_from(parsed(**oauth(sasl_token_file=str(path))))
-    assert login.exchange().remedy == f"check sasl.token.file={path}: the token expired at 2023-11-14T22:13:20Z"
+    assert login.exchange("broker").remedy == f"check sasl.token.file={path}: the token expired at 2023-11-14T22:13:20Z"
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_no_text_of_a_login_holds_a_secret(parsed, tmp_path):
     for settings in ({"sasl_token_file": str(path)}, {URL: "http://localhost/token", "sasl_jaas_config": entry}):
         login = login_from(parsed(**oauth(**settings)))
         assert SECRET not in repr(login) and SECRET not in repr(vars(login))
-    exchange = login_from(parsed(**oauth(sasl_token_file=str(path)))).exchange()
+    exchange = login_from(parsed(**oauth(sasl_token_file=str(path)))).exchange("broker")
     assert SECRET not in repr(exchange) and SECRET not in exchange.remedy

@@ -20,7 +20,7 @@ def logged_in(login, user, password, is_token):
     """Run one exchange of ``login`` against a server that knows this user; return whether it was let in."""
     credential = scram_credential(login.mechanism, password, b"salt" * 4, 4096)
     server = ScramServer(login.mechanism, lambda *asked: credential if asked == (user, is_token) else None, b"s" * 32)
-    exchange = login.exchange()
+    exchange = login.exchange("broker")
     try:
         assert exchange.answer(server.answer(exchange.answer(server.answer(exchange.first())))) is None
     except SaslAuthenticationFailed:
@@ -31,7 +31,7 @@ def logged_in(login, user, password, is_token):
 def test_plain_sends_user_and_password_and_is_content_with_any_answer(parsed):
     login = login_from(parsed(sasl_mechanism="PLAIN", sasl_username="älice", sasl_password="s=c r,t"))
     assert login.mechanism == "PLAIN"
-    exchange = login.exchange()
+    exchange = login.exchange("broker")
     assert exchange.first() == "\0älice\0s=c r,t".encode()
     assert exchange.answer(b"") is None and exchange.answer(b"\xff\0") is None
     assert exchange.remedy == "check sasl.username and sasl.password"
@@ -40,13 +40,13 @@ def test_plain_sends_user_and_password_and_is_content_with_any_answer(parsed):
 @pytest.mark.parametrize("password", ["${KAFKA_PASSWORD}", "$KAFKA_PASSWORD", "${env:KAFKA_PASSWORD}"])
 def test_a_variable_that_nobody_has_replaced_is_told_with_the_refusal(parsed, password):
     login = login_from(parsed(sasl_mechanism="PLAIN", sasl_username="alice", sasl_password=password))
-    assert login.exchange().remedy.endswith(", where the password looks like a variable that was not replaced")
-    assert login.exchange().first() == f"\0alice\0{password}".encode()
+    assert login.exchange("broker").remedy.endswith(", where the password looks like a variable that was not replaced")
+    assert login.exchange("broker").first() == f"\0alice\0{password}".encode()
 
 
 def test_plain_takes_a_jaas_entry(parsed):
     jaas = f'{PLAIN_MODULE} required username="alice" password="a;b" serviceName="ignored";'
-    exchange = login_from(parsed(sasl_mechanism="PLAIN", sasl_jaas_config=jaas)).exchange()
+    exchange = login_from(parsed(sasl_mechanism="PLAIN", sasl_jaas_config=jaas)).exchange("broker")
     assert exchange.first() == b"\0alice\0a;b"
     assert "sasl.jaas.config" in exchange.remedy
 
@@ -75,7 +75,7 @@ def test_a_delegation_token_file_is_read_again_for_each_connection(parsed, tmp_p
     assert logged_in(login, "first", "aG1hYw==", True)
     path.write_text("second:bm90aGVy")
     assert logged_in(login, "second", "bm90aGVy", True)
-    assert str(path) in login.exchange().remedy
+    assert str(path) in login.exchange("broker").remedy
 
 
 def test_a_delegation_token_is_nothing_for_plain(parsed, monkeypatch):
@@ -114,7 +114,7 @@ def test_a_bad_token_file_is_told_without_its_content(parsed, tmp_path, content,
         path.write_bytes(content)
     login = login_from(parsed(sasl_mechanism="SCRAM-SHA-256", sasl_token_file=str(path)))
     with pytest.raises(SaslAuthenticationFailed) as caught:
-        login.exchange()
+        login.exchange("broker")
     assert problem in str(caught.value) and str(path) in str(caught.value)
     assert SECRET not in str(caught.value)
     # Its ``object`` is what could not be decoded, and a debugger or an error reporter shows it.
@@ -131,7 +131,11 @@ SCRAM_JAAS = f'{SCRAM_MODULE} required username="bob" password="{SECRET}";'
     [
         (NAMED, "sasl.mechanism is not set: give one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
         ({"sasl_mechanism": "", **NAMED}, "sasl.mechanism is not set"),
-        ({"sasl_mechanism": "GSSAPI"}, "use a delegation token"),
+        ({"sasl_mechanism": "GSSAPI", **NAMED}, "sasl.username is for PLAIN and SCRAM-SHA-256 and SCRAM-SHA-512, and"),
+        (
+            {"sasl_mechanism": "PLAIN", **NAMED, "sasl_kerberos_keytab": "/k"},
+            "sasl.kerberos.keytab is for GSSAPI, and sasl.mechanism is PLAIN",
+        ),
         ({"sasl_mechanism": "scram-sha-256", **NAMED}, "written in capitals, SCRAM-SHA-256"),
         ({"sasl_mechanism": "AWS_MSK_IAM"}, "sasl.token.provider=module:function"),
         ({"sasl_mechanism": "DIGEST-MD5"}, "must be one of PLAIN, "),
@@ -209,5 +213,5 @@ def test_no_text_of_a_login_holds_a_secret(parsed, tmp_path):
         {"sasl_mechanism": "SCRAM-SHA-256", "sasl_token_file": str(path)},
     ):
         login = login_from(parsed(**given))
-        for thing in (login, login.exchange(), login.exchange().remedy):
+        for thing in (login, login.exchange("broker"), login.exchange("broker").remedy):
             assert SECRET not in repr(thing)

@@ -69,7 +69,7 @@ def test_a_jwt_that_expires_at_no_possible_time_is_left_to_the_broker(exp, tmp_p
     path.write_text(jwt(exp=exp))
     assert checked_token(jwt(exp=exp), None, "x").expires_at_s is None
     assert (
-        oauthbearer_login(VALUES | {"sasl.token.file": str(path)}, None).exchange().remedy
+        oauthbearer_login(VALUES | {"sasl.token.file": str(path)}, None).exchange("broker").remedy
         == f"check sasl.token.file={path}"
     )
 
@@ -164,9 +164,9 @@ def test_a_providers_exception_is_told_by_type_and_place_only(provider):
 def test_a_provider_that_exits_does_not_end_the_thread_that_asks_it(provider):
     login = oauthbearer_login(VALUES | {"sasl.token.provider": provider(lambda: sys.exit(SECRET)).name}, None)
     with pytest.raises(SaslAuthenticationFailed, match=r"it raised SystemExit \(test_tokens.py, line \d+\)$"):
-        login.exchange()
+        login.exchange("broker")
     provider(lambda: "opaque")
-    assert b"Bearer opaque" in login.exchange().first()
+    assert b"Bearer opaque" in login.exchange("broker").first()
 
 
 def test_a_provider_that_is_not_there(provider, tmp_path, monkeypatch):

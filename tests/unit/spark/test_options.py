@@ -68,7 +68,7 @@ def test_security_settings_are_the_clients(setting):
 @pytest.mark.parametrize(
     "name",
     [
-        "kafka.sasl.kerberos.service.name",
+        "kafka.sasl.kerberos.kinit.cmd",
         "kafka.ssl.provider",
         "kafka.ssl.engine.factory.class",
         "kafka.security.providers",

@@ -61,12 +61,12 @@ def test_a_file_comes_first_and_options_go_over_it(config: Path, capsys: pytest.
 def test_a_file_for_other_tools_serves_too(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(
         "bootstrap.servers=elsewhere:1\ngroup.id=g\nauto.offset.reset=earliest\nenable.auto.commit=false\n"
-        "key.deserializer=x\nsasl.kerberos.service.name=kafka\nsecurity.protocl=SSL\n"
+        "key.deserializer=x\nsasl.kerberos.kinit.cmd=kinit\nsecurity.protocl=SSL\n"
     )
     assert source_options("h:1", client_settings(str(config), [])) == {"kafka.bootstrap.servers": "h:1"}
     warned = capsys.readouterr().err.splitlines()
     assert warned == [
-        f"WARNING: --command-config {config}: sasl.kerberos.service.name has no effect: it is for the JVM",
+        f"WARNING: --command-config {config}: sasl.kerberos.kinit.cmd has no effect: it is for the JVM",
         f"WARNING: --command-config {config}: security.protocl has no effect: no client knows it; did you mean "
         "'security.protocol'?",
     ]

@@ -1,0 +1,247 @@
+"""Clients that authenticate by Kerberos, against Apache Kafka and a real KDC."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from spark_kafkalite.security import token_keeper
+from spark_kafkalite.security.kerberos import GssapiExchange
+from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
+from tests.interop.support.kerberos_realm import KerberosRealm
+from tests.patience import wait_until
+from tests.pool.names import own_numbers
+
+pytestmark = [pytest.mark.kafka, pytest.mark.debian]
+
+NUMBERS = own_numbers()
+
+
+@pytest.fixture(autouse=True)
+def _in_the_realm(kerberized_kafka: KerberizedKafka) -> Iterator[None]:
+    with kerberized_kafka.realm.entered():
+        yield
+    token_keeper._KEEPERS.clear()
+
+
+def settings_of(kafka: KerberizedKafka, user: str | None = ALICE, **changed: str | None) -> dict[str, str]:
+    """Return the settings of a client; those changed to None are left out."""
+    given = {**kafka.client_settings(user), **{name.replace("_", "."): value for name, value in changed.items()}}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def refusal(settings: dict[str, str]) -> str:
+    """Return the text with which a client of these settings fails to authenticate."""
+    with pytest.raises(SaslAuthenticationFailed) as caught, Admin(settings) as admin:
+        admin.list_topics()
+    return str(caught.value)
+
+
+def read(settings: dict[str, str], topic: str, group: str) -> list[bytes | None]:
+    with Consumer(settings, auto_offset_reset="earliest", group_id=group) as consumer:
+        consumer.subscribe([topic])
+        return wait_until(lambda: [record.value for record in consumer.poll(1000)], "records")
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_all_clients_with_a_keytab(kerberized_kafka: KerberizedKafka, encrypted: bool) -> None:
+    topic = f"kerberos-{next(NUMBERS)}"
+    settings = kerberized_kafka.client_settings(encrypted=encrypted)
+    with Admin(settings) as admin, Producer(settings) as producer:
+        admin.create_topic(topic, 1)
+        producer.send(topic, value=b"first").result(60)
+        assert read(settings, topic, f"group-{topic}") == [b"first"]
+        assert f"group-{topic}" in {group.group_id for group in admin.list_groups()}
+
+
+def test_javas_jaas_line_serves_here_too(kerberized_kafka: KerberizedKafka) -> None:
+    jaas = (
+        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true serviceName=kafka "
+        f'keyTab="{kerberized_kafka.users[ALICE]}" principal="{kerberized_kafka.named(ALICE)}";'
+    )
+    own = settings_of(kerberized_kafka, None, sasl_kerberos_service_name=None)
+    with Admin({**own, "sasl.jaas.config": jaas}) as admin:
+        admin.list_topics()
+
+
+def test_a_ticket_cache_is_read_again(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    realm, cache = kerberized_kafka.realm, tmp_path / "cache"
+    own = settings_of(kerberized_kafka, None)
+    with realm.entered(KRB5CCNAME=f"FILE:{cache}"):
+        assert "no Kerberos credentials" in refusal(own)
+        realm.kinit(ALICE, kerberized_kafka.users[ALICE], cache)
+        with Admin(own) as admin:
+            admin.list_topics()
+        assert "has no ticket of bob" in refusal({**own, "sasl.kerberos.principal": kerberized_kafka.named(BOB)})
+
+
+def test_several_principals_in_one_process(kerberized_kafka: KerberizedKafka) -> None:
+    topic = f"kerberos-{next(NUMBERS)}"
+    with Admin(settings_of(kerberized_kafka, ALICE)) as alice, Admin(settings_of(kerberized_kafka, BOB)) as bob:
+        alice.create_topic(topic, 1)
+        # BOB has no rights, and does not get ALICE's.
+        assert topic in alice.list_topics()
+        assert topic not in bob.list_topics()
+        assert topic in alice.list_topics()
+
+
+def test_commands(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in kerberized_kafka.client_settings().items()))
+    address = kerberized_kafka.client_settings()["bootstrap.servers"]
+    command = ["topics", "list", "--bootstrap-server", address, "--command-config", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_kafkalite.cli", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("life_s", "tickets"), [(6, 3), pytest.param(30, 12, marks=pytest.mark.soak)], ids=["seconds", "minutes"]
+)
+def test_tickets_are_renewed_while_clients_work(
+    kerberized_kafka: KerberizedKafka, tmp_path: Path, life_s: int, tickets: int
+) -> None:
+    realm, user = kerberized_kafka.realm, f"brief{next(NUMBERS)}"
+    realm.add(user, max_life=f"{life_s}sec")
+    keytab = realm.keytab(tmp_path / "brief.keytab", user)
+    own = settings_of(
+        kerberized_kafka,
+        None,
+        sasl_kerberos_keytab=str(keytab),
+        sasl_kerberos_principal=kerberized_kafka.named(user),
+        sasl_kerberos_ticket_renew_window_factor="0.5",
+    )
+    with Admin(own) as kept:
+        seen: set[str] = set()
+        while len(seen) < tickets:
+            kept.list_topics()
+            # A connection of its own, with the ticket of now.
+            with Admin(own) as admin:
+                admin.list_topics()
+            seen.update(held_tickets())
+
+
+def held_tickets() -> list[str]:
+    return [keeper._held.value for keeper in token_keeper._KEEPERS.values() if keeper._held is not None]
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_service_is_named(kerberized_kafka: KerberizedKafka) -> None:
+    said = refusal(settings_of(kerberized_kafka, sasl_kerberos_service_name="kafk"))
+    assert f"does not know the service kafk/127.0.0.1@{kerberized_kafka.realm.realm}" in said
+
+
+def test_an_expired_ticket(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    realm, cache = kerberized_kafka.realm, tmp_path / "cache"
+    realm.kinit(ALICE, kerberized_kafka.users[ALICE], cache, life="1s")
+    with realm.entered(KRB5CCNAME=f"FILE:{cache}"):
+        wait_until(
+            lambda: subprocess.run(["klist", "-s", "-c", f"FILE:{cache}"], check=False).returncode == 1, "its end"
+        )
+        assert f"FILE:{cache} has expired: run kinit" in refusal(settings_of(kerberized_kafka, None))
+
+
+def test_the_key_of_another_principal(kerberized_kafka: KerberizedKafka) -> None:
+    carol = f"carol@{kerberized_kafka.realm.realm}"
+    said = refusal(settings_of(kerberized_kafka, BOB, sasl_kerberos_principal=carol))
+    assert f"bob.keytab has no key of {carol}: it has {kerberized_kafka.named(BOB)}" in said
+
+
+def test_a_key_that_was_changed_since(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    realm, user = kerberized_kafka.realm, f"old{next(NUMBERS)}"
+    realm.add(user)
+    keytab = realm.keytab(tmp_path / "old.keytab", user)
+    realm.admin(f"cpw -randkey {user}")
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": kerberized_kafka.named(user)}
+    assert "the key has been changed since" in refusal({**settings_of(kerberized_kafka, None), **own})
+
+
+def test_a_principal_that_is_locked(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    realm, user = kerberized_kafka.realm, f"locked{next(NUMBERS)}"
+    realm.add(user)
+    keytab = realm.keytab(tmp_path / "locked.keytab", user)
+    realm.admin(f"modprinc -allow_tix {user}")
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": kerberized_kafka.named(user)}
+    assert f"does not accept {user}@" in refusal({**settings_of(kerberized_kafka, None), **own})
+
+
+def test_a_missing_keytab_is_told_before_anything_is_sent(kerberized_kafka: KerberizedKafka) -> None:
+    with pytest.raises(ConfigError, match="spark-submit --files"):
+        Admin(settings_of(kerberized_kafka, sasl_kerberos_keytab="/no/such.keytab"))
+
+
+def test_a_realm_that_is_not_known(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    with KerberosRealm(tmp_path / "other", "OTHER.TEST") as other:
+        other.add("mallory")
+        keytab = other.keytab(tmp_path / "mallory.keytab", "mallory")
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": "mallory@OTHER.TEST"}
+    said = refusal({**settings_of(kerberized_kafka, None), **own})
+    assert "OTHER.TEST" in said and "krb5.conf" in said
+
+
+def test_a_kdc_that_cannot_be_reached(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    with KerberosRealm(tmp_path / "away") as realm:
+        realm.add("dave")
+        keytab = realm.keytab(tmp_path / "dave.keytab", "dave")
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": f"dave@{realm.realm}"}
+    with realm.entered():
+        said = refusal({**settings_of(kerberized_kafka, None), **own})
+    assert f"no KDC of the realm {realm.realm} can be reached ({realm.address})" in said
+
+
+# Wrong doors ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_without_the_keys_of_its_name(kerberized_kafka: KerberizedKafka) -> None:
+    """The KDC knows the service, and the broker is another one."""
+    realm = kerberized_kafka.realm
+    service = f"other{next(NUMBERS)}"
+    realm.add(f"{service}/127.0.0.1")
+    said = refusal(settings_of(kerberized_kafka, sasl_kerberos_service_name=service))
+    assert f"check that the broker has the keys of {service}/127.0.0.1" in said
+
+
+def test_a_token_that_is_replayed_is_refused(
+    kerberized_kafka: KerberizedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[bytes] = []
+    make = GssapiExchange.first
+
+    def first(exchange: GssapiExchange) -> bytes:
+        tokens.append(make(exchange))
+        return tokens[0]
+
+    monkeypatch.setattr(GssapiExchange, "first", first)
+    with Admin(settings_of(kerberized_kafka)) as admin:
+        admin.list_topics()
+    refusal(settings_of(kerberized_kafka))
+    assert len(tokens) == 2 and tokens[0] != tokens[1]
+
+
+def test_a_plain_client_is_told_which_mechanism_is_served(kerberized_kafka: KerberizedKafka) -> None:
+    own = settings_of(kerberized_kafka, None, sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p")
+    own.pop("sasl.kerberos.service.name")
+    with pytest.raises(UnsupportedSaslMechanism, match="GSSAPI"), Admin(own) as admin:
+        admin.list_topics()
+
+
+def test_no_ticket_is_logged(kerberized_kafka: KerberizedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = kerberized_kafka.users[BOB].read_bytes()[-32:]
+    with Admin(settings_of(kerberized_kafka, BOB)) as admin:
+        admin.list_topics()
+        said = caplog.text + repr(admin) + repr(vars(admin))
+    assert key.hex() not in said and repr(key)[2:-1] not in said
