@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from spark_kafkalite.testing.apache_kafka import ApacheKafka
     from spark_kafkalite.testing.hdfs import MiniHdfs
     from spark_kafkalite.testing.secure_kafka import SecureKafka
-    from tests.interop.support.kerberized_kafka import KerberizedKafka
     from spark_kafkalite.testing.token_endpoint import TokenEndpoint
     from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+    from tests.interop.support.kerberized_kafka import KerberizedKafka
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole. Without the database a
 # run does not depend on the runs before it.

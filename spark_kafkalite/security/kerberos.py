@@ -233,10 +233,10 @@ class KerberosLogin:
 
 
 def service_principal(service: str, host: str) -> str:
-    """Return ``service/host@REALM``: the realm is that of [domain_realm] in krb5.conf, empty where that says nothing.
+    """Return ``service/host@REALM``: the realm is that of [domain_realm] in krb5.conf, or empty.
 
     An empty realm has libkrb5 begin in the client's realm and follow the referrals of its KDC. No DNS is asked for the
-    host's other names, whatever krb5.conf says. By libkrb5 itself, since its Python module lacks the call.
+    host's other names, also with dns_canonicalize_hostname. By libkrb5 itself, since its Python module lacks the call.
     """
     host = host.lower()
     library = _libkrb5()
@@ -358,7 +358,7 @@ def kerberos_login(values: Mapping[str, Any], jaas: JaasEntry | None) -> Kerbero
 
 
 def _look_at_options(options: Mapping[str, str]) -> None:
-    """Warn once of options without effect. Raises ConfigError for those that would change who logs in."""
+    """Warn once of options without effect. Raises ConfigError for those that would log in another principal."""
     if options.get("isInitiator", "true").lower() != "true":
         raise ConfigError("sasl.jaas.config: isInitiator=false is for a server: remove it")
     unknown = sorted(options.keys() - _OPTIONS - _IDLE_OPTIONS)
@@ -374,7 +374,7 @@ def _look_at_options(options: Mapping[str, str]) -> None:
 
 
 def _agreed(setting: str, values: Mapping[str, Any], option: str, options: Mapping[str, str]) -> str | None:
-    """Return what the setting or the JAAS option says. Raises ConfigError when they contradict each other."""
+    """Return the value of the setting or of the JAAS option. Raises ConfigError when they contradict each other."""
     own, other = values[setting], options.get(option)
     if own is not None and other is not None and own != other:
         raise ConfigError(f"{setting}={own} and {option}={other} in sasl.jaas.config contradict each other: remove one")
@@ -389,7 +389,7 @@ def _is_true(options: Mapping[str, str], name: str) -> bool:
 
 
 def _existing(keytab: str) -> str:
-    """Return the keytab's path; of a file that is not there, that of its name in the working directory if it is there.
+    """Return the path of the keytab, or that of a file of its name in the working directory if it is not there.
 
     Spark's --files brings it into the working directory of an executor. Raises ConfigError for a file that cannot be
     read.

@@ -236,8 +236,8 @@ SASL_SETTINGS: Final = (
         "sasl.kerberos.service.host.canonicalize",
         "boolean",
         False,
-        "GSSAPI: whether libkrb5 asks DNS for the broker's canonical name, as krb5.conf says; otherwise the service's "
-        "host is the advertised one.",
+        "GSSAPI: whether libkrb5 asks DNS for the broker's canonical name, by the rules of krb5.conf. If not, the "
+        "service's host is the advertised one.",
     ),
     Setting(
         "sasl.kerberos.ticket.renew.window.factor",

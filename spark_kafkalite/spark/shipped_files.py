@@ -8,6 +8,7 @@ a shipped copy. To change a store, ship it again to a new application; a shipped
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -19,6 +20,9 @@ from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 _STORES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 TOKEN_FILES: Final = ("sasl.token.file", _TOKEN_URL)
+_KEYTAB: Final = "sasl.kerberos.keytab"
+_JAAS: Final = "sasl.jaas.config"
+_JAAS_KEYTAB: Final = re.compile(r"""\bkeyTab\s*=\s*["']?([^"';\s]+)""")
 
 
 def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str, str]:
@@ -41,7 +45,32 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
             found[name] = shipped if name != _TOKEN_URL else f"file://{quote(shipped)}"
         elif name in _STORES or not has_token:
             raise _missing(name, value, path)
+    if settings.get("sasl.mechanism") == "GSSAPI" and protocol.startswith("SASL"):
+        _locate_keytab(found)
     return found
+
+
+def _locate_keytab(found: dict[str, str]) -> None:
+    """Put the path of a shipped keytab in the place of one that is not there, also in a JAAS entry.
+
+    Raises SparkConditionError if there is neither.
+    """
+    name, keytab = _KEYTAB, found.get(_KEYTAB, "").strip()
+    if not keytab and (in_jaas := _JAAS_KEYTAB.search(found.get(_JAAS, ""))):
+        name, keytab = _JAAS, in_jaas.group(1)
+    if not keytab or os.path.exists(keytab):
+        return
+    shipped = shipped_file(keytab)
+    if shipped is None:
+        raise option_error(
+            INVALID_OPTION,
+            f"kafka.{_KEYTAB}",
+            keytab,
+            f"there is no such keytab on {os.uname().nodename}, and none of its name was shipped: ship it with "
+            "spark-submit --files KEYTAB or SparkContext.addFile. What spark.kerberos.keytab names does not reach the "
+            "Python workers of executors",
+        )
+    found[name] = shipped if name == _KEYTAB else found[_JAAS].replace(keytab, shipped)
 
 
 def shipped_file(name: str) -> str | None:

@@ -18,7 +18,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-# Modules by their distributions; the last one only where TLS or tokens need it.
+# Modules by their distributions; the last ones only where TLS, tokens or Kerberos need them.
 PACKAGES = {
     "spark-kafkalite": "spark_kafkalite",
     "pyarrow": "pyarrow",
@@ -26,6 +26,8 @@ PACKAGES = {
     "cramjam": "cramjam",
     "pyspark": "pyspark",
     "cryptography": "cryptography",
+    "gssapi": "gssapi",
+    "krb5": "krb5",
 }
 _TIMEOUT_MS = 10_000
 
