@@ -118,7 +118,7 @@ def test_load_and_mirror(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> N
             "--to-bootstrap-server", broker.bootstrap, "--checkpoint", str(tmp_path / "mirror"), "--json",
         )  # fmt: skip
         with JobProcess(tmp_path, "mirror", *arguments) as mirror:
-            assert mirror.result()["records"] == 20
+            assert mirror.result()["copied"] == 20
 
 
 def test_doctor_authenticates_from_each_executor(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
