@@ -10,9 +10,11 @@ import importlib.util
 import os
 import signal
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from xml.sax.saxutils import escape
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
@@ -43,16 +45,33 @@ def available() -> str | None:
 class MiniHdfs:
     """A running HDFS; a context manager. ``uri`` is its root (``hdfs://127.0.0.1:PORT``), ``pid`` its process."""
 
-    def __init__(self, directory: Path, *, heap_mb: int = 512) -> None:
-        """Prepare a cluster that keeps its blocks and output in ``directory``; ``start()`` or ``with`` starts it."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        heap_mb: int = 512,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
+    ) -> None:
+        """Prepare a cluster that keeps its blocks and output in ``directory``; ``start()`` or ``with`` starts it.
+
+        ``settings`` are Hadoop's, written into :attr:`conf_directory`, where they also serve a client.
+        """
         self.directory = directory
         self._heap_mb = heap_mb
+        self._settings = dict(settings or {})
+        self._jvm_options = tuple(jvm_options)
         self._process: ChildProcess | None = None
         self._port = 0
 
     @property
     def uri(self) -> str:
         return f"hdfs://127.0.0.1:{self._port}"
+
+    @property
+    def conf_directory(self) -> Path:
+        """What HADOOP_CONF_DIR of a client is."""
+        return self.directory / "conf"
 
     @property
     def pid(self) -> int:
@@ -65,7 +84,9 @@ class MiniHdfs:
         mini_cluster = jars.fetch(jars.HDFS_MINI_CLUSTER)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port, http_port = free_ports(2)
-        class_path = os.pathsep.join([jars.class_path(mini_cluster), *(str(jar) for jar in hadoop_client_jars() or [])])
+        self._write_settings()
+        libraries = [jars.class_path(mini_cluster), *(str(jar) for jar in hadoop_client_jars() or [])]
+        class_path = os.pathsep.join([str(self.conf_directory), *libraries])
         command = java_arguments(
             class_path, _MAIN_CLASS,
             "-format", "-datanodes", "1", "-nnport", str(self._port), "-httpport", str(http_port),
@@ -73,7 +94,7 @@ class MiniHdfs:
             # A failed write must not wait for other data nodes that do not exist.
             "-D", "dfs.client.block.write.replace-datanode-on-failure.policy=NEVER",
             jvm_options=(
-                f"-Xmx{self._heap_mb}m", *SHORT_LIVED_OPTIONS,
+                f"-Xmx{self._heap_mb}m", *SHORT_LIVED_OPTIONS, *self._jvm_options,
                 f"-Dtest.build.data={self.directory / 'data'}", f"-Djava.io.tmpdir={self.directory}",
             ),
         )  # fmt: skip
@@ -87,6 +108,16 @@ class MiniHdfs:
             self._process = None
             raise
         return self
+
+    def _write_settings(self) -> None:
+        lines = "".join(
+            f"<property><name>{name}</name><value>{escape(value)}</value></property>\n"
+            for name, value in self._settings.items()
+        )
+        self.conf_directory.mkdir(exist_ok=True)
+        # Defaults of HDFS are read after core-site.xml, and defaults of Hadoop before it.
+        for name in ("core-site.xml", "hdfs-site.xml"):
+            (self.conf_directory / name).write_text(f"<configuration>\n{lines}</configuration>\n")
 
     def stop(self) -> None:
         """Stop the cluster. Nothing happens when it is not running."""

@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.spark.jobs import hadoop_load
+from spark_kafkalite.testing import hdfs
 from spark_kafkalite.testing.apache_kafka import properties_text
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from tests.interop.support.kerberized_hdfs import kerberized_hdfs
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
 from tests.pool.names import own_numbers
 
@@ -119,6 +123,44 @@ def test_load_and_mirror(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> N
         )  # fmt: skip
         with JobProcess(tmp_path, "mirror", *arguments) as mirror:
             assert mirror.result()["copied"] == 20
+
+
+@pytest.mark.hdfs
+def test_a_load_into_a_kerberized_hdfs(kerberized_kafka: KerberizedKafka, tmp_path: Path, on_the_driver: Path) -> None:
+    """Both in one job, with executors: Spark gets tokens for HDFS, and the keytab that it ships is for Kafka."""
+    if (reason := hdfs.available()) is not None:
+        pytest.skip(reason)
+    realm, topic = kerberized_kafka.realm, f"kerberos-hdfs-{next(_NUMBERS)}"
+    with Producer({"bootstrap.servers": kerberized_kafka.bootstrap}) as producer:
+        for number in range(20):
+            producer.send(topic, value=str(number).encode())
+    settings = {
+        **kerberized_kafka.client_settings(None),
+        "sasl.kerberos.keytab": f"on-the-driver/{on_the_driver.name}",
+        "sasl.kerberos.principal": kerberized_kafka.named(ALICE),
+    }
+    address = settings.pop("bootstrap.servers")
+    config = tmp_path / "client.properties"
+    config.touch(0o600)
+    config.write_text(properties_text(settings))
+    java = " ".join([*SHORT_LIVED_OPTIONS, f"-Djava.security.krb5.conf={realm.krb5_conf}"])
+    with kerberized_hdfs(tmp_path / "hdfs", realm) as files:
+        done = submit(
+            tmp_path, Path(hadoop_load.__file__).parent / "scripts" / "hadoop_load.py",
+            "--bootstrap-server", address, "--command-config", str(config), "--topic", topic,
+            "--destination", f"{files.uri}/loaded", "--json",
+            master=_TWO_EXECUTORS, files=[on_the_driver],
+            conf={
+                "spark.kerberos.principal": kerberized_kafka.named(ALICE),
+                "spark.kerberos.keytab": str(kerberized_kafka.users[ALICE]),
+                "spark.driver.extraJavaOptions": java,
+                "spark.executor.extraJavaOptions": java,
+                "spark.executorEnv.KRB5_CONFIG": str(realm.krb5_conf),
+            },
+            HADOOP_CONF_DIR=str(files.conf_directory),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+        assert json.loads(done.stdout.strip().splitlines()[-1])["records"] == 20
 
 
 def test_doctor_authenticates_from_each_executor(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
