@@ -23,6 +23,7 @@ NAMES = (
     "broker",
     "clients",
     "tls",
+    "kerberos",
     "durability",
     "commits",
     "registry_rebalance",
