@@ -66,3 +66,29 @@ def test_outside_of_spark_only_paths_count(tmp_path: Path) -> None:
 def test_a_file_without_effect_need_not_be_there(protocol: str, name: str) -> None:
     given = {"security.protocol": protocol, name: "/nowhere/file"}
     assert located(given) == given
+
+
+KERBEROS = {**SECURED, "sasl.mechanism": "GSSAPI"}
+JAAS = 'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab={} principal="alice@R";'
+
+
+def test_a_keytab_is_looked_for_also_in_a_jaas_entry(tmp_path: Path, shipped: Path) -> None:
+    (shipped / "a.keytab").touch()
+    found = str(shipped / "a.keytab")
+    assert located({**KERBEROS, "sasl.kerberos.keytab": "/nowhere/a.keytab"})["sasl.kerberos.keytab"] == found
+    for quoted in ('"/nowhere/a.keytab"', "'/nowhere/a.keytab'"):
+        given = {**KERBEROS, "sasl.jaas.config": JAAS.format(quoted)}
+        assert located(given)["sasl.jaas.config"] == JAAS.format(quoted.replace("/nowhere/a.keytab", found))
+    (tmp_path / "a.keytab").touch()
+    own = {**KERBEROS, "sasl.kerberos.keytab": str(tmp_path / "a.keytab")}
+    assert located(own) == own
+
+
+@pytest.mark.parametrize(
+    "given", [{"sasl.kerberos.keytab": "/nowhere/a.keytab"}, {"sasl.jaas.config": JAAS.format('"/nowhere/a.keytab"')}]
+)
+def test_a_keytab_that_is_nowhere_is_told_with_how_to_ship_it(given: dict[str, str], shipped: Path) -> None:
+    with pytest.raises(SparkConditionError, match=r"ship it with spark-submit --files KEYTAB") as refused:
+        located({**KERBEROS, **given})
+    assert "kafka.sasl.kerberos.keytab=/nowhere/a.keytab: there is no such keytab" in str(refused.value)
+    assert located({**SECURED, "sasl.mechanism": "PLAIN", **given}) == {**SECURED, "sasl.mechanism": "PLAIN", **given}
