@@ -21,6 +21,7 @@ LIBRARIES: Final = {
     "kerberos": ("gssapi>=1.8", "krb5>=0.10"),
     "registry": ("confluent-kafka[schemaregistry]>=2.8", "fastavro>=1.10"),
     "security": ("cryptography>=42",),
+    "zookeeper-sasl": ("pure-sasl>=0.6.2", "pykerberos>=1.2"),
     "spark": ("pyspark>=4.0",),
 }
 

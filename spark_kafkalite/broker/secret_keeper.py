@@ -57,7 +57,7 @@ class SecretKeeper:
     def __init__(self, config: BrokerConfig, inner_wire: InnerWire, io: IoThreads, store: Callable[[], Store]) -> None:
         """``store`` returns the present session with the registry, and raises RegistryError while there is none."""
         self._path: str | None = config[_FILE]
-        self._is_private = config.zookeeper is not None and config.zookeeper.digest is not None
+        self._is_private = config.zookeeper is not None and config.zookeeper.auth is not None
         self._inner_wire = inner_wire
         self._io = io
         self._store = store

@@ -18,6 +18,7 @@ again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import threading
 import time
@@ -30,7 +31,7 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.ruok import versions, why_no_session
 from spark_kafkalite.registry.store import (
@@ -57,7 +58,9 @@ from spark_kafkalite.registry.store import (
     call_back,
     steps_of,
 )
+from spark_kafkalite.registry.zookeeper_address import DIGEST_MD5, GSSAPI, SASL_MECHANISMS
 from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, ClientLog, OneThreadHandler, Watch
+from spark_kafkalite.version import install_command
 
 _LOG = logging.getLogger(__name__)
 
@@ -378,7 +381,8 @@ class ZooKeeperStore(Store):
 
     def _refused(self, why: str) -> RegistryError:
         return RegistryError(
-            f"the registry at {self._where} refuses this client ({why}): check its credentials (zookeeper.digest)"
+            f"the registry at {self._where} refuses this client ({why}): check its credentials (zookeeper.digest, "
+            "zookeeper.sasl.mechanism)"
         )
 
     def _stop(self) -> None:
@@ -403,17 +407,20 @@ def open_zookeeper(
 ) -> ZooKeeperStore:
     """Open a session with the ensemble ``host:port,...[/chroot]``; the chroot is made when it is missing, if it may.
 
-    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``. With ``set_acl`` only this
+    ``auth`` is a scheme and its credential, such as ``("digest", "user:password")``, or a mechanism of SASL: DIGEST-MD5
+    with such a credential, or GSSAPI, whose tickets libkrb5 finds by itself. With ``set_acl`` only this
     credential may change the nodes that are created, though all clients may read them; what consumers share stays open.
     With ``watches_trees`` an ensemble that cannot do that is refused with RegistryTooOld.
-    Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``.
+    Raises ConnectionLoss when no server answers in time, RegistryError as ``ZooKeeperStore.connect``, ConfigError
+    without the libraries of SASL.
     """
     handler = OneThreadHandler()
     client = Client(
         hosts=connect,
         timeout=session_timeout_ms / 1000,
         handler=handler,
-        auth_data=[auth] if auth else None,
+        auth_data=[auth] if auth and auth[0] not in SASL_MECHANISMS else None,
+        sasl_options=_sasl_options(*auth) if auth and auth[0] in SASL_MECHANISMS else None,
         # One attempt after the other, for ever: expiry, not a count, ends a session.
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.2},
         logger=ClientLog(connect),
@@ -423,6 +430,20 @@ def open_zookeeper(
     if watches_trees:
         opened.require_tree_watches(connect_timeout_s)
     return opened
+
+
+def _sasl_options(mechanism: str, credential: str) -> dict[str, str]:
+    """Return kazoo's options for a mechanism. Raises ConfigError without the libraries that kazoo needs for it."""
+    needed = ("puresasl",) if mechanism == DIGEST_MD5 else ("puresasl", "kerberos")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise ConfigError(
+            f"zookeeper.sasl.mechanism={mechanism} needs pure-sasl{', pykerberos' * (len(needed) - 1)} ("
+            f"{', '.join(missing)} missing): {install_command('zookeeper-sasl')}"
+        )
+    if mechanism == GSSAPI:
+        return {"mechanism": mechanism, "service": "zookeeper"}
+    user, _, password = credential.partition(":")
+    return {"mechanism": mechanism, "username": user, "password": password}
 
 
 def _parents(path: str) -> list[str]:

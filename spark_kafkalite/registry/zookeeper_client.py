@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Watch as EventMessage
 from kazoo.protocol.serialization import write_string
@@ -125,7 +126,11 @@ class Client(KazooClient):  # type: ignore[misc]
         connect = self._connection._connect
 
         def connect_and_note(*where: Any) -> Any:
-            read_timeout_ms, connect_timeout_ms = connect(*where)
+            try:
+                read_timeout_ms, connect_timeout_ms = connect(*where)
+            except (SASLException, SessionClosedRequireSaslError) as error:
+                # kazoo's thread knows what to do about this one alone, and dies of the others.
+                raise AuthFailedError(f"SASL: {error.__cause__ or type(error).__name__}") from error
             # kazoo keeps the granted timeout nowhere; what it waits for an answer is two thirds of it.
             self.granted_timeout_ms = round(read_timeout_ms * 1.5)
             return read_timeout_ms, connect_timeout_ms

@@ -76,6 +76,7 @@ class ZooKeeperServer:
         server_id: int = 1,
         ensemble: Sequence[str] = (),
         command_prefix: Sequence[str] = (),
+        jvm_options: Sequence[str] = (),
     ) -> None:
         """Prepare a server; ``start()`` or ``with`` starts it. It listens on ``host``. Port 0 selects a free port.
 
@@ -90,6 +91,7 @@ class ZooKeeperServer:
         self._server_id = server_id
         self._ensemble = tuple(ensemble)
         self._command_prefix = tuple(command_prefix)
+        self._jvm_options = (*SHORT_LIVED_OPTIONS, *jvm_options)
         self._process: ChildProcess | None = None
         self._starts = 0
 
@@ -161,7 +163,7 @@ class ZooKeeperServer:
         config.write_text(self._properties(data), encoding="utf-8")
         self._starts += 1
         command = java_arguments(
-            class_path(), _SERVER, str(config), jvm_options=(f"-Xmx{self._heap_mb}m", *SHORT_LIVED_OPTIONS)
+            class_path(), _SERVER, str(config), jvm_options=(f"-Xmx{self._heap_mb}m", *self._jvm_options)
         )
         self._process = ChildProcess([*self._command_prefix, *command], self.directory, f"zookeeper-{self._starts}")
 

@@ -36,13 +36,22 @@ REGISTRY_SETTINGS: Final = (
         "zookeeper.digest",
         "password",
         None,
-        "USER:PASSWORD that this broker proves to the registry (scheme digest). All brokers need the same.",
+        "USER:PASSWORD with which this broker authenticates to the registry (scheme digest, or SASL DIGEST-MD5). All "
+        "brokers need the same.",
+    ),
+    Setting(
+        "zookeeper.sasl.mechanism",
+        "string",
+        None,
+        "SASL mechanism by which this broker authenticates to ZooKeeper: DIGEST-MD5 with zookeeper.digest, or GSSAPI "
+        "with the host's Kerberos tickets. Without it, the scheme digest.",
+        choices=("DIGEST-MD5", "GSSAPI"),
     ),
     Setting(
         "zookeeper.set.acl",
         "boolean",
         False,
-        "Whether what this broker creates in the registry may be changed only with zookeeper.digest.",
+        "Whether what this broker creates in the registry may be changed only by the user as which it authenticates.",
     ),
 )
 

@@ -155,7 +155,7 @@ class BrokerConfig:
 
     def _check_secret(self) -> None:
         """Raise ConfigError for a broker of a cluster that is reachable from other hosts without a cluster secret."""
-        if self.zookeeper is None or self.zookeeper.digest is not None or self["inter.broker.secret.file"] is not None:
+        if self.zookeeper is None or self.zookeeper.auth is not None or self["inter.broker.secret.file"] is not None:
             return
         for listener in self.listeners:
             if not is_loopback(listener.host, "listeners"):

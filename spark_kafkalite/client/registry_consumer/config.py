@@ -14,6 +14,7 @@ from spark_kafkalite.client.config import ConsumerConfig, consumer_config, parse
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.registry.consumer_nodes import check_name
+from spark_kafkalite.registry.zookeeper_address import auth_of, check_sasl
 from spark_kafkalite.security.client_security import client_security
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -45,7 +46,15 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             "zookeeper.digest",
             "password",
             None,
-            "user:password to prove to the registry (scheme digest), where it asks for it.",
+            "user:password with which to authenticate to the registry (scheme digest, or SASL DIGEST-MD5).",
+        ),
+        Setting(
+            "zookeeper.sasl.mechanism",
+            "string",
+            None,
+            "SASL mechanism by which to authenticate to ZooKeeper: DIGEST-MD5 with zookeeper.digest, or GSSAPI with "
+            "the host's Kerberos tickets.",
+            choices=("DIGEST-MD5", "GSSAPI"),
         ),
         Setting("zookeeper.connection.timeout.ms", "int", 6_000, "How long a start waits for the registry.", "ms", 1),
         Setting("zookeeper.sync.time.ms", "int", 2_000, "Default of rebalance.backoff.ms.", "ms", 0),
@@ -176,7 +185,8 @@ class ConnectorConfig:
     consumer: ConsumerConfig
     group_id: str
     zookeeper_connect: str | None
-    zookeeper_digest: str | None = field(repr=False)
+    # The scheme or mechanism, and the credential; None for a session that does not authenticate.
+    zookeeper_auth: tuple[str, str] | None = field(repr=False)
     session_timeout_ms: int
     connection_timeout_ms: int
     consumer_id: str | None
@@ -205,13 +215,14 @@ def connector_config(settings: Mapping[str, object] | None, keywords: Mapping[st
     digest = values["zookeeper.digest"]
     if digest is not None and ":" not in digest:
         raise ConfigError(f"zookeeper.digest={REDACTED}: must be user:password")
+    check_sasl(values["zookeeper.sasl.mechanism"], digest)
     storage, dual = values["offsets.storage"], values["dual.commit.enabled"]
     backoff_ms = values["rebalance.backoff.ms"]
     return ConnectorConfig(
         consumer=_consumer_config(values, group_id),
         group_id=group_id,
         zookeeper_connect=values["zookeeper.connect"],
-        zookeeper_digest=digest,
+        zookeeper_auth=auth_of(values["zookeeper.sasl.mechanism"], digest),
         session_timeout_ms=values["zookeeper.session.timeout.ms"],
         connection_timeout_ms=values["zookeeper.connection.timeout.ms"],
         consumer_id=consumer_id,

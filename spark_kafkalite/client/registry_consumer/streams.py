@@ -409,6 +409,6 @@ def _zookeeper(config: ConnectorConfig) -> Callable[[], Store]:
         config.zookeeper_connect,
         session_timeout_ms=config.session_timeout_ms,
         connect_timeout_s=config.connection_timeout_ms / 1000,
-        auth=("digest", config.zookeeper_digest) if config.zookeeper_digest else None,
+        auth=config.zookeeper_auth,
         make_chroot=False,
     )

@@ -117,6 +117,14 @@ class KerberosRealm:
             self.admin(f"ktadd -norandkey -k {path} {name}")
         return path
 
+    def service_keytab(self, name: str) -> Path:
+        """Add a service unless it is there, and return a keytab with its key."""
+        path = self.directory / f"{name.replace('/', '-')}.keytab"
+        if not path.exists():
+            self.add(name)
+            self.keytab(path, name)
+        return path
+
     def kinit(self, name: str, keytab: Path, cache: Path, *, life: str = "1h") -> None:
         """Get a ticket-granting ticket into a cache file."""
         self._run("kinit", "-k", "-t", str(keytab), "-c", f"FILE:{cache}", "-l", life, f"{name}@{self.realm}")

@@ -71,6 +71,15 @@ def test_where_a_registry_elsewhere_is() -> None:
     assert (other.digest, other.set_acl) == ("u:secret", True)
     assert (other.session_timeout_ms, other.connection_timeout_ms) == (5000, 7000)
     assert "secret" not in repr(other)
+    assert other.auth == ("digest", "u:secret")
+
+
+def test_how_a_broker_authenticates_to_zookeeper() -> None:
+    by_password = {**CONNECT, "zookeeper.digest": "u:secret", "zookeeper.sasl.mechanism": "DIGEST-MD5"}
+    by_ticket = {**CONNECT, "zookeeper.set.acl": "true", "zookeeper.sasl.mechanism": "GSSAPI"}
+    for given, auth in ((CONNECT, None), (by_password, ("DIGEST-MD5", "u:secret")), (by_ticket, ("GSSAPI", ""))):
+        address = BrokerConfig.from_properties(given).zookeeper
+        assert address is not None and address.auth == auth
 
 
 @pytest.mark.parametrize(
@@ -82,6 +91,12 @@ def test_where_a_registry_elsewhere_is() -> None:
         ({"zookeeper.connect": "h:2181/a/"}, "must not end with"),
         ({**CONNECT, "zookeeper.digest": "secret"}, "not of the form USER:PASSWORD"),
         ({**CONNECT, "zookeeper.set.acl": "true"}, r"zookeeper\.set\.acl=true: needs zookeeper\.digest"),
+        ({**CONNECT, "zookeeper.sasl.mechanism": "DIGEST-MD5"}, r"needs zookeeper\.digest=USER:PASSWORD"),
+        (
+            {**CONNECT, "zookeeper.sasl.mechanism": "GSSAPI", "zookeeper.digest": "u:secret"},
+            r"zookeeper\.digest=\*+\(redacted\): without effect with zookeeper\.sasl\.mechanism=GSSAPI",
+        ),
+        ({"zookeeper.sasl.mechanism": "GSSAPI"}, r"there is no zookeeper\.connect"),
         ({"zookeeper.digest": "u:secret"}, r"there is no zookeeper\.connect"),
         ({"zookeeper.set.acl": "true"}, r"there is no zookeeper\.connect"),
         (

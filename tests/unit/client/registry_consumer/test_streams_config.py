@@ -47,6 +47,7 @@ def test_both_families_of_names_are_understood() -> None:
         ({"group.id": "a/b"}, r"group\.id='a/b'"),
         ({"group.id": "g", "consumer.id": ".."}, r"consumer\.id='\.\.'"),
         ({"group.id": "g", "zookeeper.digest": "secret"}, r"zookeeper\.digest=\*+\(redacted\): must be user:password"),
+        ({"group.id": "g", "zookeeper.sasl.mechanism": "DIGEST-MD5"}, r"DIGEST-MD5: needs zookeeper\.digest"),
         ({"group.id": "g"}, r"zookeeper\.connect is not set"),
         ({"group.id": "g", "zookeeper.connect": "h:1", "offsets.storage": "disk"}, r"offsets\.storage=disk"),
     ],
