@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security.jaas import JaasEntry
 from spark_kafkalite.security.kerberos_errors import NO_CREDENTIALS, TICKET_EXPIRED, Failure, explain, minor_code
-from spark_kafkalite.security.token_keeper import TOKEN_WAIT_S, RefreshRules, keeper_of
+from spark_kafkalite.security.token_keeper import TOKEN_WAIT_S, NoTokenInTime, RefreshRules, keeper_of
 from spark_kafkalite.security.tokens import HeldToken
 from spark_kafkalite.version import install_command
 
@@ -194,7 +194,10 @@ class KerberosLogin:
             cache=self._cache or os.environ.get("KRB5CCNAME"),
             service=f"{self._service}/{host}",
         )
-        cache = self._cache if self._keeper is None else self._keeper.current(self).value
+        try:
+            cache = self._cache if self._keeper is None else self._keeper.current(self).value
+        except NoTokenInTime:
+            raise SaslAuthenticationFailed(failure.unanswered(TOKEN_WAIT_S)) from None
 
         def context() -> Any:
             mechanism = gssapi.OID.from_int_seq(_KERBEROS_V5)

@@ -72,6 +72,10 @@ class RefreshRules:
         return now_s + max(self.min_period_s, min(part_s, left_s - self.buffer_s))
 
 
+class NoTokenInTime(SaslAuthenticationFailed):
+    """The source still works on a token after TOKEN_WAIT_S."""
+
+
 class TokenKeeper:
     """The token of one source. For any number of threads."""
 
@@ -142,7 +146,7 @@ class TokenKeeper:
             return self._attempts != before or (self._held is not None and _lives(self._held))
 
         if not self._changed.wait_for(has_come, TOKEN_WAIT_S):
-            raise SaslAuthenticationFailed(f"{self._source}: no token came within {TOKEN_WAIT_S:.0f} s")
+            raise NoTokenInTime(f"{self._source}: no token came within {TOKEN_WAIT_S:.0f} s")
         held = self._held
         # A new one need not live: it seems to have expired when the clock here is ahead. The broker decides.
         if held is None or (self._failure and not _lives(held)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,30 @@ def test_a_kdc_that_cannot_be_reached(kerberized_kafka: KerberizedKafka, tmp_pat
     with realm.entered():
         said = refusal({**settings_of(kerberized_kafka, None), **own})
     assert f"no KDC of the realm {realm.realm} can be reached ({realm.address})" in said
+
+
+def test_a_kdc_that_takes_connections_and_does_not_answer(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    with KerberosRealm(tmp_path / "silent") as realm:
+        realm.add("erin")
+        keytab = realm.keytab(tmp_path / "erin.keytab", "erin")
+    host, port = realm.address.split(":")
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": f"erin@{realm.realm}"}
+    with socket.create_server((host, int(port))), realm.entered():
+        said = refusal({**settings_of(kerberized_kafka, None), **own})
+    assert f"no KDC of the realm {realm.realm} has answered within 8 s ({realm.address})" in said
+
+
+def test_an_encryption_type_that_is_not_permitted(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    realm, user = kerberized_kafka.realm, f"weak{next(NUMBERS)}"
+    realm.admin(f"addprinc -randkey -e aes128-cts-hmac-sha1-96:normal {user}")
+    keytab = realm.keytab(tmp_path / "weak.keytab", user)
+    conf = tmp_path / "krb5.conf"
+    permitted = "[libdefaults]\npermitted_enctypes = aes256-cts-hmac-sha1-96\n"
+    conf.write_text(realm.krb5_conf.read_text().replace("[libdefaults]\n", permitted, 1))
+    own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": kerberized_kafka.named(user)}
+    with realm.entered(KRB5_CONFIG=str(conf)):
+        said = refusal({**settings_of(kerberized_kafka, None), **own})
+    assert f"no encryption type suits this host, the KDC and the keys of {user}@" in said
 
 
 # Wrong doors ----------------------------------------------------------------------------------------------------------

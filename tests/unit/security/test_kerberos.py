@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +24,7 @@ from spark_kafkalite.security.sasl import login_from
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 ALICE = "alice@EXAMPLE.TEST"
 BASE = -1765328384
+LIBRARIES = kerberos.libraries
 
 
 class GSSError(Exception):
@@ -64,6 +66,12 @@ def login_of(parsed):
         return login
 
     return made
+
+
+def test_missing_libraries_are_named_with_how_to_install_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(ConfigError, match=r"needs python-gssapi and krb5.*pip install 'gssapi>=.*libkrb5-dev"):
+        LIBRARIES()
 
 
 # Settings -------------------------------------------------------------------------------------------------------------
