@@ -102,17 +102,17 @@ class KeytabSource:
 
 
 _kept: deque[tuple[Any, Any]] = deque()
-_kept_lock = threading.Lock()
 
 
 def _keep(krb5: ModuleType, context: Any, cache: Any) -> None:
-    """Keep the cache, and destroy the oldest one if there are more than are in use."""
-    with _kept_lock:
-        _kept.append((context, cache))
-        oldest = _kept.popleft() if len(_kept) > _MOST_CACHES else None
-    if oldest is not None:
-        with contextlib.suppress(krb5.Krb5Error):
-            krb5.cc_destroy(*oldest)
+    """Keep the cache, and destroy the oldest one if there are more than are in use.
+
+    Without a lock: a process may fork while a thread is here, and its child would find the lock held.
+    """
+    _kept.append((context, cache))
+    if len(_kept) > _MOST_CACHES:
+        with contextlib.suppress(IndexError, krb5.Krb5Error):
+            krb5.cc_destroy(*_kept.popleft())
 
 
 class GssapiExchange:
