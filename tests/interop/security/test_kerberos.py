@@ -108,7 +108,7 @@ def test_commands(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("life_s", "tickets"), [(6, 3), pytest.param(30, 12, marks=pytest.mark.soak)], ids=["seconds", "minutes"]
+    ("life_s", "tickets"), [(6, 3), pytest.param(30, 20, marks=pytest.mark.soak)], ids=["seconds", "minutes"]
 )
 def test_tickets_are_renewed_while_clients_work(
     kerberized_kafka: KerberizedKafka, tmp_path: Path, life_s: int, tickets: int
