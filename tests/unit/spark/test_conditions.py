@@ -67,7 +67,7 @@ def test_what_an_option_must_be_is_said_once():
         (
             reading_config,
             {"security.protocol": "SASL_SSL"},
-            "kafka.sasl.mechanism is not set: give one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+            "kafka.sasl.mechanism is not set: give one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI",
         ),
     ):
         with pytest.raises(SparkConditionError) as caught:
