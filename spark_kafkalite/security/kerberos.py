@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+import functools
 import itertools
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -48,7 +49,7 @@ _IDLE_OPTIONS: Final = frozenset(
 )
 _OPTIONS: Final = frozenset(
     {"useKeyTab", "keyTab", "principal", "useTicketCache", "ticketCache", "serviceName"}
-    # What Java needs for a keytab, and what is so anyway.
+    # What Java needs for a keytab, and what is always the case here.
     | {"storeKey", "doNotPrompt", "isInitiator"}
 )
 # krb5.h: a name type for which krb5_sname_to_principal asks no DNS.
@@ -116,7 +117,7 @@ def _keep(krb5: ModuleType, context: Any, cache: Any) -> None:
 
 
 class GssapiExchange:
-    """One authentication of a connection. ``first`` and ``answer`` may ask a KDC: for 8 seconds at most."""
+    """One authentication of a connection. ``first`` asks a KDC for the service's ticket: for 8 seconds at most."""
 
     def __init__(self, context: Any, failure: Failure, remedy: str) -> None:
         """``context`` is a gssapi.SecurityContext of the initiator, with mutual authentication."""
@@ -127,7 +128,7 @@ class GssapiExchange:
 
     def first(self) -> bytes:
         """Return the request to the broker's service."""
-        return self._step(None) or b""
+        return _asked_in_time(lambda: self._context.step(None), self._failure) or b""
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the reply to the broker's token, None at the end.
@@ -137,26 +138,22 @@ class GssapiExchange:
         """
         if not self._context.complete:
             # An empty reply has the broker offer its security layers.
-            return self._step(challenge) or b""
+            with _explaining(self._failure):
+                return self._context.step(challenge) or b""
         if self._is_layer_chosen:
             return None
-        layers = self._asked(lambda: self._context.unwrap(challenge).message)
+        # Neither this nor the step before it asks a KDC.
+        with _explaining(self._failure):
+            layers = self._context.unwrap(challenge).message
         if len(layers) != _LAYERS_BYTES or not layers[0] & _NO_SECURITY_LAYER:
             raise SaslAuthenticationFailed(
                 f"the broker offers the security layers {layers[:1].hex() or 'none'} of SASL GSSAPI, and not 'auth' "
                 "alone: set javax.security.sasl.qop=auth at the broker, and encrypt by security.protocol=SASL_SSL"
             )
         self._is_layer_chosen = True
-        chosen = bytes([_NO_SECURITY_LAYER, 0, 0, 0])
-        wrapped: bytes = self._asked(lambda: self._context.wrap(chosen, encrypt=False).message)
+        with _explaining(self._failure):
+            wrapped: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), encrypt=False).message
         return wrapped
-
-    def _step(self, token: bytes | None) -> bytes | None:
-        made: bytes | None = self._asked(lambda: self._context.step(token))
-        return made
-
-    def _asked(self, ask: Callable[[], T]) -> T:
-        return _explained(ask, self._failure)
 
 
 class KerberosLogin:
@@ -217,7 +214,7 @@ class KerberosLogin:
                 flags=flag.mutual_authentication | flag.integrity | flag.replay_detection,
             )
 
-        return GssapiExchange(_explained(context, failure), failure, self._remedy(failure))
+        return GssapiExchange(_asked_in_time(context, failure), failure, self._remedy(failure))
 
     def _target(self, gssapi: ModuleType, host: str) -> Any:
         if self._canonicalizes:
@@ -260,20 +257,38 @@ def service_principal(service: str, host: str) -> str:
     return found
 
 
+@functools.cache
 def _libkrb5() -> ctypes.CDLL | None:
-    for name in ("libkrb5.so.3", ctypes.util.find_library("krb5")):
-        with contextlib.suppress(OSError):
-            if name is not None:
-                return ctypes.CDLL(name)
+    """Return the library, looked for once: a search by its name runs programs."""
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL("libkrb5.so.3")
+    with contextlib.suppress(OSError):
+        if name := ctypes.util.find_library("krb5"):
+            return ctypes.CDLL(name)
     return None
 
 
-def _explained(ask: Callable[[], T], failure: Failure) -> T:
+@contextlib.contextmanager
+def _explaining(failure: Failure) -> Iterator[None]:
+    """Turn errors of libgssapi into SaslAuthenticationFailed with cause and remedy."""
+    gssapi, _ = libraries()
+    try:
+        yield
+    except gssapi.exceptions.GSSError as error:
+        code = minor_code(error.min_code)
+        # libgssapi says it by its major codes alone.
+        if isinstance(error, gssapi.exceptions.ExpiredCredentialsError):
+            code = TICKET_EXPIRED
+        elif isinstance(error, gssapi.exceptions.MissingCredentialsError):
+            code = NO_CREDENTIALS
+        raise SaslAuthenticationFailed(explain(code, str(error), failure)) from None
+
+
+def _asked_in_time(ask: Callable[[], T], failure: Failure) -> T:
     """Call libkrb5 in a thread of its own, and wait for 8 seconds: a KDC that does not answer holds it for longer.
 
     Raises SaslAuthenticationFailed with cause and remedy.
     """
-    gssapi, _ = libraries()
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -292,16 +307,8 @@ def _explained(ask: Callable[[], T], failure: Failure) -> T:
     if thread.is_alive():
         raise SaslAuthenticationFailed(failure.unanswered(TOKEN_WAIT_S))
     if failed:
-        cause = failed[0]
-        if not isinstance(cause, gssapi.exceptions.GSSError):
-            raise cause
-        code = minor_code(cause.min_code)
-        # libgssapi says it by its major codes alone.
-        if isinstance(cause, gssapi.exceptions.ExpiredCredentialsError):
-            code = TICKET_EXPIRED
-        elif isinstance(cause, gssapi.exceptions.MissingCredentialsError):
-            code = NO_CREDENTIALS
-        raise SaslAuthenticationFailed(explain(code, str(cause), failure)) from None
+        with _explaining(failure):
+            raise failed[0]
     return done[0]
 
 
