@@ -20,8 +20,7 @@ def meet_unsubscribed(options: ReaderOptions, left: Iterable[TopicPartition], *,
     ``dataLoss.unsubscribed=warn`` goes on with it: ``failOnDataLoss=false`` is for records that are lost.
     """
     losses, cause = options.losses, LossCause.UNSUBSCRIBED
-    has_option = losses.is_decided(cause)
-    fails = losses.fails(cause) or (is_all and not has_option)
+    fails = losses.fails(cause) or (is_all and not losses.is_decided(cause))
     named = options.subscription
     names = [str(tp) for tp in sorted(left)] if named.kind == "assign" else sorted({tp.topic for tp in left})
     if not fails:
@@ -32,7 +31,7 @@ def meet_unsubscribed(options: ReaderOptions, left: Iterable[TopicPartition], *,
             losses.said(cause),
             named,
             listed(names),
-            "" if not is_all else ", and begins with what it names",
+            ", and begins with what it names" if is_all else "",
         )
         return
     if is_all:

@@ -75,7 +75,7 @@ class LossPolicy:
 
     def said(self, cause: LossCause) -> str:
         """Return the option that decides, with its value."""
-        if cause in self.fails_of:
+        if self.is_decided(cause):
             return f"{cause.option}={'fail' if self.fails_of[cause] else 'warn'}"
         return f"failOnDataLoss={str(self.fails_by_default).lower()}"
 
@@ -83,7 +83,7 @@ class LossPolicy:
         """Return what to set to go on all the same."""
         failing = dict.fromkeys(cause for cause in causes if self.fails(cause))
         alone = " and ".join(f"{cause.option}=warn" for cause in failing)
-        return alone if any(cause in self.fails_of for cause in failing) else f"failOnDataLoss=false (or {alone})"
+        return alone if any(map(self.is_decided, failing)) else f"failOnDataLoss=false (or {alone})"
 
     def meet(self, loss: DataLoss, note: str = "") -> None:
         """Raise the error of a read that must not lose data so, or warn; ``note`` ends the warning."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -47,13 +47,12 @@ class ConsumerStrategy:
             return re.search(self.pattern, topic) is not None
         return topic in self.topics or any(tp.topic == topic for tp in self.partitions)
 
-    def unnamed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def unnamed(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return those of the partitions that the strategy would not read, also if they exist."""
         if self.kind == "assign":
-            return sorted(set(partitions) - set(self.partitions))
-        partitions = list(partitions)
-        unnamed = {topic for topic in {tp.topic for tp in partitions} if not self.names_topic(topic)}
-        return sorted(tp for tp in partitions if tp.topic in unnamed)
+            return set(partitions) - set(self.partitions)
+        named = {topic for topic in {tp.topic for tp in partitions} if self.names_topic(topic)}
+        return {tp for tp in partitions if tp.topic not in named}
 
     def __str__(self) -> str:
         if self.kind == "subscribe":

@@ -35,6 +35,8 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
     protocol = settings.get("security.protocol", "").strip().upper()
     # Without effect, others need not be there: the client warns of them.
     needed = (*(_STORES if protocol.endswith("SSL") else ()), *(TOKEN_FILES if protocol.startswith("SASL") else ()))
+    if protocol.startswith("SASL") and settings.get("sasl.mechanism") == "GSSAPI":
+        needed += (_KEYTAB, _JAAS)
     for name in needed:
         value = settings.get(name, "").strip()
         path = _path_in(name, value)
@@ -42,35 +44,12 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
             continue
         shipped = shipped_file(path)
         if shipped is not None:
-            found[name] = shipped if name != _TOKEN_URL else f"file://{quote(shipped)}"
+            found[name] = _with_path(name, value, path, shipped)
+        elif name in (_KEYTAB, _JAAS):
+            raise _missing_keytab(path)
         elif name in _STORES or not has_token:
             raise _missing(name, value, path)
-    if settings.get("sasl.mechanism") == "GSSAPI" and protocol.startswith("SASL"):
-        _locate_keytab(found)
     return found
-
-
-def _locate_keytab(found: dict[str, str]) -> None:
-    """Put the path of a shipped keytab in the place of one that is not there, also in a JAAS entry.
-
-    Raises SparkConditionError if there is neither.
-    """
-    name, keytab = _KEYTAB, found.get(_KEYTAB, "").strip()
-    if not keytab and (in_jaas := _JAAS_KEYTAB.search(found.get(_JAAS, ""))):
-        name, keytab = _JAAS, in_jaas.group(1)
-    if not keytab or os.path.exists(keytab):
-        return
-    shipped = shipped_file(keytab)
-    if shipped is None:
-        raise option_error(
-            INVALID_OPTION,
-            f"kafka.{_KEYTAB}",
-            keytab,
-            f"there is no such keytab on {os.uname().nodename}, and none of its name was shipped: ship it with "
-            "spark-submit --files KEYTAB or SparkContext.addFile. What spark.kerberos.keytab names does not reach the "
-            "Python workers of executors",
-        )
-    found[name] = shipped if name == _KEYTAB else found[_JAAS].replace(keytab, shipped)
 
 
 def shipped_file(name: str) -> str | None:
@@ -92,9 +71,30 @@ def shipped_file(name: str) -> str | None:
 
 def _path_in(name: str, value: str) -> str:
     """Return the path that a setting names, an empty text for none."""
+    if name == _JAAS:
+        in_jaas = _JAAS_KEYTAB.search(value)
+        return in_jaas.group(1) if in_jaas else ""
     if name != _TOKEN_URL:
         return value
     return unquote(urlsplit(value).path) if value.lower().startswith("file:") else ""
+
+
+def _with_path(name: str, value: str, path: str, shipped: str) -> str:
+    """Return the setting's value with the path of the shipped file in the place of ``path``."""
+    if name == _JAAS:
+        return value.replace(path, shipped)
+    return shipped if name != _TOKEN_URL else f"file://{quote(shipped)}"
+
+
+def _missing_keytab(path: str) -> SparkConditionError:
+    return option_error(
+        INVALID_OPTION,
+        f"kafka.{_KEYTAB}",
+        path,
+        f"there is no such keytab on {os.uname().nodename}, and none of its name was shipped: ship it with "
+        "spark-submit --files KEYTAB or SparkContext.addFile. What spark.kerberos.keytab names does not reach the "
+        "Python workers of executors",
+    )
 
 
 def _missing(setting: str, value: str, path: str) -> SparkConditionError:

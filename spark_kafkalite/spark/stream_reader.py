@@ -148,10 +148,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         left = self._options.subscription.unnamed(start)
         if not left:
             return start
-        if self._left_partitions != set(left):
+        if self._left_partitions != left:
             meet_unsubscribed(self._options, left, is_all=len(left) == len(start))
-            self._left_partitions = set(left)
-        return {tp: offset for tp, offset in start.items() if tp not in self._left_partitions or tp in kept}
+            self._left_partitions = left
+        return {tp: offset for tp, offset in start.items() if tp not in left or tp in kept}
 
     # Offsets --------------------------------------------------------------------------------------------------------
 
