@@ -84,7 +84,8 @@ class MiniHdfs:
         mini_cluster = jars.fetch(jars.HDFS_MINI_CLUSTER)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port, http_port = free_ports(2)
-        self._write_settings()
+        self.conf_directory.mkdir(exist_ok=True)
+        write_hadoop_settings(self.conf_directory, self._settings)
         libraries = [jars.class_path(mini_cluster), *(str(jar) for jar in hadoop_client_jars() or [])]
         class_path = os.pathsep.join([str(self.conf_directory), *libraries])
         command = java_arguments(
@@ -109,16 +110,6 @@ class MiniHdfs:
             raise
         return self
 
-    def _write_settings(self) -> None:
-        lines = "".join(
-            f"<property><name>{name}</name><value>{escape(value)}</value></property>\n"
-            for name, value in self._settings.items()
-        )
-        self.conf_directory.mkdir(exist_ok=True)
-        # Defaults of HDFS are read after core-site.xml, and defaults of Hadoop before it.
-        for name in ("core-site.xml", "hdfs-site.xml"):
-            (self.conf_directory / name).write_text(f"<configuration>\n{lines}</configuration>\n")
-
     def stop(self) -> None:
         """Stop the cluster. Nothing happens when it is not running."""
         if self._process is None:
@@ -141,6 +132,22 @@ class MiniHdfs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def write_hadoop_settings(directory: Path, settings: Mapping[str, object]) -> None:
+    """Write the settings of Hadoop and HDFS into a directory that HADOOP_CONF_DIR or a class path names."""
+    # Defaults of HDFS are read after core-site.xml, and defaults of Hadoop before it.
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (directory / name).write_text(hadoop_xml(settings), encoding="utf-8")
+
+
+def hadoop_xml(settings: Mapping[str, object]) -> str:
+    """Return the content of a file of Hadoop's settings."""
+    lines = "".join(
+        f"<property><name>{name}</name><value>{escape(str(value))}</value></property>\n"
+        for name, value in settings.items()
+    )
+    return f"<configuration>\n{lines}</configuration>\n"
 
 
 def hadoop_client_jars() -> list[Path] | None:

@@ -10,11 +10,10 @@ import os
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
-from xml.sax.saxutils import escape
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.hdfs import hadoop_client_jars, is_serving
+from spark_kafkalite.testing.hdfs import hadoop_client_jars, is_serving, write_hadoop_settings
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
 
 _NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -107,9 +106,4 @@ class HdfsProcesses:
             "dfs.datanode.http.address": loopback,
             "dfs.datanode.ipc.address": loopback,
         }
-        properties = "".join(
-            f"<property><name>{key}</name><value>{escape(str(value))}</value></property>"
-            for key, value in settings.items()
-        )
-        for file in ("core-site.xml", "hdfs-site.xml"):
-            (directory / file).write_text(f"<configuration>{properties}</configuration>\n")
+        write_hadoop_settings(directory, settings)

@@ -15,13 +15,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import pyspark
 
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.hdfs import hadoop_client_jars
+from spark_kafkalite.testing.hdfs import hadoop_client_jars, hadoop_xml
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
 
 from .recipes import plain_environment
@@ -115,8 +114,9 @@ def yarn(directory: Path) -> Iterator[Path]:
     }
     conf = directory / "conf"
     conf.mkdir(parents=True)
-    _write(conf / "yarn-site.xml", settings)
-    _write(conf / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(directory / "tmp")})
+    (conf / "yarn-site.xml").write_text(hadoop_xml(settings))
+    core = {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(directory / "tmp")}
+    (conf / "core-site.xml").write_text(hadoop_xml(core))
     java = java_command()
     assert java is not None
     # Containers are started with it.
@@ -177,10 +177,3 @@ def _stop(child: ChildProcess) -> None:
         child.wait(60)
     finally:
         child.kill()
-
-
-def _write(path: Path, settings: dict[str, str]) -> None:
-    rows = "".join(
-        f"<property><name>{name}</name><value>{escape(value)}</value></property>" for name, value in settings.items()
-    )
-    path.write_text(f"<configuration>{rows}</configuration>")
