@@ -18,10 +18,9 @@ from spark_kafkalite.testing.apache_kafka import logging_options, properties_tex
 from spark_kafkalite.testing.java_process import run_java
 from tests.interop.support.java_clients import compile_java
 from tests.interop.support.kerberized_kafka import KerberizedKafka
-from tests.interop.support.kerberos_realm import KerberosRealm
+from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
 
 _PEER: Final = "Java's client 4.3.0"
-_MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
 _PROGRAM: Final = Path(__file__).parent / "java" / "Authentications.java"
 _ROUNDS: Final = 3
 
@@ -38,7 +37,7 @@ def rows(quick: bool) -> Iterator[Row]:
         settings = kafka.client_settings()
         config = Path(made) / "java.properties"
         keytab, principal = settings["sasl.kerberos.keytab"], settings["sasl.kerberos.principal"]
-        jaas = f'{_MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}";'
+        jaas = keytab_jaas(keytab, principal)
         own = ("sasl.kerberos.keytab", "sasl.kerberos.principal")
         java = {name: value for name, value in settings.items() if name not in own}
         config.write_text(properties_text({**java, "sasl.jaas.config": jaas}))

@@ -61,7 +61,7 @@ class Shape:
 
 
 def _listed(bootstrap: str) -> tuple[int, float]:
-    """Return how many topics a client that knows nothing is told of, and the seconds that this takes."""
+    """Return how many topics a new client receives, and the seconds that this takes."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
     began_s = time.perf_counter()
     listed = admin.list_topics(timeout=_TIMEOUT_S)

@@ -29,6 +29,7 @@ PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"
 SCRAM_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
+GSSAPI: Final = "GSSAPI"
 
 _JAVA_SECURITY: Final = "org.apache.kafka.common.security"
 _LOGIN_MODULES: Final = {
@@ -36,6 +37,7 @@ _LOGIN_MODULES: Final = {
     SCRAM_256: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
     SCRAM_512: f"{_JAVA_SECURITY}.scram.ScramLoginModule",
     OAUTHBEARER: f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+    GSSAPI: "com.sun.security.auth.module.Krb5LoginModule",
 }
 _TOKEN_VALIDATOR: Final = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 

@@ -19,6 +19,7 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_hdfs import kerberized_hdfs
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
+from tests.interop.support.kerberos_realm import keytab_jaas
 from tests.pool.names import own_numbers
 
 from .job_processes import JobProcess
@@ -61,13 +62,9 @@ def test_a_shipped_keytab_serves_executors(
 ) -> None:
     name, principal = f"on-the-driver/{on_the_driver.name}", kerberized_kafka.named(ALICE)
     plain = kerberized_kafka.client_settings(None)
-    jaas = (
-        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
-        f'keyTab="{name}" principal="{principal}";'
-    )
     clients = {
         "settings": {**plain, "sasl.kerberos.keytab": name, "sasl.kerberos.principal": principal},
-        "jaas": {**plain, "sasl.jaas.config": jaas},
+        "jaas": {**plain, "sasl.jaas.config": keytab_jaas(name, principal)},
     }
     ways = {each: way(kerberized_kafka, tmp_path, client) for each, client in clients.items()}
     config = tmp_path / "config.json"

@@ -14,6 +14,7 @@ from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
+from tests.interop.support.kerberos_realm import keytab_jaas
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.debian]
 
@@ -50,11 +51,7 @@ def by_kerberos(tmp_path: Path, kerberized_kafka: KerberizedKafka) -> Iterator[Z
     """With it, this process and its brokers have a ticket of ALICE."""
     realm, cache = kerberized_kafka.realm, tmp_path / "cache"
     keytab = realm.service_keytab(SERVICE)
-    module = "com.sun.security.auth.module.Krb5LoginModule"
-    entry = (
-        f'{module} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{SERVICE}@{realm.realm}" '
-        "isInitiator=false;"
-    )
+    entry = keytab_jaas(keytab, kerberized_kafka.named(SERVICE), isInitiator="false")
     realm.kinit(ALICE, kerberized_kafka.users[ALICE], cache)
     with (
         secured(tmp_path / "zookeeper", entry, f"-Djava.security.krb5.conf={realm.krb5_conf}") as server,

@@ -16,7 +16,7 @@ from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed, Unsupp
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import GssapiExchange
 from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
-from tests.interop.support.kerberos_realm import KerberosRealm
+from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
 from tests.patience import wait_until
 from tests.pool.names import own_numbers
 
@@ -63,10 +63,7 @@ def test_all_clients_with_a_keytab(kerberized_kafka: KerberizedKafka, encrypted:
 
 
 def test_javas_jaas_line_serves_here_too(kerberized_kafka: KerberizedKafka) -> None:
-    jaas = (
-        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true serviceName=kafka "
-        f'keyTab="{kerberized_kafka.users[ALICE]}" principal="{kerberized_kafka.named(ALICE)}";'
-    )
+    jaas = keytab_jaas(kerberized_kafka.users[ALICE], kerberized_kafka.named(ALICE), serviceName="kafka")
     own = settings_of(kerberized_kafka, None, sasl_kerberos_service_name=None)
     with Admin({**own, "sasl.jaas.config": jaas}) as admin:
         admin.list_topics()

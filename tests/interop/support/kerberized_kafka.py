@@ -8,7 +8,7 @@ from typing import Final
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from tests.interop.support.kerberos_realm import KerberosRealm
+from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
 
 SERVICE: Final = "kafka/127.0.0.1"
 ALICE: Final = "alice"
@@ -29,10 +29,7 @@ class KerberizedKafka(ApacheKafka):
         self.keytab = realm.keytab(directory / "kafka.keytab", SERVICE)
         self.users = {name: realm.keytab(directory / f"{name}.keytab", name) for name in (ALICE, BOB)}
         certificate = self.authority.issue("broker", *LOOPBACK)
-        jaas = (
-            "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
-            f'keyTab="{self.keytab}" principal="{SERVICE}@{realm.realm}";'
-        )
+        jaas = keytab_jaas(self.keytab, self.named(SERVICE))
         overrides = {
             "sasl.kerberos.service.name": "kafka",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -69,5 +66,5 @@ class KerberizedKafka(ApacheKafka):
         return settings
 
     def named(self, user: str) -> str:
-        """Return the user's principal with its realm."""
+        """Return the principal of a user or a service with its realm."""
         return f"{user}@{self.realm.realm}"

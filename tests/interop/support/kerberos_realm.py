@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.testing.child_process import ChildProcess, free_ports
+from spark_kafkalite.testing.secure_kafka import GSSAPI, jaas
 from tests.patience import PATIENCE_S
 
 REALM: Final = "KAFKALITE.TEST"
@@ -26,6 +27,11 @@ _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 def missing_programs() -> list[str]:
     """Return the programs of a KDC that this host lacks."""
     return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+
+
+def keytab_jaas(keytab: Path | str, principal: str, **more: str) -> str:
+    """Return the JAAS line of Java's programs for a keytab."""
+    return jaas(GSSAPI, useKeyTab="true", storeKey="true", keyTab=str(keytab), principal=principal, **more)
 
 
 class KerberosRealm:

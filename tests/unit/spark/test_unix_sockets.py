@@ -1,4 +1,4 @@
-"""When a session is told of Unix sockets for its Python workers."""
+"""When Unix sockets for its Python workers are recommended to a session."""
 
 import logging
 from types import SimpleNamespace
