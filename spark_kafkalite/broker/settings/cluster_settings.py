@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_kafkalite.registry.zookeeper_address import SASL_MECHANISMS
 from spark_kafkalite.settings import Setting
 
 MEBIBYTE: Final = 1024 * 1024
@@ -45,7 +46,7 @@ REGISTRY_SETTINGS: Final = (
         None,
         "SASL mechanism by which this broker authenticates to ZooKeeper: DIGEST-MD5 with zookeeper.digest, or GSSAPI "
         "with the host's Kerberos tickets. Without it, the scheme digest.",
-        choices=("DIGEST-MD5", "GSSAPI"),
+        choices=SASL_MECHANISMS,
     ),
     Setting(
         "zookeeper.set.acl",

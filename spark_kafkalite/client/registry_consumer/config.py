@@ -14,7 +14,7 @@ from spark_kafkalite.client.config import ConsumerConfig, consumer_config, parse
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
 from spark_kafkalite.registry.consumer_nodes import check_name
-from spark_kafkalite.registry.zookeeper_address import auth_of, check_sasl
+from spark_kafkalite.registry.zookeeper_address import SASL_MECHANISMS, auth_of, check_sasl
 from spark_kafkalite.security.client_security import client_security
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -54,7 +54,7 @@ CONNECTOR_SETTINGS: Final = SettingGroup(
             None,
             "SASL mechanism by which to authenticate to ZooKeeper: DIGEST-MD5 with zookeeper.digest, or GSSAPI with "
             "the host's Kerberos tickets.",
-            choices=("DIGEST-MD5", "GSSAPI"),
+            choices=SASL_MECHANISMS,
         ),
         Setting("zookeeper.connection.timeout.ms", "int", 6_000, "How long a start waits for the registry.", "ms", 1),
         Setting("zookeeper.sync.time.ms", "int", 2_000, "Default of rebalance.backoff.ms.", "ms", 0),
