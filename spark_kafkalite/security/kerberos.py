@@ -185,11 +185,12 @@ class KerberosLogin:
         Raises SaslAuthenticationFailed with the reason when there are no credentials, ConfigError without libraries.
         """
         gssapi, _ = libraries()
+        named = f"{self._service}/{host}" if self._canonicalizes else service_principal(self._service, host)
         failure = Failure(
             principal=self._principal,
             keytab=None if self._source is None else self._source.keytab,
             cache=self._cache or os.environ.get("KRB5CCNAME"),
-            service=f"{self._service}/{host}",
+            service=named.removesuffix("@"),
         )
         try:
             cache = self._cache if self._keeper is None else self._keeper.current(self).value
@@ -205,9 +206,13 @@ class KerberosLogin:
             credentials = gssapi.Credentials(name=name, usage="initiate", mechs=[mechanism], store=store)
             # Credentials are looked for now, so that their absence is not taken for a fault of the service.
             _ = credentials.lifetime
+            if self._canonicalizes:
+                target = gssapi.Name(f"{self._service}@{host}", gssapi.NameType.hostbased_service)
+            else:
+                target = gssapi.Name(named, gssapi.NameType.kerberos_principal)
             flag = gssapi.RequirementFlag
             return gssapi.SecurityContext(
-                name=self._target(gssapi, host),
+                name=target,
                 creds=credentials,
                 usage="initiate",
                 mech=mechanism,
@@ -215,11 +220,6 @@ class KerberosLogin:
             )
 
         return GssapiExchange(_asked_in_time(context, failure), failure, self._remedy(failure))
-
-    def _target(self, gssapi: ModuleType, host: str) -> Any:
-        if self._canonicalizes:
-            return gssapi.Name(f"{self._service}@{host}", gssapi.NameType.hostbased_service)
-        return gssapi.Name(service_principal(self._service, host), gssapi.NameType.kerberos_principal)
 
     def _remedy(self, failure: Failure) -> str:
         who = self._principal or "the ticket cache's principal"

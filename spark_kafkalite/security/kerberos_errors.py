@@ -31,7 +31,10 @@ _MOST_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was asked for, as far as it is known, for the text of an error."""
+    """What was asked for, as far as it is known, for the text of an error.
+
+    ``service`` is ``kafka/HOST``, with ``@REALM`` where krb5.conf names the realm of the host.
+    """
 
     principal: str | None = None
     keytab: str | None = None
@@ -46,7 +49,8 @@ class Failure:
     @property
     def asked(self) -> str:
         """The service that was asked for, with its realm."""
-        return f"{self.service}@{self.realm}" if self.realm else str(self.service)
+        service = str(self.service)
+        return service if "@" in service or not self.realm else f"{service}@{self.realm}"
 
     @property
     def kdcs(self) -> str:
@@ -87,6 +91,12 @@ def explain(code: int, said: str, failure: Failure) -> str:
             f"NTP on all of them ({own})"
         )
     if code == _SERVICE_UNKNOWN:
+        realm = failure.asked.rpartition("@")[2]
+        if realm != failure.realm:
+            return (
+                f"the KDC of {failure.realm} has no key for the realm of {failure.asked}: let the two realms trust "
+                f"each other (krbtgt/{realm}@{failure.realm}), or use a principal of {realm} ({own})"
+            )
         return (
             f"the KDC of {failure.realm} does not know the service {failure.asked}: check sasl.kerberos.service.name "
             "and the broker's advertised host, for which the KDC must have a principal"

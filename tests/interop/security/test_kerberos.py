@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import GssapiExchange
+from spark_kafkalite.testing.apache_kafka import kafka_tool, properties_text
+from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
-from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
+from tests.interop.support.kerberos_realm import KerberosRealm, clock_off, keys_of, keytab_jaas, spellings
 from tests.patience import wait_until
 from tests.pool.names import own_numbers
 
@@ -90,18 +93,44 @@ def test_several_principals_in_one_process(kerberized_kafka: KerberizedKafka) ->
         assert topic in alice.list_topics()
 
 
-def test_commands(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
-    config = tmp_path / "client.properties"
-    config.write_text("".join(f"{name}={value}\n" for name, value in kerberized_kafka.client_settings().items()))
-    address = kerberized_kafka.client_settings()["bootstrap.servers"]
-    command = ["topics", "list", "--bootstrap-server", address, "--command-config", str(config)]
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_kafkalite.cli", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def properties_file(directory: Path, settings: dict[str, str]) -> Path:
+    """Write a file for --command-config."""
+    path = directory / "client.properties"
+    path.touch(0o600)
+    path.write_text(properties_text(settings))
+    return path
+
+
+def listed(kafka: KerberizedKafka, properties: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``kafkalite topics list`` in a process with these variables."""
+    address = kafka.client_settings()["bootstrap.servers"]
+    arguments = ["--bootstrap-server", address, "--command-config", str(properties)]
+    return subprocess.run(
+        [sys.executable, "-m", "spark_kafkalite.cli", "topics", "list", *arguments],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_one_properties_file_serves_javas_commands_and_ours(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    topic = f"kerberos-{next(NUMBERS)}"
+    jaas = keytab_jaas(kerberized_kafka.users[ALICE], kerberized_kafka.named(ALICE), serviceName="kafka")
+    own = settings_of(kerberized_kafka, None, sasl_kerberos_service_name=None)
+    properties = properties_file(tmp_path, {**own, "sasl.jaas.config": jaas})
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 127.0.0.1\n")
+    kafka_tool(
+        "org.apache.kafka.tools.TopicCommand",
+        "--bootstrap-server", own["bootstrap.servers"], "--command-config", str(properties),
+        "--create", "--topic", topic, "--partitions", "1",
+        # Java looks an address up backwards, and would ask for the service of localhost.
+        jvm_options=(
+            *SHORT_LIVED_OPTIONS,
+            f"-Djava.security.krb5.conf={kerberized_kafka.realm.krb5_conf}",
+            f"-Djdk.net.hosts.file={hosts}",
+        ),
+    )  # fmt: skip
+    done = listed(kerberized_kafka, properties)
+    assert done.returncode == 0 and topic in done.stdout.split(), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -190,6 +219,51 @@ def test_a_realm_that_is_not_known(kerberized_kafka: KerberizedKafka, tmp_path: 
     assert "OTHER.TEST" in said and "krb5.conf" in said
 
 
+def test_two_realms_without_trust(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    """Both are known, and the KDC of the user's has no key for the broker's."""
+    own_realm = kerberized_kafka.realm
+    with KerberosRealm(tmp_path / "stranger", "STRANGER.TEST") as stranger:
+        stranger.add("mallory")
+        keytab = stranger.keytab(tmp_path / "mallory.keytab", "mallory")
+        conf = tmp_path / "krb5.conf"
+        known = f"[realms]\n{own_realm.realm} = {{\n  kdc = {own_realm.address}\n}}\n"
+        of_hosts = f"[domain_realm]\nlocalhost = {own_realm.realm}\n"
+        conf.write_text(stranger.krb5_conf.read_text().replace("[realms]\n", known, 1) + of_hosts)
+        own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": "mallory@STRANGER.TEST"}
+        # [domain_realm] has no addresses.
+        address = settings_of(kerberized_kafka)["bootstrap.servers"].replace("127.0.0.1", "localhost")
+        with stranger.entered(KRB5_CONFIG=str(conf)):
+            said = refusal({**settings_of(kerberized_kafka, None, bootstrap_servers=address), **own})
+    assert f"the KDC of STRANGER.TEST has no key for the realm of kafka/localhost@{own_realm.realm}" in said
+
+
+def test_a_kdc_whose_clock_is_wrong(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    with KerberosRealm(tmp_path / "late", clock="+1h") as late:
+        late.add("frank")
+        keytab = late.keytab(tmp_path / "frank.keytab", "frank")
+        conf = tmp_path / "krb5.conf"
+        # libkrb5 takes the KDC's clock for its own unless it is told not to.
+        conf.write_text(late.krb5_conf.read_text().replace("[libdefaults]\n", "[libdefaults]\nkdc_timesync = 0\n", 1))
+        own = {"sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": f"frank@{late.realm}"}
+        with late.entered(KRB5_CONFIG=str(conf)):
+            said = refusal({**settings_of(kerberized_kafka, None), **own})
+    assert f"the clocks of this host, the KDC ({late.address}) and the broker differ" in said
+
+
+@pytest.mark.parametrize(
+    ("timesync", "said"), [("0", "the clocks of this host"), ("1", None)], ids=["own-clock", "clock-of-the-kdc"]
+)
+def test_a_client_whose_clock_is_wrong(
+    kerberized_kafka: KerberizedKafka, tmp_path: Path, timesync: str, said: str | None
+) -> None:
+    conf = tmp_path / "krb5.conf"
+    as_given = kerberized_kafka.realm.krb5_conf.read_text()
+    conf.write_text(as_given.replace("[libdefaults]\n", f"[libdefaults]\nkdc_timesync = {timesync}\n", 1))
+    properties = properties_file(tmp_path, settings_of(kerberized_kafka))
+    done = listed(kerberized_kafka, properties, KRB5_CONFIG=str(conf), **clock_off("+1h"))
+    assert (done.returncode == 0) if said is None else (said in done.stderr), done.stderr
+
+
 def test_a_kdc_that_cannot_be_reached(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
     with KerberosRealm(tmp_path / "away") as realm:
         realm.add("dave")
@@ -239,18 +313,27 @@ def test_a_broker_without_the_keys_of_its_name(kerberized_kafka: KerberizedKafka
 def test_a_token_that_is_replayed_is_refused(
     kerberized_kafka: KerberizedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the broker: it answers with an error, and with no token that the client could find wrong."""
     tokens: list[bytes] = []
-    make = GssapiExchange.first
+    answers: list[bytes] = []
+    make, take = GssapiExchange.first, GssapiExchange.answer
 
     def first(exchange: GssapiExchange) -> bytes:
         tokens.append(make(exchange))
         return tokens[0]
 
+    def answer(exchange: GssapiExchange, challenge: bytes) -> bytes | None:
+        answers.append(challenge)
+        return take(exchange, challenge)
+
     monkeypatch.setattr(GssapiExchange, "first", first)
+    monkeypatch.setattr(GssapiExchange, "answer", answer)
     with Admin(settings_of(kerberized_kafka)) as admin:
         admin.list_topics()
-    refusal(settings_of(kerberized_kafka))
-    assert len(tokens) == 2 and tokens[0] != tokens[1]
+    answered = len(answers)
+    said = refusal(settings_of(kerberized_kafka))
+    assert "refuses the credentials (GSSAPI)" in said and "SASL_AUTHENTICATION_FAILED" in said
+    assert len(set(tokens)) == len(tokens) > 1 and len(answers) == answered
 
 
 def test_a_plain_client_is_told_which_mechanism_is_served(kerberized_kafka: KerberizedKafka) -> None:
@@ -260,10 +343,31 @@ def test_a_plain_client_is_told_which_mechanism_is_served(kerberized_kafka: Kerb
         admin.list_topics()
 
 
-def test_no_ticket_is_logged(kerberized_kafka: KerberizedKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_key_and_no_ticket_is_shown(
+    kerberized_kafka: KerberizedKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In logs, errors and objects; the ticket is a part of the first token."""
     caplog.set_level(logging.DEBUG)
-    key = kerberized_kafka.users[BOB].read_bytes()[-32:]
+    tokens: list[bytes] = []
+    make = GssapiExchange.first
+
+    def first(exchange: GssapiExchange) -> bytes:
+        tokens.append(make(exchange))
+        return tokens[-1]
+
+    monkeypatch.setattr(GssapiExchange, "first", first)
     with Admin(settings_of(kerberized_kafka, BOB)) as admin:
         admin.list_topics()
-        said = caplog.text + repr(admin) + repr(vars(admin))
-    assert key.hex() not in said and repr(key)[2:-1] not in said
+        said = repr(admin) + repr(vars(admin))
+    carol = f"carol@{kerberized_kafka.realm.realm}"
+    said += refusal(settings_of(kerberized_kafka, BOB, sasl_kerberos_principal=carol))
+    service = f"shown{next(NUMBERS)}"
+    kerberized_kafka.realm.add(f"{service}/127.0.0.1")
+    said += refusal(settings_of(kerberized_kafka, BOB, sasl_kerberos_service_name=service))
+    said += caplog.text + "".join(map(repr, token_keeper._KEEPERS.values()))
+    keys = keys_of(kerberized_kafka.users[BOB])
+    assert keys and len(tokens) > 1
+    # 32 bytes of each kilobyte of a token.
+    parts = [token[at : at + 32] for token in tokens for at in range(64, len(token) - 32, 1024)]
+    for secret in [*keys, *parts]:
+        assert not any(spelling in said.encode() for spelling in spellings(secret))

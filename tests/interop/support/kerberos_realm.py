@@ -1,14 +1,16 @@
 """A Kerberos realm for tests: a real KDC of MIT on loopback, with its own database, configuration and keytabs.
 
-Needs Debian's krb5-kdc, krb5-admin-server and krb5-user. A client takes part with the environment of
+Needs Debian's krb5-kdc, krb5-admin-server and krb5-user, and faketime for a clock that is off. A client takes part with the environment of
 :meth:`KerberosRealm.environment`; inside of the test's own process :meth:`KerberosRealm.entered` sets it.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,12 +36,47 @@ def keytab_jaas(keytab: Path | str, principal: str, **more: str) -> str:
     return jaas(GSSAPI, useKeyTab="true", storeKey="true", keyTab=str(keytab), principal=principal, **more)
 
 
+def clock_off(offset: str) -> dict[str, str]:
+    """Return the environment of a process whose clock is off by ``offset``, as Debian's faketime writes it ("+1h")."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    assert library is not None, "faketime is missing: apt-get install faketime"
+    return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+def keys_of(keytab: Path) -> list[bytes]:
+    """Return the keys in a keytab (MIT's format 0x0502): of each entry the bytes of its key alone."""
+    content = keytab.read_bytes()
+    assert content[:2] == b"\x05\x02", keytab
+    keys, at = [], 2
+    while at < len(content):
+        (size,) = struct.unpack_from(">i", content, at)
+        entry, at = content[at + 4 : at + 4 + abs(size)], at + 4 + abs(size)
+        if size > 0:  # A negative size is a hole.
+            (parts,) = struct.unpack_from(">H", entry)
+            here = 2
+            for _ in range(parts + 1):  # The realm and the parts of the principal.
+                here += 2 + struct.unpack_from(">H", entry, here)[0]
+            here += 4 + 4 + 1 + 2  # The type of the name, the time, the version, the type of the key.
+            (length,) = struct.unpack_from(">H", entry, here)
+            keys.append(entry[here + 2 : here + 2 + length])
+    return keys
+
+
+def spellings(secret: bytes) -> list[bytes]:
+    """Return how a secret can appear in a text or a file: raw, as Python prints it, in hex, in base64 at any place."""
+    in_base64 = [base64.b64encode(bytes(shift) + secret)[4 if shift else 0 : -4] for shift in range(3)]
+    printed = repr(secret)[2:-1].encode()
+    return [secret, printed, secret.hex().encode(), secret.hex().upper().encode(), *in_base64]
+
+
 class KerberosRealm:
     """A realm and its KDC; a context manager that starts and stops the KDC."""
 
-    def __init__(self, directory: Path, realm: str = REALM) -> None:
+    def __init__(self, directory: Path, realm: str = REALM, *, clock: str | None = None) -> None:
+        """``clock`` is how far the KDC's clock is off, as faketime writes it ("+1h"); None: it is right."""
         self.directory = directory
         self.realm = realm
+        self._clock = clock
         self.krb5_conf = directory / "krb5.conf"
         self.address = ""
         self._kdc: ChildProcess | None = None
@@ -75,8 +112,9 @@ class KerberosRealm:
         """Start the KDC, and return when it answers."""
         program = shutil.which("krb5kdc", path=_PATH)
         assert program is not None
+        off = {} if self._clock is None else clock_off(self._clock)
         self._kdc = ChildProcess(
-            [program, "-n", "-r", self.realm], self.directory, "krb5kdc", environment=self.environment()
+            [program, "-n", "-r", self.realm], self.directory, "krb5kdc", environment=self.environment(**off)
         )
         log = self.directory / "kdc.log"
         self._kdc.wait_until(
