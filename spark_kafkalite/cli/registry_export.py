@@ -10,6 +10,7 @@ import click
 from spark_kafkalite.cli.options import json_option
 from spark_kafkalite.cli.output import print_json, said, warn
 from spark_kafkalite.cli.registry_files import named_directories, read_digest
+from spark_kafkalite.registry.zookeeper_address import SASL_MECHANISMS
 
 if TYPE_CHECKING:
     from spark_kafkalite.log.files.fs import Fs
@@ -35,9 +36,22 @@ Examples:
     "and those that it names.",
 )
 @click.option("--digest-file", metavar="FILE", help="USER:PASSWORD, as in zookeeper.digest.")
+@click.option(
+    "--sasl-mechanism",
+    type=click.Choice(SASL_MECHANISMS),
+    help="Authenticate by SASL, as zookeeper.sasl.mechanism does. DIGEST-MD5 takes the user of --digest-file.",
+)
 @click.option("--set-acl", is_flag=True, help="Let only that user change the nodes, as zookeeper.set.acl=true does.")
 @json_option
-def export(data: str, target: str, log_dirs: str | None, digest_file: str | None, set_acl: bool, as_json: bool) -> None:
+def export(
+    data: str,
+    target: str,
+    log_dirs: str | None,
+    digest_file: str | None,
+    sasl_mechanism: str | None,
+    set_acl: bool,
+    as_json: bool,
+) -> None:
     """Copy the registry of one host into a ZooKeeper ensemble, and put it out of use. Its brokers must be stopped.
 
     All persistent nodes are copied: topics, their settings, and the offsets of registry consumers. Then the old files
@@ -54,6 +68,7 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
     values = {
         "zookeeper.connect": target,
         "zookeeper.digest": read_digest(digest_file),
+        "zookeeper.sasl.mechanism": sasl_mechanism,
         "zookeeper.set.acl": set_acl,
         "zookeeper.session.timeout.ms": 18_000,
         "zookeeper.connection.timeout.ms": 10_000,
@@ -68,7 +83,7 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
     )
     try:
         done = export_registry(
-            fs, Path(data), directories, store, where=address.connect, has_digest=address.digest is not None
+            fs, Path(data), directories, store, where=address.connect, authenticated=address.auth is not None
         )
     finally:
         store.close()
@@ -77,8 +92,8 @@ def export(data: str, target: str, log_dirs: str | None, digest_file: str | None
         return
     if done.left_out_secret:
         warn(
-            "the secret by which the brokers know each other was not copied, because there is no --digest-file: give "
-            "each broker inter.broker.secret.file"
+            "the secret by which the brokers know each other was not copied, because the session was not authenticated "
+            "(--digest-file, --sasl-mechanism): give each broker inter.broker.secret.file"
         )
     said(
         f"cluster {done.cluster_id}: {done.nodes} nodes copied to {address.connect}"

@@ -64,7 +64,9 @@ class ZooKeeperAddress:
             raise ConfigError(f"{DIGEST}={REDACTED}: not of the form USER:PASSWORD")
         check_sasl(sasl, digest)
         if set_acl and auth_of(sasl, digest) is None:
-            raise ConfigError(f"{SET_ACL}=true: needs {DIGEST}=USER:PASSWORD; only that user may then change nodes")
+            raise ConfigError(
+                f"{SET_ACL}=true: needs {DIGEST}=USER:PASSWORD or {SASL}={GSSAPI}; only that user may then change nodes"
+            )
         session_timeout_ms = values["zookeeper.session.timeout.ms"]
         connection_timeout_ms = values["zookeeper.connection.timeout.ms"]
         return cls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_hdfs import kerberized_hdfs
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
-from tests.interop.support.kerberos_realm import keytab_jaas
+from tests.interop.support.kerberos_realm import keys_of, keytab_jaas, spellings
 from tests.pool.names import own_numbers
 
+from . import deployments
 from .job_processes import JobProcess
 from .test_submitted import submit
 
@@ -57,8 +59,31 @@ def on_the_driver(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> Path:
     return shipped
 
 
+@contextlib.contextmanager
+def deployed(where: str, directory: Path) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
+    """Yield a master, settings and environment for ``submit`` of Spark's standalone cluster, or of YARN."""
+    directory.mkdir()
+    if where == "standalone":
+        with deployments.standalone(directory) as master:
+            yield master, {}, {}
+    elif where == "yarn":
+        with deployments.yarn(directory) as conf:
+            settings = {"spark.yarn.jars": f"local:{deployments.HOME}/jars/*", "spark.executor.instances": "1"}
+            yield "yarn", settings, {"HADOOP_CONF_DIR": str(conf)}
+    else:
+        yield _TWO_EXECUTORS, {}, {}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "local-cluster",
+        pytest.param("standalone", marks=pytest.mark.soak),
+        pytest.param("yarn", marks=[pytest.mark.soak, pytest.mark.hdfs]),
+    ],
+)
 def test_a_shipped_keytab_serves_executors(
-    kerberized_kafka: KerberizedKafka, tmp_path: Path, on_the_driver: Path
+    kerberized_kafka: KerberizedKafka, tmp_path: Path, on_the_driver: Path, where: str
 ) -> None:
     name, principal = f"on-the-driver/{on_the_driver.name}", kerberized_kafka.named(ALICE)
     plain = kerberized_kafka.client_settings(None)
@@ -69,18 +94,24 @@ def test_a_shipped_keytab_serves_executors(
     ways = {each: way(kerberized_kafka, tmp_path, client) for each, client in clients.items()}
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"ways": ways}))
-    done = submit(
-        tmp_path, _APP, str(config), master=_TWO_EXECUTORS, files=[on_the_driver],
-        conf={"spark.executorEnv.KRB5_CONFIG": str(kerberized_kafka.realm.krb5_conf)},
-    )  # fmt: skip
+    with deployed(where, tmp_path / "cluster") as (master, settings, environment):
+        done = submit(
+            tmp_path, _APP, str(config), master=master, files=[on_the_driver],
+            conf={"spark.executorEnv.KRB5_CONFIG": str(kerberized_kafka.realm.krb5_conf), **settings},
+            **environment,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     read = {"batch": _TASKS, "tasks": _TASKS, "stream": _TASKS, "distinct": _TASKS}
     assert json.loads(done.stdout.strip().splitlines()[-1]) == dict.fromkeys(ways, read)
-    # Neither a plan nor a checkpoint has a key.
-    key = on_the_driver.read_bytes()[-16:]
-    for path in tmp_path.rglob("*"):
-        if path.is_file() and path.suffix != ".keytab" and not path.is_symlink():
-            assert key not in path.read_bytes(), path
+    # Neither a plan nor a checkpoint nor a log has a key.
+    secrets = [spelling for key in keys_of(on_the_driver) for spelling in spellings(key)]
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any(path.name == "offsets" for path in tmp_path.rglob("*"))
+    for path in written:
+        if path.suffix != ".keytab":
+            content = path.read_bytes()
+            assert not any(secret in content for secret in secrets), path
+    assert not any(secret in (done.stdout + done.stderr).encode() for secret in secrets)
 
 
 def test_an_executor_without_a_keytab_names_what_to_ship(
@@ -100,26 +131,64 @@ def test_an_executor_without_a_keytab_names_what_to_ship(
     assert "ship it with spark-submit --files KEYTAB" in said
 
 
-def test_load_and_mirror(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
-    topic = f"kerberos-job-{next(_NUMBERS)}"
-    with Producer({"bootstrap.servers": kerberized_kafka.bootstrap}) as producer:
-        for number in range(20):
-            producer.send(topic, value=str(number).encode())
-    settings = kerberized_kafka.client_settings()
+def job_settings(kafka: KerberizedKafka, directory: Path, keytab: str) -> tuple[str, str]:
+    """Write a file for --command-config; return the bootstrap address and the file's path."""
+    settings = {
+        **kafka.client_settings(None),
+        "sasl.kerberos.keytab": keytab,
+        "sasl.kerberos.principal": kafka.named(ALICE),
+    }
     address = settings.pop("bootstrap.servers")
-    config = tmp_path / "client.properties"
+    config = directory / "client.properties"
     config.touch(0o600)
     config.write_text(properties_text(settings))
-    client = ("--bootstrap-server", address, "--command-config", str(config), "--topic", topic)
-    with JobProcess(tmp_path, "hadoop_load", *client, "--destination", str(tmp_path / "loaded"), "--json") as load:
+    return address, str(config)
+
+
+def filled_topic(kafka: KerberizedKafka) -> str:
+    """Make a topic of 20 records, and return its name."""
+    topic = f"kerberos-job-{next(_NUMBERS)}"
+    with Producer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        for number in range(20):
+            producer.send(topic, value=str(number).encode())
+    return topic
+
+
+def script(job: str) -> Path:
+    """Return the script of a job for spark-submit."""
+    return Path(hadoop_load.__file__).parent / "scripts" / f"{job}.py"
+
+
+def test_load_and_mirror(kerberized_kafka: KerberizedKafka, tmp_path: Path) -> None:
+    topic = filled_topic(kerberized_kafka)
+    address, config = job_settings(kerberized_kafka, tmp_path, str(kerberized_kafka.users[ALICE]))
+    client = ("--bootstrap-server", address, "--command-config", config)
+    loaded = ("--topic", topic, "--destination", str(tmp_path / "loaded"), "--json")
+    with JobProcess(tmp_path, "hadoop_load", *client, *loaded) as load:
         assert load.result()["records"] == 20
     with BrokerProcess(tmp_path / "broker") as broker:
         arguments = (
-            "--from-bootstrap-server", address, "--from-command-config", str(config), "--topic", topic,
+            "--from-bootstrap-server", address, "--from-command-config", config, "--topic", topic,
             "--to-bootstrap-server", broker.bootstrap, "--checkpoint", str(tmp_path / "mirror"), "--json",
         )  # fmt: skip
         with JobProcess(tmp_path, "mirror", *arguments) as mirror:
             assert mirror.result()["copied"] == 20
+
+
+def test_a_mirror_with_executors(kerberized_kafka: KerberizedKafka, tmp_path: Path, on_the_driver: Path) -> None:
+    """Both of its sides log in by the shipped keytab: to the same cluster, under another name."""
+    topic = filled_topic(kerberized_kafka)
+    address, config = job_settings(kerberized_kafka, tmp_path, f"on-the-driver/{on_the_driver.name}")
+    done = submit(
+        tmp_path, script("mirror"),
+        "--from-bootstrap-server", address, "--from-command-config", config, "--topic", topic,
+        "--to-bootstrap-server", address, "--to-command-config", config, "--topic-prefix", "copied.",
+        "--checkpoint", str(tmp_path / "mirror"), "--json",
+        master=_TWO_EXECUTORS, files=[on_the_driver],
+        conf={"spark.executorEnv.KRB5_CONFIG": str(kerberized_kafka.realm.krb5_conf)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert json.loads(done.stdout.strip().splitlines()[-1])["copied"] == 20
 
 
 @pytest.mark.hdfs
@@ -127,24 +196,13 @@ def test_a_load_into_a_kerberized_hdfs(kerberized_kafka: KerberizedKafka, tmp_pa
     """Both in one job, with executors: Spark gets tokens for HDFS, and the keytab that it ships is for Kafka."""
     if (reason := hdfs.available()) is not None:
         pytest.skip(reason)
-    realm, topic = kerberized_kafka.realm, f"kerberos-hdfs-{next(_NUMBERS)}"
-    with Producer({"bootstrap.servers": kerberized_kafka.bootstrap}) as producer:
-        for number in range(20):
-            producer.send(topic, value=str(number).encode())
-    settings = {
-        **kerberized_kafka.client_settings(None),
-        "sasl.kerberos.keytab": f"on-the-driver/{on_the_driver.name}",
-        "sasl.kerberos.principal": kerberized_kafka.named(ALICE),
-    }
-    address = settings.pop("bootstrap.servers")
-    config = tmp_path / "client.properties"
-    config.touch(0o600)
-    config.write_text(properties_text(settings))
+    realm, topic = kerberized_kafka.realm, filled_topic(kerberized_kafka)
+    address, config = job_settings(kerberized_kafka, tmp_path, f"on-the-driver/{on_the_driver.name}")
     java = " ".join([*SHORT_LIVED_OPTIONS, f"-Djava.security.krb5.conf={realm.krb5_conf}"])
     with kerberized_hdfs(tmp_path / "hdfs", realm) as files:
         done = submit(
-            tmp_path, Path(hadoop_load.__file__).parent / "scripts" / "hadoop_load.py",
-            "--bootstrap-server", address, "--command-config", str(config), "--topic", topic,
+            tmp_path, script("hadoop_load"),
+            "--bootstrap-server", address, "--command-config", config, "--topic", topic,
             "--destination", f"{files.uri}/loaded", "--json",
             master=_TWO_EXECUTORS, files=[on_the_driver],
             conf={

@@ -46,11 +46,11 @@ class Exported(NamedTuple):
 
 
 def export_registry(
-    fs: Fs, data: Path, log_dirs: Sequence[str], target: Store, *, where: str, has_digest: bool
+    fs: Fs, data: Path, log_dirs: Sequence[str], target: Store, *, where: str, authenticated: bool
 ) -> Exported:
     """Copy the registry in ``data`` to ``target`` and put it out of use. ``where`` is the target's address for texts.
 
-    ``has_digest``: the target's session is authenticated, so what only brokers may read can be copied, too. Raises
+    ``authenticated``: the target's session is authenticated, so what only brokers may read can be copied, too. Raises
     ConfigError while a broker or a registry uses the directories, and where the target holds anything else;
     RegistryLost where the log directories know a later registry; RegistryError, KafkaStorageError.
     """
@@ -60,7 +60,7 @@ def export_registry(
         tree, zxid = read_copy(data)
         evidence.check_tree(tree, zxid)
         cluster_id = _cluster_id(tree, data)
-        nodes = dict(persistent_nodes(tree, with_private=has_digest))
+        nodes = dict(persistent_nodes(tree, with_private=authenticated))
         written = 0
         if not _has_cluster(target, cluster_id, where):
             written = _copy(nodes, target, where)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite import ConsumerConnector, Producer
+from spark_kafkalite import Admin, ConsumerConnector, Producer
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
 from tests.interop.support.kerberos_realm import keytab_jaas
 
@@ -74,6 +75,29 @@ def serve_and_consume(server: ZooKeeperServer, directory: Path, settings: dict[s
 
 def test_digest_md5(by_password: ZooKeeperServer, tmp_path: Path) -> None:
     serve_and_consume(by_password, tmp_path / "broker", DIGEST)
+
+
+@pytest.mark.parametrize("mechanism", ["DIGEST-MD5", "GSSAPI"])
+def test_an_export_of_an_embedded_registry(request: pytest.FixtureRequest, tmp_path: Path, mechanism: str) -> None:
+    by_password = mechanism == "DIGEST-MD5"
+    server: ZooKeeperServer = request.getfixturevalue("by_password" if by_password else "by_kerberos")
+    settings = DIGEST if by_password else KERBEROS
+    alone = BrokerProcess(tmp_path / "broker")
+    with alone, Producer({"bootstrap.servers": alone.bootstrap}) as producer:
+        producer.send("moved", value=b"first").result(60)
+    digest = tmp_path / "digest"
+    digest.touch(0o600)
+    digest.write_text("brokers:secret\n")
+    arguments = ["--data", str(alone.data_dir / "_registry"), "--to", server.connect, "--set-acl"]
+    arguments += ["--sasl-mechanism", mechanism, *(["--digest-file", str(digest)] if by_password else [])]
+    shown = kafkalite("registry", "export", *arguments)
+    assert f"nodes copied to {server.connect}" in shown.stderr and "was not copied" not in shown.stderr
+    overrides = {"zookeeper.connect": server.connect, "zookeeper.set.acl": "true", **settings}
+    with (
+        BrokerProcess(tmp_path / "broker", overrides=overrides) as broker,
+        Admin({"bootstrap.servers": broker.bootstrap}) as admin,
+    ):
+        assert admin.list_topics() == ["moved"]
 
 
 def test_a_wrong_password_is_refused(by_password: ZooKeeperServer, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A Kerberos realm for tests: a real KDC of MIT on loopback, with its own database, configuration and keytabs.
 
-Needs Debian's krb5-kdc, krb5-admin-server and krb5-user, and faketime for a clock that is off. A client takes part with the environment of
-:meth:`KerberosRealm.environment`; inside of the test's own process :meth:`KerberosRealm.entered` sets it.
+Needs Debian's krb5-kdc, krb5-admin-server and krb5-user, and faketime for a clock that is off. A client takes part with
+the environment of :meth:`KerberosRealm.environment`; inside of the test's own process :meth:`KerberosRealm.entered`
+sets it.
 """
 
 from __future__ import annotations

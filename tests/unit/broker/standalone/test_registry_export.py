@@ -59,8 +59,8 @@ def target(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def export(data: Path, log_dir: Path, target: Store, *, has_digest: bool = False) -> Exported:
-    return export_registry(FS, data, [str(log_dir)], target, where=WHERE, has_digest=has_digest)
+def export(data: Path, log_dir: Path, target: Store, *, authenticated: bool = False) -> Exported:
+    return export_registry(FS, data, [str(log_dir)], target, where=WHERE, authenticated=authenticated)
 
 
 def value(store: Store, path: str) -> bytes:
