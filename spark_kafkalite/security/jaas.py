@@ -46,6 +46,8 @@ _TOKENS: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+# What ends a quoted text, begins an escape, or is the end of a line.
+_TO_ESCAPE: Final = re.compile(r"[\"\\\r\n]")
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 # The names of options that an error may show; any other may be half of a value that lacks its quotes.
 _SHOWABLE: Final = frozenset(
@@ -65,6 +67,11 @@ class JaasEntry:
 
     def __repr__(self) -> str:
         return f"JaasEntry({self.module_name})"
+
+    def with_option(self, name: str, value: str) -> str:
+        """Return the text of this entry with another value of an option."""
+        options = {**self.options, name: value}
+        return f"{self.module} required " + " ".join(f"{each}={_quoted(text)}" for each, text in options.items()) + ";"
 
     @property
     def module_name(self) -> str:
@@ -132,6 +139,10 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         yield kind, _unquoted(match.group()) if kind == "quoted" else match.group(), at
     while True:
         yield "end", "", len(text) + 1
+
+
+def _quoted(text: str) -> str:
+    return '"' + _TO_ESCAPE.sub(lambda found: f"\\{ord(found.group()):03o}", text) + '"'
 
 
 def _unquoted(token: str) -> str:

@@ -2,7 +2,10 @@
 
 A broker's service is ``SERVICE/HOST``, with the advertised host that was dialled. Credentials are a ticket cache, which
 is read for each connection, or a keytab, from which a ``TokenKeeper`` gets a new ticket before the old one expires.
-Tickets from a keytab are in caches of type MEMORY; nothing here writes a file.
+Tickets from a keytab are in caches of type MEMORY, each as long as a keeper or an exchange uses it.
+
+A KDC that has served this login before and cannot be reached now is an outage: it is a BrokerUnreachable, which clients
+try again until their time is up. One that has never served it may be a wrong setting, and fails at once.
 
 Quality of protection is authentication alone, as with Kafka: TLS is what encrypts a connection. Sources: RFC 4752,
 org.apache.kafka.common.security.kerberos.KerberosLogin, SaslClientAuthenticator.
@@ -15,43 +18,39 @@ import ctypes
 import ctypes.util
 import functools
 import itertools
-import logging
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
-from spark_kafkalite.security.jaas import JaasEntry
-from spark_kafkalite.security.kerberos_errors import NO_CREDENTIALS, TICKET_EXPIRED, Failure, explain, minor_code
-from spark_kafkalite.security.token_keeper import TOKEN_WAIT_S, NoTokenInTime, RefreshRules, keeper_of
+from spark_kafkalite.errors import BrokerUnreachable, ConfigError, SaslAuthenticationFailed
+from spark_kafkalite.security.kerberos_errors import (
+    DEFECTIVE_TOKEN,
+    NO_CREDENTIALS,
+    TICKET_EXPIRED,
+    Failure,
+    explain,
+    minor_code,
+    says_kdc_is_away,
+)
+from spark_kafkalite.security.token_keeper import TOKEN_WAIT_S, NoTokenInTime, RefreshRules, TokenKeeper, keeper_of
 from spark_kafkalite.security.tokens import HeldToken
 from spark_kafkalite.version import install_command
 
 T = TypeVar("T")
+Ask = Callable[[Callable[[], Any]], Any]
 
-_LOG = logging.getLogger("spark_kafkalite.security")
-_warned: set[str] = set()
 
 MECHANISM: Final = "GSSAPI"
 # The object identifier of Kerberos V5 as a mechanism of GSSAPI. Source: RFC 1964.
 _KERBEROS_V5: Final = "1.2.840.113554.1.2.2"
 _NO_SECURITY_LAYER: Final = 1
 _LAYERS_BYTES: Final = 4
-# A cache may be in use by an exchange that began before the newest ticket came. A process has 16 keepers at most.
-_MOST_CACHES: Final = 64
-# Options of Krb5LoginModule for other uses, or that libkrb5 decides.
-_IDLE_OPTIONS: Final = frozenset(
-    {"debug", "refreshKrb5Config", "renewTGT", "storePass", "clearPass", "useFirstPass", "tryFirstPass"}
-)
-_OPTIONS: Final = frozenset(
-    {"useKeyTab", "keyTab", "principal", "useTicketCache", "ticketCache", "serviceName"}
-    # What Java needs for a keytab, and what is always the case here.
-    | {"storeKey", "doNotPrompt", "isInitiator"}
-)
 # krb5.h: a name type for which krb5_sname_to_principal asks no DNS.
 _NT_UNKNOWN: Final = 0
 _caches = itertools.count()
@@ -71,6 +70,31 @@ def libraries() -> tuple[ModuleType, ModuleType]:
     return gssapi, krb5
 
 
+class KdcUnavailable(SaslAuthenticationFailed):
+    """No KDC can be reached, or none has answered in time."""
+
+
+def _error(code: int, said: str, failure: Failure) -> SaslAuthenticationFailed:
+    kind = KdcUnavailable if says_kdc_is_away(code) else SaslAuthenticationFailed
+    return kind(explain(code, said, failure))
+
+
+class _Cache:
+    """A ticket cache in memory; its tickets are destroyed with this object."""
+
+    def __init__(self, krb5: ModuleType, context: Any, principal: Any) -> None:
+        self.name = f"MEMORY:kafkalite-{os.getpid()}-{next(_caches)}"
+        self.cache = krb5.cc_resolve(context, self.name.encode())
+        krb5.cc_initialize(context, self.cache, principal)
+        # Not at the end of the process, which takes its memory along.
+        weakref.finalize(self, _destroy, krb5, context, self.cache).atexit = False
+
+
+def _destroy(krb5: ModuleType, context: Any, cache: Any) -> None:
+    with contextlib.suppress(krb5.Krb5Error):
+        krb5.cc_destroy(context, cache)
+
+
 @dataclass(frozen=True, slots=True)
 class KeytabSource:
     """Tickets of a principal, by the key of a keytab. The value of a held token is the name of the cache."""
@@ -83,7 +107,10 @@ class KeytabSource:
         return f"the keytab {self.keytab} for {self.principal}"
 
     def fetch(self) -> HeldToken:
-        """Return the name of a new cache with a ticket-granting ticket. Raises SaslAuthenticationFailed."""
+        """Return the name of a new cache with a ticket-granting ticket.
+
+        Raises SaslAuthenticationFailed, of the kind KdcUnavailable where no KDC can be reached.
+        """
         _, krb5 = libraries()
         failure = Failure(principal=self.principal, keytab=self.keytab)
         try:
@@ -92,43 +119,44 @@ class KeytabSource:
             keytab = krb5.kt_resolve(context, f"FILE:{self.keytab}".encode())
             options = krb5.get_init_creds_opt_alloc(context)
             ticket = krb5.get_init_creds_keytab(context, principal, options, keytab=keytab)
-            name = f"MEMORY:kafkalite-{os.getpid()}-{next(_caches)}"
-            cache = krb5.cc_resolve(context, name.encode())
-            krb5.cc_initialize(context, cache, principal)
-            krb5.cc_store_cred(context, cache, ticket)
+            cache = _Cache(krb5, context, principal)
+            krb5.cc_store_cred(context, cache.cache, ticket)
         except krb5.Krb5Error as error:
-            raise SaslAuthenticationFailed(explain(error.err_code, str(error), failure)) from None
-        _keep(krb5, context, cache)
-        return HeldToken(name, float(ticket.times.endtime))
-
-
-_kept: deque[tuple[Any, Any]] = deque()
-
-
-def _keep(krb5: ModuleType, context: Any, cache: Any) -> None:
-    """Keep the cache, and destroy the oldest one if there are more than are in use.
-
-    Without a lock: a process may fork while a thread is here, and its child would find the lock held.
-    """
-    _kept.append((context, cache))
-    if len(_kept) > _MOST_CACHES:
-        with contextlib.suppress(IndexError, krb5.Krb5Error):
-            krb5.cc_destroy(*_kept.popleft())
+            raise _error(error.err_code, str(error), failure) from None
+        return HeldToken(cache.name, float(ticket.times.endtime), cache)
 
 
 class GssapiExchange:
-    """One authentication of a connection. ``first`` asks a KDC for the service's ticket: for 8 seconds at most."""
+    """One authentication of a connection. ``first`` asks a KDC for the service's ticket."""
 
-    def __init__(self, context: Any, failure: Failure, remedy: str) -> None:
-        """``context`` is a gssapi.SecurityContext of the initiator, with mutual authentication."""
+    def __init__(
+        self,
+        context: Any,
+        failure: Failure,
+        remedy: str,
+        ask: Ask = lambda step: step(),
+        token: HeldToken | None = None,
+    ) -> None:
+        """``context`` is a gssapi.SecurityContext of the initiator, with mutual authentication. ``ask`` calls what may
+        ask a KDC, within its time; ``token`` is the ticket that is used, kept until the exchange is over."""
         self._context = context
         self._failure = failure
         self.remedy = remedy
+        self._ask = ask
+        self._token = token
+        self.on_refusal: Callable[[], None] = lambda: None
         self._is_layer_chosen = False
 
     def first(self) -> bytes:
-        """Return the request to the broker's service."""
-        return _asked_in_time(lambda: self._context.step(None), self._failure) or b""
+        """Return the request to the broker's service.
+
+        Raises SaslAuthenticationFailed, and BrokerUnreachable for an outage of the KDC.
+        """
+        return self._ask(lambda: self._context.step(None)) or b""
+
+    def refused(self) -> None:
+        """Forget the tickets of a keytab: the broker's key may have changed since they were made."""
+        self.on_refusal()
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the reply to the broker's token, None at the end.
@@ -177,25 +205,37 @@ class KerberosLogin:
         self._principal = principal
         self._cache = cache
         self._canonicalizes = canonicalizes
+        # Whether a KDC has served this login.
+        self._has_worked = False
         self._keeper = None if source is None else keeper_of(source, rules)
 
-    def exchange(self, host: str) -> GssapiExchange:
-        """Return the exchange for a new connection to ``host``. Takes as long as a ticket does to come, 8 s at most.
+    def exchange(self, host: str, within_s: float = inf) -> GssapiExchange:
+        """Return the exchange for a new connection to ``host``. Takes as long as a ticket does to come, 8 s or
+        ``within_s`` at most.
 
-        Raises SaslAuthenticationFailed with the reason when there are no credentials, ConfigError without libraries.
+        Raises SaslAuthenticationFailed with the reason when there are no credentials, BrokerUnreachable for an outage
+        of the KDC, ConfigError without libraries.
         """
         gssapi, _ = libraries()
         named = f"{self._service}/{host}" if self._canonicalizes else service_principal(self._service, host)
         failure = Failure(
-            principal=self._principal,
+            principal=self._principal or _principal_of(self._cache),
             keytab=None if self._source is None else self._source.keytab,
             cache=self._cache or os.environ.get("KRB5CCNAME"),
             service=named.removesuffix("@"),
         )
-        try:
-            cache = self._cache if self._keeper is None else self._keeper.current(self).value
-        except NoTokenInTime:
-            raise SaslAuthenticationFailed(failure.unanswered(TOKEN_WAIT_S)) from None
+        until_s = time.monotonic() + within_s
+
+        def ask(step: Callable[[], T]) -> T:
+            wait_s = max(0.0, min(TOKEN_WAIT_S, until_s - time.monotonic()))
+            with self._telling_of_outages():
+                return _asked_in_time(step, failure, wait_s)
+
+        token: HeldToken | None = None
+        if self._keeper is not None:
+            with self._telling_of_outages():
+                token = self._ticket(self._keeper, failure, min(TOKEN_WAIT_S, within_s))
+        cache = self._cache if token is None else token.value
 
         def context() -> Any:
             mechanism = gssapi.OID.from_int_seq(_KERBEROS_V5)
@@ -219,7 +259,28 @@ class KerberosLogin:
                 flags=flag.mutual_authentication | flag.integrity | flag.replay_detection,
             )
 
-        return GssapiExchange(_asked_in_time(context, failure), failure, self._remedy(failure))
+        made = GssapiExchange(ask(context), failure, self._remedy(failure), ask, token)
+        keeper = self._keeper
+        if keeper is not None and token is not None:
+            made.on_refusal = lambda: keeper.drop(token)
+        return made
+
+    def _ticket(self, keeper: TokenKeeper, failure: Failure, wait_s: float) -> HeldToken:
+        try:
+            return keeper.current(self, wait_s)
+        except NoTokenInTime:
+            raise KdcUnavailable(failure.unanswered(wait_s)) from None
+
+    @contextlib.contextmanager
+    def _telling_of_outages(self) -> Iterator[None]:
+        """Turn KdcUnavailable into BrokerUnreachable, if a KDC has served this login before; note that it has."""
+        try:
+            yield
+        except KdcUnavailable as error:
+            if self._has_worked or (self._keeper is not None and self._keeper.has_had_one):
+                raise BrokerUnreachable(str(error)) from error
+            raise
+        self._has_worked = True
 
     def _remedy(self, failure: Failure) -> str:
         who = self._principal or "the ticket cache's principal"
@@ -230,6 +291,18 @@ class KerberosLogin:
 
     def __repr__(self) -> str:
         return f"KerberosLogin({self._source or self._cache or 'the default ticket cache'})"
+
+
+def _principal_of(cache: str | None) -> str | None:
+    """Return the principal of a ticket cache, the default one for None; None when the cache cannot be read."""
+    _, krb5 = libraries()
+    try:
+        context = krb5.init_context()
+        opened = krb5.cc_default(context) if cache is None else krb5.cc_resolve(context, cache.encode())
+        name: bytes = krb5.unparse_name_flags(context, krb5.cc_get_principal(context, opened))
+        return name.decode()
+    except (krb5.Krb5Error, UnicodeDecodeError):
+        return None
 
 
 def service_principal(service: str, host: str) -> str:
@@ -281,13 +354,15 @@ def _explaining(failure: Failure) -> Iterator[None]:
             code = TICKET_EXPIRED
         elif isinstance(error, gssapi.exceptions.MissingCredentialsError):
             code = NO_CREDENTIALS
-        raise SaslAuthenticationFailed(explain(code, str(error), failure)) from None
+        elif isinstance(error, gssapi.exceptions.InvalidTokenError):
+            code = DEFECTIVE_TOKEN
+        raise _error(code, str(error), failure) from None
 
 
-def _asked_in_time(ask: Callable[[], T], failure: Failure) -> T:
-    """Call libkrb5 in a thread of its own, and wait for 8 seconds: a KDC that does not answer holds it for longer.
+def _asked_in_time(ask: Callable[[], T], failure: Failure, wait_s: float) -> T:
+    """Call libkrb5 in a thread of its own, and wait for so long: a KDC that does not answer holds it for longer.
 
-    Raises SaslAuthenticationFailed with cause and remedy.
+    Raises SaslAuthenticationFailed with cause and remedy, of the kind KdcUnavailable where no KDC answers.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -303,116 +378,10 @@ def _asked_in_time(ask: Callable[[], T], failure: Failure) -> T:
         thread.start()
     except RuntimeError as error:  # as many threads as the process may have
         raise SaslAuthenticationFailed(f"no thread can ask the KDC: {error}") from None
-    thread.join(TOKEN_WAIT_S)
+    thread.join(wait_s)
     if thread.is_alive():
-        raise SaslAuthenticationFailed(failure.unanswered(TOKEN_WAIT_S))
+        raise KdcUnavailable(failure.unanswered(wait_s))
     if failed:
         with _explaining(failure):
             raise failed[0]
     return done[0]
-
-
-# Settings -------------------------------------------------------------------------------------------------------------
-
-
-def kerberos_login(values: Mapping[str, Any], jaas: JaasEntry | None) -> KerberosLogin:
-    """Return the login that the parsed ``sasl.*`` settings describe.
-
-    Raises ConfigError for what is missing or contradictory, and without the libraries.
-    """
-    libraries()
-    options = {} if jaas is None else jaas.options
-    _look_at_options(options)
-    service = _agreed("sasl.kerberos.service.name", values, "serviceName", options) or "kafka"
-    if "/" in service or "@" in service:
-        raise ConfigError(
-            f"sasl.kerberos.service.name={service}: give the service alone, such as kafka, without host and realm"
-        )
-    keytab = _agreed("sasl.kerberos.keytab", values, "keyTab", options)
-    principal = _agreed("sasl.kerberos.principal", values, "principal", options)
-    wants_cache = _is_true(options, "useTicketCache")
-    cache = options.get("ticketCache") if wants_cache else None
-    if jaas is not None and keytab is not None and values["sasl.kerberos.keytab"] is None:
-        if not _is_true(options, "useKeyTab"):
-            raise ConfigError("sasl.jaas.config: keyTab has no effect without useKeyTab=true: add it, or remove keyTab")
-        if wants_cache:
-            # Java tries the cache first, which makes the user depend on what is in it.
-            raise ConfigError("sasl.jaas.config: useKeyTab and useTicketCache are both true: choose one")
-    if _is_true(options, "useKeyTab") and keytab is None:
-        raise ConfigError("sasl.jaas.config: useKeyTab=true needs keyTab, the path of the keytab")
-    if keytab is not None and principal is None:
-        raise ConfigError(
-            f"sasl.kerberos.keytab={keytab} needs sasl.kerberos.principal (or principal in sasl.jaas.config): the "
-            "principal whose key is used"
-        )
-    if jaas is not None and not keytab and not wants_cache:
-        raise ConfigError(
-            "sasl.jaas.config: Krb5LoginModule names no credentials: set useTicketCache=true, or useKeyTab=true with "
-            "keyTab and principal"
-        )
-    source = None if keytab is None or principal is None else KeytabSource(principal, _existing(keytab))
-    rules = RefreshRules(
-        values["sasl.kerberos.ticket.renew.window.factor"],
-        values["sasl.kerberos.ticket.renew.jitter"],
-        values["sasl.kerberos.min.time.before.relogin"] / 1000,
-        0.0,
-    )
-    return KerberosLogin(
-        service,
-        source,
-        rules,
-        principal=principal,
-        cache=cache,
-        canonicalizes=values["sasl.kerberos.service.host.canonicalize"],
-    )
-
-
-def _look_at_options(options: Mapping[str, str]) -> None:
-    """Warn once of options without effect. Raises ConfigError for those that would log in another principal."""
-    if options.get("isInitiator", "true").lower() != "true":
-        raise ConfigError("sasl.jaas.config: isInitiator=false is for a server: remove it")
-    unknown = sorted(options.keys() - _OPTIONS - _IDLE_OPTIONS)
-    if unknown:
-        raise ConfigError(
-            f"sasl.jaas.config: Krb5LoginModule has no option {', '.join(unknown)[:200]}; it has "
-            f"{', '.join(sorted(_OPTIONS | _IDLE_OPTIONS))}"
-        )
-    idle = frozenset(options.keys() & _IDLE_OPTIONS)
-    if idle - _warned:
-        _warned.update(idle)
-        _LOG.warning("sasl.jaas.config: %s: without effect in this client", ", ".join(sorted(idle)))
-
-
-def _agreed(setting: str, values: Mapping[str, Any], option: str, options: Mapping[str, str]) -> str | None:
-    """Return the value of the setting or of the JAAS option. Raises ConfigError when they contradict each other."""
-    own, other = values[setting], options.get(option)
-    if own is not None and other is not None and own != other:
-        raise ConfigError(f"{setting}={own} and {option}={other} in sasl.jaas.config contradict each other: remove one")
-    chosen: str | None = other if own is None else own
-    if chosen is not None and not chosen.strip():
-        raise ConfigError(f"{setting if own is not None else f'sasl.jaas.config: {option}'} is empty: give it a value")
-    return chosen
-
-
-def _is_true(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "false").lower() == "true"
-
-
-def _existing(keytab: str) -> str:
-    """Return the path of the keytab, or that of a file of its name in the working directory if it is not there.
-
-    Spark's --files brings it into the working directory of an executor. Raises ConfigError for a file that cannot be
-    read.
-    """
-    path = keytab.removeprefix("file://").removeprefix("FILE:")
-    if not os.path.exists(path) and os.path.exists(os.path.basename(path)):
-        path = os.path.abspath(os.path.basename(path))
-    try:
-        with open(path, "rb"):
-            return path
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"the keytab {keytab} cannot be read on {os.uname().nodename}: {reason}. On an executor of Spark it must "
-            "be shipped: spark-submit --files KEYTAB; what spark.kerberos.keytab names does not reach executors"
-        ) from None

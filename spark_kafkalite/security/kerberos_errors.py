@@ -5,6 +5,7 @@ Source of the codes: krb5.h.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -25,7 +26,13 @@ _KDC_UNRESOLVED, _NO_DEFAULT_REALM, _CACHE_PERMISSION = -1765328164, -1765328160
 _KEYTAB_FORMAT, _KEYTAB_VERSION, _BAD_INTEGRITY = -1765328149, -1765328171, _BASE + 31
 # Of libgssapi_krb5: a cache without tickets.
 _EMPTY_CACHE: Final = 39756044
+# Of ours: what answers has sent no token of Kerberos.
+DEFECTIVE_TOKEN: Final = 1
 _KEYTAB_V2: Final = b"\x05\x02"
+_MOST_KEYTAB_BYTES: Final = 1 << 20
+_MOST_INCLUDES: Final = 4
+# Which files of a directory libkrb5 includes.
+_INCLUDED: Final = re.compile(r"[A-Za-z0-9_-]+|[^.].*\.conf")
 _MOST_SHOWN: Final = 10
 
 
@@ -43,8 +50,18 @@ class Failure:
 
     @property
     def realm(self) -> str | None:
-        """The client's realm."""
+        """The client's realm, None when it is not known."""
         return self.principal.rpartition("@")[2] if self.principal and "@" in self.principal else default_realm()
+
+    @property
+    def realm_text(self) -> str:
+        """The client's realm, for a text."""
+        return f"the realm {self.realm}" if self.realm else "the default realm"
+
+    @property
+    def kdc(self) -> str:
+        """The client's KDC, by its realm."""
+        return f"the KDC of {self.realm}" if self.realm else "the KDC of the default realm"
 
     @property
     def asked(self) -> str:
@@ -61,14 +78,19 @@ class Failure:
     def unanswered(self, wait_s: float) -> str:
         """Return the text for a KDC that has not answered in time."""
         return (
-            f"no KDC of the realm {self.realm} has answered within {wait_s:.0f} s ({self.kdcs}): check that they run "
-            "and can be reached from this host (UDP and TCP), and [realms] in krb5.conf"
+            f"no KDC of {self.realm_text} has answered within {wait_s:.0f} s ({self.kdcs}): check that they run and "
+            "can be reached from this host (UDP and TCP), and [realms] in krb5.conf"
         )
 
 
 def minor_code(code: int) -> int:
     """Return a minor status of GSSAPI, which is unsigned, as the code of libkrb5."""
     return code - 2**32 if code >= 2**31 else code
+
+
+def says_kdc_is_away(code: int) -> bool:
+    """Return whether a code means that no KDC can be reached."""
+    return code in (_KDC_UNREACHABLE, _KDC_UNRESOLVED)
 
 
 def explain(code: int, said: str, failure: Failure) -> str:
@@ -81,7 +103,12 @@ def explain(code: int, said: str, failure: Failure) -> str:
         return (
             f"no Kerberos credentials: {cache} has no ticket{named} that can be read. Run kinit, or set "
             "sasl.kerberos.keytab and sasl.kerberos.principal. On an executor of Spark ship the keytab with "
-            "spark-submit --files; a ticket cache of the driver's host is not there"
+            f"spark-submit --files; a ticket cache of the driver's host is not there ({own})"
+        )
+    if code == TICKET_EXPIRED and failure.keytab:
+        return (
+            f"the new ticket from {failure.keytab} has expired already by the clock of this host: run NTP on this host "
+            f"and the KDC ({failure.kdcs})"
         )
     if code == TICKET_EXPIRED:
         return f"the Kerberos ticket in {cache} has expired: run kinit again, or use a keytab, which renews it"
@@ -91,27 +118,28 @@ def explain(code: int, said: str, failure: Failure) -> str:
             f"NTP on all of them ({own})"
         )
     if code == _SERVICE_UNKNOWN:
-        realm = failure.asked.rpartition("@")[2]
-        if realm != failure.realm:
+        realm = failure.asked.rpartition("@")[2] if "@" in failure.asked else failure.realm
+        if realm != failure.realm and failure.realm:
             return (
                 f"the KDC of {failure.realm} has no key for the realm of {failure.asked}: let the two realms trust "
                 f"each other (krbtgt/{realm}@{failure.realm}), or use a principal of {realm} ({own})"
             )
         return (
-            f"the KDC of {failure.realm} does not know the service {failure.asked}: check sasl.kerberos.service.name "
-            "and the broker's advertised host, for which the KDC must have a principal"
+            f"{failure.kdc} does not know the service {failure.asked}: check sasl.kerberos.service.name and the "
+            "broker's advertised host, for which the KDC must have a principal"
         )
     if code in (_CLIENT_UNKNOWN, _NAME_EXPIRED, _CLIENT_REVOKED, _KEY_EXPIRED):
-        return f"the KDC of {failure.realm} does not accept {who}: the principal is unknown, expired or locked ({own})"
-    if code in (_KDC_UNREACHABLE, _KDC_UNRESOLVED):
+        return f"{failure.kdc} does not accept {who}: the principal is unknown, expired or locked ({own})"
+    if says_kdc_is_away(code):
         return (
-            f"no KDC of the realm {failure.realm} can be reached ({failure.kdcs}): check that they run, the network, "
-            f"and [realms] in krb5.conf ({own})"
+            f"no KDC of {failure.realm_text} can be reached ({failure.kdcs}): check that they run, the network, and "
+            f"[realms] in krb5.conf ({own})"
         )
     if code in (_REALM_UNKNOWN, _WRONG_REALM, _NO_DEFAULT_REALM):
+        service = f" or of {failure.service}" if failure.service else ""
         return (
-            f"the realm of {who} or of {failure.service} is not known: check [realms], [domain_realm] and "
-            f"default_realm in krb5.conf (KRB5_CONFIG), and the realm in sasl.kerberos.principal ({own})"
+            f"the realm of {who}{service} is not known: check [realms], [domain_realm] and default_realm in krb5.conf "
+            f"(KRB5_CONFIG), and the realm in sasl.kerberos.principal ({own})"
         )
     if code in (_ETYPE_REFUSED, _ETYPE_UNSUPPORTED):
         return (
@@ -128,6 +156,11 @@ def explain(code: int, said: str, failure: Failure) -> str:
         more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
         has = f"it has {', '.join(names[:_MOST_SHOWN])}{more}" if names else "it has no keys, or is no keytab"
         return f"the keytab {failure.keytab} has no key of {who}: {has}"
+    if code == DEFECTIVE_TOKEN:
+        return (
+            f"what answers did not authenticate as {failure.asked}: its bytes are no answer of Kerberos. Check that "
+            f"the address is a broker's ({own})"
+        )
     if code in (_MUTUAL_FAILED, _MODIFIED, _REPLY_MODIFIED):
         return (
             f"the broker did not authenticate as {failure.asked}: it has other keys than the KDC. Check that the "
@@ -140,9 +173,13 @@ def explain(code: int, said: str, failure: Failure) -> str:
 
 
 def principals_in(keytab: str) -> Iterator[str]:
-    """Yield the principals of a keytab (MIT's format, version 2); nothing for a file that is none."""
+    """Yield the principals of a keytab (MIT's format, version 2); nothing for a file that is none.
+
+    Of a very long one those in its first megabyte.
+    """
     try:
-        data = Path(keytab).read_bytes()
+        with open(keytab, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            data = file.read(_MOST_KEYTAB_BYTES) or b""
     except OSError:
         return
     if data[:2] != _KEYTAB_V2:
@@ -171,13 +208,25 @@ def _principal_at(data: bytes, at: int) -> str:
 
 
 def _krb5_conf() -> str:
-    """Return the text of the host's krb5.conf, without what it includes; empty if it cannot be read."""
-    for path in os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(":"):
-        try:
-            return Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-    return ""
+    """Return the text of the host's krb5.conf, with the files that it includes."""
+    paths = os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(":")
+    return "\n".join(text for path in paths for text in _texts(Path(path), _MOST_INCLUDES))
+
+
+def _texts(path: Path, depth: int) -> Iterator[str]:
+    """Yield the texts of a file of libkrb5's profile and of those that it includes. Source: krb5.conf(5), Structure."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    yield text
+    for kind, name in re.findall(r"(?m)^(include|includedir)\s+(\S+)", text) if depth else ():
+        found = [Path(name)]
+        if kind == "includedir":
+            with contextlib.suppress(OSError):
+                found = [each for each in sorted(Path(name).iterdir()) if _INCLUDED.fullmatch(each.name)]
+        for each in found:
+            yield from _texts(each, depth - 1)
 
 
 def default_realm() -> str | None:
@@ -188,6 +237,10 @@ def default_realm() -> str | None:
 
 def kdcs_of(realm: str) -> Iterator[str]:
     """Yield the addresses of the KDCs that krb5.conf names for a realm."""
-    section = re.search(rf"(?ms)^\s*{re.escape(realm)}\s*=\s*\{{(.*?)\}}", _krb5_conf())
-    if section:
-        yield from re.findall(r"(?m)^\s*kdc\s*=\s*(\S+)", section.group(1))
+    text = _krb5_conf()
+    for start in re.finditer(rf"(?m)^\s*{re.escape(realm)}\s*=\s*\{{", text):
+        depth, end = 1, start.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        yield from re.findall(r"\bkdc\s*=\s*([^\s}]+)", text[start.end() : end])

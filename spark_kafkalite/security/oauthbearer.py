@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -66,6 +67,11 @@ class OAuthBearerExchange:
             self._on_refusal()
         return _SEPARATOR.encode()
 
+    def refused(self) -> None:
+        """Forget the token: another one may be had by now."""
+        if self._on_refusal is not None:
+            self._on_refusal()
+
 
 def _reason(challenge: bytes) -> str:
     """Return a broker's ``{"status": ..., "scope": ...}`` in a form for people."""
@@ -89,7 +95,7 @@ class OAuthBearerLogin:
         self._extensions = extensions
         self._keeper = keeper_of(source, rules)
 
-    def exchange(self, host: str) -> OAuthBearerExchange:
+    def exchange(self, host: str, within_s: float = inf) -> OAuthBearerExchange:
         """Return the exchange for a new connection. Takes as long as a token does to come, 8 seconds at most.
 
         Raises SaslAuthenticationFailed with the reason when there is no token.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, Protocol
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
@@ -53,6 +54,9 @@ class SaslExchange(Protocol):
         Raises SaslAuthenticationFailed when the broker cannot be trusted, or gives a reason for its refusal.
         """
 
+    def refused(self) -> None:
+        """Forget credentials that are kept, since the broker has refused them: others may be had by now."""
+
 
 class Login(Protocol):
     """Credentials, or the way to them."""
@@ -61,12 +65,13 @@ class Login(Protocol):
     def mechanism(self) -> str:
         """The mechanism's name, as SaslHandshake sends it."""
 
-    def exchange(self, host: str) -> SaslExchange:
+    def exchange(self, host: str, within_s: float = inf) -> SaslExchange:
         """Return the exchange for a new connection to ``host``, the broker's name that was dialled.
 
-        May take as long as a token does to come, 8 seconds at most.
+        May take as long as a token does to come, 8 seconds or ``within_s`` at most.
 
-        Raises SaslAuthenticationFailed with the reason when there are no credentials.
+        Raises SaslAuthenticationFailed with the reason when there are no credentials; BrokerUnreachable when what
+        gives them, which has done so before, cannot be reached now.
         """
 
 
@@ -85,6 +90,9 @@ class PlainExchange:
         """Return None: the client has nothing to add to the broker's success."""
         return None
 
+    def refused(self) -> None:
+        """Keep nothing to forget."""
+
 
 class PasswordLogin:
     """PLAIN or SCRAM with a user and a password that do not change."""
@@ -96,7 +104,7 @@ class PasswordLogin:
         self._is_token = is_token
         self._remedy = remedy
 
-    def exchange(self, host: str) -> SaslExchange:
+    def exchange(self, host: str, within_s: float = inf) -> SaslExchange:
         """Return the exchange for a new connection."""
         if self.mechanism == "PLAIN":
             return PlainExchange(self._user, self._password, self._remedy)
@@ -115,7 +123,7 @@ class DelegationTokenLogin:
         self._origin = origin
         self._read = read
 
-    def exchange(self, host: str) -> SaslExchange:
+    def exchange(self, host: str, within_s: float = inf) -> SaslExchange:
         """Return the exchange for a new connection. Raises SaslAuthenticationFailed when there is no token."""
         text = self._read().strip()
         if _DELEGATION_TOKEN.fullmatch(text) is None:
@@ -134,14 +142,16 @@ def login_from(values: Mapping[str, Any]) -> Login:
     Raises ConfigError for what is missing, contradictory or not supported.
     """
     _check_callback_handler(values["sasl.login.callback.handler.class"])
-    mechanism = _mechanism(values["sasl.mechanism"])
+    jaas = None if not (values["sasl.jaas.config"] or "").strip() else parse_jaas(values["sasl.jaas.config"])
+    # Kafka's default is GSSAPI.
+    is_kerberos = values["sasl.kerberos.keytab"] or (jaas is not None and jaas.module == KERBEROS_MODULE)
+    mechanism = "GSSAPI" if is_kerberos and not values["sasl.mechanism"] else _mechanism(values["sasl.mechanism"])
     for name in ("sasl.jaas.config", "sasl.username", "sasl.password", "sasl.token.file", "sasl.token.provider"):
         if values[name] is not None and not values[name].strip():
             raise ConfigError(f"{name} is empty: give it a value, or leave it out")
     for name, served in _SERVES.items():
         if values[name] is not None and mechanism not in served:
             raise ConfigError(f"{name} is for {' and '.join(served)}, and sasl.mechanism is {mechanism}: remove one")
-    jaas = None if values["sasl.jaas.config"] is None else parse_jaas(values["sasl.jaas.config"])
     if jaas is not None:
         _check_module(mechanism, jaas)
     if mechanism == "OAUTHBEARER":
@@ -150,7 +160,7 @@ def login_from(values: Mapping[str, Any]) -> Login:
 
         return oauthbearer_login(values, jaas)
     if mechanism == "GSSAPI":
-        from spark_kafkalite.security.kerberos import kerberos_login
+        from spark_kafkalite.security.kerberos_settings import kerberos_login
 
         return kerberos_login(values, jaas)
     return _login_by_name(mechanism, values, jaas)

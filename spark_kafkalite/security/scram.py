@@ -122,6 +122,9 @@ class ScramClient:
         """Return the client's first message."""
         return f"n,,{self._first_bare}".encode()
 
+    def refused(self) -> None:
+        """Keep nothing to forget."""
+
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the proof to the server's first message, None to its last one.
 

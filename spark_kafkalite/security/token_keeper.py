@@ -35,8 +35,8 @@ TOKEN_WAIT_S: Final = 8.0
 _RETRY_PAUSE_S: Final = 10.0
 # However short a token's life, its source is not asked more often than this without need.
 _SHORTEST_PAUSE_S: Final = 1.0
-# The wall clock may jump: it is looked at this often.
-_LONGEST_WAIT_S: Final = 60.0
+# The wall clock may jump, and users may go away: both are looked at this often.
+_LONGEST_WAIT_S: Final = 10.0
 _MOST_KEEPERS: Final = 16
 
 
@@ -73,7 +73,7 @@ class RefreshRules:
 
 
 class NoTokenInTime(SaslAuthenticationFailed):
-    """The source still works on a token after TOKEN_WAIT_S."""
+    """The source still works on a token when the time to wait for it is over."""
 
 
 class TokenKeeper:
@@ -85,8 +85,9 @@ class TokenKeeper:
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
         self._held: HeldToken | None = None
         self._due_s: float | None = None
-        self._failure = ""
+        self._failure = SaslAuthenticationFailed("")
         self._attempts = 0
+        self._has_had_one = False
         self._begin_without_thread()
         _ALL.add(self)
 
@@ -96,8 +97,13 @@ class TokenKeeper:
         self._thread: threading.Thread | None = None
         self._is_wanted = False
 
-    def current(self, user: object) -> HeldToken:
-        """Return a token that has not expired as far as is known, fetching one if need be: for 8 seconds at most.
+    @property
+    def has_had_one(self) -> bool:
+        """Whether the source has ever given a token to this process."""
+        return self._has_had_one
+
+    def current(self, user: object, wait_s: float = TOKEN_WAIT_S) -> HeldToken:
+        """Return a token that has not expired as far as is known, fetching one if need be: for ``wait_s`` at most.
 
         While ``user`` lives the token is renewed. Raises SaslAuthenticationFailed when no token is to be had.
         """
@@ -112,7 +118,7 @@ class TokenKeeper:
                 return held
             self._is_wanted = True
             self._run_thread()
-            return self._next_token()
+            return self._next_token(wait_s)
 
     def take(self, token: HeldToken) -> bool:
         """Use a token that another process has fetched from an equal source, unless the present one lives longer.
@@ -138,19 +144,19 @@ class TokenKeeper:
                 self._held = self._due_s = None
                 self._changed.notify_all()
 
-    def _next_token(self) -> HeldToken:
+    def _next_token(self, wait_s: float) -> HeldToken:
         """Wait until a token is handed over, or the attempt to fetch one has ended. The caller holds the lock."""
         before = self._attempts
 
         def has_come() -> bool:
             return self._attempts != before or (self._held is not None and _lives(self._held))
 
-        if not self._changed.wait_for(has_come, TOKEN_WAIT_S):
-            raise NoTokenInTime(f"{self._source}: no token came within {TOKEN_WAIT_S:.0f} s")
+        if not self._changed.wait_for(has_come, wait_s):
+            raise NoTokenInTime(f"{self._source}: no token came within {wait_s:.0f} s")
         held = self._held
         # A new one need not live: it seems to have expired when the clock here is ahead. The broker decides.
-        if held is None or (self._failure and not _lives(held)):
-            raise SaslAuthenticationFailed(self._failure)
+        if held is None or (str(self._failure) and not _lives(held)):
+            raise type(self._failure)(str(self._failure))
         return held
 
     def _run_thread(self) -> None:
@@ -177,6 +183,7 @@ class TokenKeeper:
                 self._is_wanted = False
                 self._failure = failure
                 self._held = fetched or self._held
+                self._has_had_one |= fetched is not None
                 self._due_s = self._next_due_s(has_failed=fetched is None)
                 self._changed.notify_all()
 
@@ -195,7 +202,8 @@ class TokenKeeper:
         with self._changed:
             while not self._is_wanted:
                 pause_s = None if self._due_s is None else self._due_s - time.time()
-                if pause_s is None or (pause_s <= 0 and not self._users):
+                if pause_s is None or not self._users:
+                    # One that comes later starts another thread.
                     self._thread = None
                     return False
                 if pause_s <= 0:
@@ -203,14 +211,14 @@ class TokenKeeper:
                 self._changed.wait(min(pause_s, _LONGEST_WAIT_S))
             return True
 
-    def _attempt(self) -> tuple[HeldToken | None, str]:
-        """Return a new token, or why there is none."""
+    def _attempt(self) -> tuple[HeldToken | None, SaslAuthenticationFailed]:
+        """Return a new token, or why there is none; the error of a success has no text."""
         try:
-            return self._source.fetch(), ""
+            return self._source.fetch(), SaslAuthenticationFailed("")
         except SaslAuthenticationFailed as error:
-            failure = str(error)
-        except Exception as error:  # a mistake of ours: who waits must hear of it
-            failure = f"{self._source}: {type(error).__name__}"
+            failure = error.with_traceback(None)
+        except Exception as error:  # a mistake of ours: the caller that waits must hear of it
+            failure = SaslAuthenticationFailed(f"{self._source}: {type(error).__name__}")
             _LOG.debug("fetching a token", exc_info=True)
         if self._held is not None and _lives(self._held):
             _LOG.warning("no new token: %s. The present one is used until it expires", failure)

@@ -28,10 +28,14 @@ LATEST_TIME_S: Final = 100_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class HeldToken:
-    """A token, and when it expires: seconds since 1970, None when that is not known."""
+    """A token, and when it expires: seconds since 1970, None when that is not known.
+
+    ``kept`` is what must live as long as the token is used, such as the memory that it lies in.
+    """
 
     value: str = field(repr=False)
     expires_at_s: float | None
+    kept: object = field(default=None, repr=False, compare=False)
 
 
 class TokenSource(Protocol):

@@ -8,21 +8,18 @@ a shipped copy. To change a store, ship it again to a new application; a shipped
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+from spark_kafkalite.client.keytabs import KEYTAB, KEYTAB_SETTINGS, named_keytab, with_keytab
 from spark_kafkalite.redaction import shown_value
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 
 _STORES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 TOKEN_FILES: Final = ("sasl.token.file", _TOKEN_URL)
-_KEYTAB: Final = "sasl.kerberos.keytab"
-_JAAS: Final = "sasl.jaas.config"
-_JAAS_KEYTAB: Final = re.compile(r"""\bkeyTab\s*=\s*["']?([^"';\s]+)""")
 
 
 def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str, str]:
@@ -35,8 +32,8 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
     protocol = settings.get("security.protocol", "").strip().upper()
     # Without effect, others need not be there: the client warns of them.
     needed = (*(_STORES if protocol.endswith("SSL") else ()), *(TOKEN_FILES if protocol.startswith("SASL") else ()))
-    if protocol.startswith("SASL") and settings.get("sasl.mechanism") == "GSSAPI":
-        needed += (_KEYTAB, _JAAS)
+    if protocol.startswith("SASL") and settings.get("sasl.mechanism", "GSSAPI") == "GSSAPI":
+        needed += KEYTAB_SETTINGS
     for name in needed:
         value = settings.get(name, "").strip()
         path = _path_in(name, value)
@@ -45,8 +42,8 @@ def located(settings: Mapping[str, str], *, has_token: bool = False) -> dict[str
         shipped = shipped_file(path)
         if shipped is not None:
             found[name] = _with_path(name, value, path, shipped)
-        elif name in (_KEYTAB, _JAAS):
-            raise _missing_keytab(path)
+        elif name in KEYTAB_SETTINGS:
+            raise _missing_keytab(name, path)
         elif name in _STORES or not has_token:
             raise _missing(name, value, path)
     return found
@@ -71,9 +68,8 @@ def shipped_file(name: str) -> str | None:
 
 def _path_in(name: str, value: str) -> str:
     """Return the path that a setting names, an empty text for none."""
-    if name == _JAAS:
-        in_jaas = _JAAS_KEYTAB.search(value)
-        return in_jaas.group(1) if in_jaas else ""
+    if name in KEYTAB_SETTINGS:
+        return named_keytab(name, value)
     if name != _TOKEN_URL:
         return value
     return unquote(urlsplit(value).path) if value.lower().startswith("file:") else ""
@@ -81,17 +77,18 @@ def _path_in(name: str, value: str) -> str:
 
 def _with_path(name: str, value: str, path: str, shipped: str) -> str:
     """Return the setting's value with the path of the shipped file in the place of ``path``."""
-    if name == _JAAS:
-        return value.replace(path, shipped)
+    if name in KEYTAB_SETTINGS:
+        return with_keytab(name, value, shipped)
     return shipped if name != _TOKEN_URL else f"file://{quote(shipped)}"
 
 
-def _missing_keytab(path: str) -> SparkConditionError:
+def _missing_keytab(setting: str, path: str) -> SparkConditionError:
+    its = "" if setting == KEYTAB else f"its keyTab is {path}; "
     return option_error(
         INVALID_OPTION,
-        f"kafka.{_KEYTAB}",
+        f"kafka.{setting}",
         path,
-        f"there is no such keytab on {os.uname().nodename}, and none of its name was shipped: ship it with "
+        f"{its}there is no such keytab on {os.uname().nodename}, and none of its name was shipped: ship it with "
         "spark-submit --files KEYTAB or SparkContext.addFile. What spark.kerberos.keytab names does not reach the "
         "Python workers of executors",
     )

@@ -63,17 +63,19 @@ def authenticate(connection: Requests, login: Login, protocol: SecurityProtocol,
         raise _no_sasl(connection.name, protocol)
     if answer.error_code:
         raise error_for(answer.error_code, f"broker {connection.name} refuses sasl.mechanism={login.mechanism}")
-    exchange = login.exchange(connection.host)
+    exchange = login.exchange(connection.host, deadline.left_s())
     said: bytes | None = exchange.first()
     lifetime_ms = 0
     while said is not None:
         answer = connection.request(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=said), deadline)
         if answer.error_code:
+            exchange.refused()
             raise _refused(connection.name, login.mechanism, answer, exchange.remedy)
         lifetime_ms = answer.session_lifetime_ms
         try:
             said = exchange.answer(answer.auth_bytes)
         except SaslAuthenticationFailed as error:
+            exchange.refused()
             raise SaslAuthenticationFailed(f"broker {connection.name}: {error}") from error
     return lifetime_ms
 

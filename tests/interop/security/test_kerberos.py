@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from spark_kafkalite.client.config import ADMIN_SETTINGS, parse_settings
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+)
 from spark_kafkalite.security import token_keeper
-from spark_kafkalite.security.kerberos import GssapiExchange
+from spark_kafkalite.security.kerberos import GssapiExchange, KerberosLogin
+from spark_kafkalite.security.sasl import login_from
 from spark_kafkalite.testing.apache_kafka import kafka_tool, properties_text
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
@@ -157,6 +164,75 @@ def test_tickets_are_renewed_while_clients_work(
             with Admin(own) as admin:
                 admin.list_topics()
             seen.update(held_tickets())
+
+
+def login_in(realm: KerberosRealm, keytab: Path, user: str, **changed: str) -> KerberosLogin:
+    """Return a login of its own keeper, by settings alone."""
+    login = login_from(
+        parse_settings(
+            ADMIN_SETTINGS,
+            {
+                "bootstrap.servers": "localhost",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "GSSAPI",
+                "sasl.kerberos.keytab": str(keytab),
+                "sasl.kerberos.principal": f"{user}@{realm.realm}",
+                **{name.replace("_", "."): value for name, value in changed.items()},
+            },
+            {},
+        )
+    )
+    assert isinstance(login, KerberosLogin)
+    return login
+
+
+def test_a_ticket_outlives_any_number_of_others(kerberized_kafka: KerberizedKafka) -> None:
+    """Each keeper has tickets of its own, and none destroys another's."""
+    logins = [
+        login_in(kerberized_kafka.realm, kerberized_kafka.users[ALICE], ALICE, sasl_kerberos_ticket_renew_jitter=jitter)
+        for jitter in (f"{0.01 + number / 1000:.3f}" for number in range(80))
+    ]
+    for _ in range(2):
+        for login in logins:
+            assert login.exchange("127.0.0.1").first()
+    caches = {login._keeper._held.value for login in logins}  # type: ignore[union-attr]
+    assert len(caches) == len(logins)
+
+
+def test_an_outage_of_the_kdc_is_waited_for(tmp_path: Path) -> None:
+    """Once it has served a login; before that it may be a wrong setting."""
+    with KerberosRealm(tmp_path / "outage") as realm, realm.entered():
+        realm.add("kafka/127.0.0.1")
+        realm.add("grace", max_life="4sec")
+        login = login_in(realm, realm.keytab(tmp_path / "grace.keytab", "grace"), "grace")
+        assert login.exchange("127.0.0.1").first()
+        realm.stop()
+
+        def is_an_outage() -> bool:
+            try:
+                login.exchange("127.0.0.1").first()
+            except BrokerUnreachable as error:
+                assert f"no KDC of the realm {realm.realm} can be reached ({realm.address})" in str(error)
+                return True
+            return False
+
+        wait_until(is_an_outage, "the end of the ticket")
+        realm.start()
+        assert wait_until(lambda: not is_an_outage(), "the KDC")
+
+
+def test_a_refusal_has_new_tickets_fetched(kerberized_kafka: KerberizedKafka) -> None:
+    """A broker's key may have changed since the service's ticket was made."""
+    realm, service = kerberized_kafka.realm, f"renewed{next(NUMBERS)}"
+    realm.add(f"{service}/127.0.0.1")
+    login = login_in(realm, kerberized_kafka.users[BOB], BOB, sasl_kerberos_service_name=service)
+    exchange = login.exchange("127.0.0.1")
+    exchange.first()
+    assert login._keeper is not None
+    before = login._keeper._held
+    exchange.refused()
+    login.exchange("127.0.0.1").first()
+    assert login._keeper._held is not before
 
 
 def held_tickets() -> list[str]:

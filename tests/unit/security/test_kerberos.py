@@ -1,6 +1,7 @@
 """Kerberos in a client: its settings, its exchange against a context that is played, and the texts of its errors."""
 
 import logging
+import os
 import struct
 import sys
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
-from spark_kafkalite.security import kerberos
+from spark_kafkalite.security import kerberos, kerberos_settings
 from spark_kafkalite.security.kerberos import GssapiExchange, KerberosLogin
 from spark_kafkalite.security.kerberos_errors import (
     NO_CREDENTIALS,
@@ -24,11 +25,18 @@ from spark_kafkalite.security.sasl import login_from
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 ALICE = "alice@EXAMPLE.TEST"
 BASE = -1765328384
+KEYTAB = {"sasl_kerberos_keytab": "/k", "sasl_kerberos_principal": ALICE}
 LIBRARIES = kerberos.libraries
 
 
 class GSSError(Exception):
     """Stands for python-gssapi's."""
+
+    min_code = 0
+
+
+class InvalidTokenError(GSSError):
+    """Likewise."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +45,10 @@ def _libraries(monkeypatch):
         GSSError=GSSError,
         ExpiredCredentialsError=type("E", (GSSError,), {}),
         MissingCredentialsError=type("M", (GSSError,), {}),
+        InvalidTokenError=InvalidTokenError,
     )
-    monkeypatch.setattr(kerberos, "libraries", lambda: (SimpleNamespace(exceptions=errors), None))
+    for module in (kerberos, kerberos_settings):
+        monkeypatch.setattr(module, "libraries", lambda: (SimpleNamespace(exceptions=errors), None))
 
 
 @pytest.fixture
@@ -93,13 +103,35 @@ def test_a_keytab_by_settings_and_by_jaas_are_the_same_source(login_of, keytab):
 
 def test_a_ticket_cache_by_jaas(login_of):
     login = login_of(sasl_jaas_config=f'{MODULE} required useTicketCache=true ticketCache="/tmp/cache" renewTGT=true;')
-    assert login._cache == "/tmp/cache"
+    assert login._cache == "FILE:/tmp/cache"
 
 
 def test_a_keytab_that_was_shipped_is_found_by_its_name(login_of, keytab, monkeypatch):
     monkeypatch.chdir(keytab.parent)
     login = login_of(sasl_kerberos_keytab="/etc/security/clients.keytab", sasl_kerberos_principal=ALICE)
     assert login._source.keytab == str(keytab)
+
+
+def test_a_pipe_is_no_keytab(login_of, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="it is not a regular file"):
+        login_of(sasl_kerberos_keytab=str(pipe), sasl_kerberos_principal=ALICE)
+
+
+@pytest.mark.parametrize("prefix", ["FILE:", "file:", "file://", "WRFILE:"])
+def test_how_keytabs_are_named(login_of, keytab, prefix):
+    named = {"sasl_kerberos_keytab": f"{prefix}{keytab}", "sasl_kerberos_principal": ALICE}
+    if prefix == "WRFILE:":
+        with pytest.raises(ConfigError, match="cannot be read"):
+            login_of(**named)
+    else:
+        assert login_of(**named)._source.keytab == str(keytab)
+
+
+def test_a_jaas_line_of_kerberos_needs_no_mechanism(parsed):
+    login = login_from(parsed(sasl_jaas_config=f"{MODULE} required useTicketCache=true;"))
+    assert isinstance(login, KerberosLogin)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +145,16 @@ def test_a_keytab_that_was_shipped_is_found_by_its_name(login_of, keytab, monkey
         ({"sasl_jaas_config": f'{MODULE} required keyTab="/k" principal="p";'}, "no effect without useKeyTab=true"),
         (
             {"sasl_jaas_config": f'{MODULE} required useKeyTab=true keyTab="/k" principal="p" useTicketCache=true;'},
-            "are both true: choose one",
+            "useTicketCache is true, and useKeyTab names a keytab: choose one",
         ),
+        ({**KEYTAB, "sasl_jaas_config": f"{MODULE} required useTicketCache=true;"}, "keytab: choose one"),
+        ({**KEYTAB, "sasl_jaas_config": f"{MODULE} required useKeyTab=false;"}, "useKeyTab is false, and there is a"),
+        (
+            {**KEYTAB, "sasl_jaas_config": f'{MODULE} required useKeyTab=true keyTab="/k" ticketCache="/c";'},
+            "ticketCache has no effect without useTicketCache=true",
+        ),
+        ({**KEYTAB, "sasl_kerberos_principal": "alice\0@EXAMPLE.TEST"}, "the Kerberos principal 'alice?@EXAMPLE.TEST'"),
+        ({"sasl_kerberos_service_name": "k" * 2000}, "has 2000 characters: give at most 1024"),
         ({"sasl_jaas_config": f"{MODULE} required useTicketCache=true isInitiator=false;"}, "is for a server"),
         ({"sasl_jaas_config": f"{MODULE} required useTiketCache=true;"}, "has no option useTiketCache; it has "),
         (
@@ -133,7 +173,7 @@ def test_what_is_missing_or_contradictory_is_a_config_error(login_of, given, pro
 
 
 def test_options_without_effect_are_warned_of_once(login_of, caplog, monkeypatch):
-    monkeypatch.setattr(kerberos, "_warned", set())
+    monkeypatch.setattr(kerberos_settings, "_warned", set())
     caplog.set_level(logging.WARNING)
     for _ in range(2):
         login_of(sasl_jaas_config=f"{MODULE} required useTicketCache=true debug=true renewTGT=true;")
@@ -188,6 +228,13 @@ def test_a_broker_that_wants_a_security_layer_is_refused(layers):
     exchange.answer(b"reply")
     with pytest.raises(SaslAuthenticationFailed, match=r"javax.security.sasl.qop=auth"):
         exchange.answer(b"wrapped")
+
+
+def test_bytes_that_are_no_answer_of_kerberos_are_told_as_such():
+    exchange = GssapiExchange(Context(b"", InvalidTokenError("bad")), Failure(ALICE, service="kafka/h"), "")
+    exchange.first()
+    with pytest.raises(SaslAuthenticationFailed, match="its bytes are no answer of Kerberos"):
+        exchange.answer(b"reply")
 
 
 def test_an_error_of_libkrb5_is_explained():
@@ -248,3 +295,36 @@ def test_no_kdc_is_named_where_the_file_names_none(tmp_path, monkeypatch):
     monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "none"))
     assert list(kdcs_of("EXAMPLE.TEST")) == []
     assert "DNS" in Failure(ALICE).kdcs
+
+
+def test_the_realm_of_a_service_that_is_not_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "none"))
+    unknown = BASE + 7
+    assert explain(unknown, "", Failure("alice", service="kafka/h")).startswith(
+        "the KDC of the default realm does not know the service kafka/h: "
+    )
+    here = Failure(ALICE, service="kafka/h@EXAMPLE.TEST")
+    assert "the KDC of EXAMPLE.TEST does not know the service kafka/h@EXAMPLE.TEST" in explain(unknown, "", here)
+    there = Failure(ALICE, service="kafka/h@OTHER.TEST")
+    assert "has no key for the realm of kafka/h@OTHER.TEST" in explain(unknown, "", there)
+
+
+def test_a_new_ticket_that_has_expired_already_tells_of_the_clock():
+    said = explain(TICKET_EXPIRED, "", Failure(ALICE, keytab="/k", cache="FILE:/c"))
+    assert "by the clock of this host" in said and "/c" not in said
+
+
+def test_kdcs_of_files_that_are_included(tmp_path, monkeypatch):
+    included = tmp_path / "krb5.conf.d"
+    included.mkdir()
+    (included / "realms").write_text(
+        "[realms]\nEXAMPLE.TEST = {\n  auth_to_local_names = {\n    a = b\n  }\n  kdc = a.test:88\n  kdc = b.test\n}\n"
+    )
+    (included / "ignored.rpmnew").write_text("[realms]\nEXAMPLE.TEST = {\n  kdc = old.test\n}\n")
+    main = tmp_path / "krb5.conf"
+    main.write_text(f"includedir {included}\n[libdefaults]\ndefault_realm = EXAMPLE.TEST\n")
+    second = tmp_path / "second.conf"
+    second.write_text("[realms]\nEXAMPLE.TEST = { kdc = c.test }\nOTHER.TEST = {\n kdc = d.test\n}\n")
+    monkeypatch.setenv("KRB5_CONFIG", f"{main}:{second}")
+    assert list(kdcs_of("EXAMPLE.TEST")) == ["a.test:88", "b.test", "c.test"]
+    assert Failure("alice").realm == "EXAMPLE.TEST"

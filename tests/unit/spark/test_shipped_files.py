@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkFiles
 
+from spark_kafkalite.security.jaas import parse_jaas
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.connections import reading_config
 from spark_kafkalite.spark.shipped_files import located
@@ -68,27 +69,53 @@ def test_a_file_without_effect_need_not_be_there(protocol: str, name: str) -> No
     assert located(given) == given
 
 
-KERBEROS = {**SECURED, "sasl.mechanism": "GSSAPI"}
-JAAS = 'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab={} principal="alice@R";'
+MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+KERBEROS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
 
 
-def test_a_keytab_is_looked_for_also_in_a_jaas_entry(tmp_path: Path, shipped: Path) -> None:
-    (shipped / "a.keytab").touch()
-    found = str(shipped / "a.keytab")
-    assert located({**KERBEROS, "sasl.kerberos.keytab": "/nowhere/a.keytab"})["sasl.kerberos.keytab"] == found
-    for quoted in ('"/nowhere/a.keytab"', "'/nowhere/a.keytab'"):
-        given = {**KERBEROS, "sasl.jaas.config": JAAS.format(quoted)}
-        assert located(given)["sasl.jaas.config"] == JAAS.format(quoted.replace("/nowhere/a.keytab", found))
-    (tmp_path / "a.keytab").touch()
-    own = {**KERBEROS, "sasl.kerberos.keytab": str(tmp_path / "a.keytab")}
-    assert located(own) == own
+@pytest.mark.parametrize("name", ["a keytab", 'quo"ted', "back\\slash", "kafka"])
+def test_the_keytab_of_a_jaas_line_is_the_shipped_one(name: str, shipped: Path) -> None:
+    (shipped / name).touch()
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    line = f'{MODULE} required useKeyTab=true keyTab="/nowhere/{escaped}" principal="kafka@R" serviceName=kafka;'
+    found = parse_jaas(located({**KERBEROS, "sasl.jaas.config": line})["sasl.jaas.config"])
+    assert found.options == {
+        "useKeyTab": "true",
+        "keyTab": str(shipped / name),
+        "principal": "kafka@R",
+        "serviceName": "kafka",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "file://", "FILE:"])
+def test_a_keytab_at_its_path_needs_not_be_shipped(prefix: str, tmp_path: Path, shipped: Path) -> None:
+    keytab = tmp_path / "with space"
+    keytab.touch()
+    by_setting = {**KERBEROS, "sasl.kerberos.keytab": f"{prefix}{keytab}"}
+    assert located(by_setting) == by_setting
+    by_jaas = {**KERBEROS, "sasl.jaas.config": f'{MODULE} required useKeyTab=true keyTab="{prefix}{keytab}";'}
+    assert located(by_jaas) == by_jaas
+
+
+def test_what_is_no_keytab_of_a_jaas_line(shipped: Path) -> None:
+    for line in (
+        f'{MODULE} required /* keyTab="/nowhere/k" */ useTicketCache=true;',
+        f'{MODULE} required useTicketCache=true principal="keyTab=x@R";',
+        "not a line",
+    ):
+        given = {**KERBEROS, "sasl.jaas.config": line}
+        assert located(given) == given
 
 
 @pytest.mark.parametrize(
-    "given", [{"sasl.kerberos.keytab": "/nowhere/a.keytab"}, {"sasl.jaas.config": JAAS.format('"/nowhere/a.keytab"')}]
+    ("setting", "value", "option"),
+    [
+        ("sasl.kerberos.keytab", "/nowhere/k", "kafka.sasl.kerberos.keytab=/nowhere/k"),
+        ("sasl.jaas.config", f'{MODULE} required keyTab="/nowhere/k";', "its keyTab is /nowhere/k; "),
+    ],
 )
-def test_a_keytab_that_is_nowhere_is_told_with_how_to_ship_it(given: dict[str, str], shipped: Path) -> None:
-    with pytest.raises(SparkConditionError, match=r"ship it with spark-submit --files KEYTAB") as refused:
-        located({**KERBEROS, **given})
-    assert "kafka.sasl.kerberos.keytab=/nowhere/a.keytab: there is no such keytab" in str(refused.value)
-    assert located({**SECURED, "sasl.mechanism": "PLAIN", **given}) == {**SECURED, "sasl.mechanism": "PLAIN", **given}
+def test_a_keytab_that_is_nowhere_is_told_with_its_option(setting: str, value: str, option: str, shipped: Path) -> None:
+    with pytest.raises(SparkConditionError) as refused:
+        located({**KERBEROS, setting: value})
+    text = str(refused.value).splitlines()[-1]
+    assert option in text and "there is no such keytab on" in text and "spark-submit --files KEYTAB" in text
