@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
@@ -82,6 +83,8 @@ class BrokerContext:
     comparison: Comparison | None = None
     # None in a broker with a registry of its own.
     recovery_answer: RecoveryAnswer | None = None
+    # None in a broker that serves no metrics.
+    meters: Meters | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -154,6 +154,8 @@ class Broker:
         ready = f"kafkalite broker {self.config.broker_id} ready on {self._start.address}"
         if self._start.registry_address is not None:
             ready += f"\nkafkalite broker {self.config.broker_id} registry ready on {self._start.registry_address}"
+        if self._start.metrics_address is not None:
+            ready += f"\nkafkalite broker {self.config.broker_id} metrics ready on http://{self._start.metrics_address}"
         return ready
 
     def stop(self, exit_code: int = 0) -> None:

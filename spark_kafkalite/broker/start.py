@@ -33,6 +33,9 @@ from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
 from spark_kafkalite.broker.loop_watch import LoopWatch
+from spark_kafkalite.broker.metrics.endpoint import MetricsEndpoint
+from spark_kafkalite.broker.metrics.health import BrokerState, Health
+from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener, address_text
@@ -110,6 +113,13 @@ class _Ground:
     memory: RequestMemory
     inner_wire: InnerWire
     peers: Peers
+    health: Health
+    # None in a broker that serves no metrics.
+    metrics: MetricsEndpoint | None
+
+    @property
+    def meters(self) -> Meters | None:
+        return None if self.metrics is None else self.metrics.meters
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,7 @@ class BrokerStart:
         # The broker's address for clients, and that of its registry if it serves it; known when run() has ended.
         self.address = ""
         self.registry_address: str | None = None
+        self.metrics_address: str | None = None
         # The settings in force; None until the start has begun.
         self.settings: DynamicConfig | None = None
         self._clock = clock
@@ -191,6 +202,10 @@ class BrokerStart:
         Raises ConfigError, RegistryError, KafkaStorageError, LoadInterrupted.
         """
         ground = self._prepare(loop)
+        if ground.metrics is not None:
+            self._undo.push_async_callback(ground.metrics.stop)
+            await ground.metrics.start()
+            self.metrics_address = ground.metrics.address
         if not self.has_own_registry:
             # Before the start waits for the registry.
             check_secret_file(self.config)
@@ -202,21 +217,28 @@ class BrokerStart:
             # So that new directories have no owner when the operator has corrected the error.
             storage.logs.directories.withdraw_claim()
             raise
+        ground.health.enter(BrokerState.RECOVERY)
         proven = await self._load_logs(ground, storage, registry)
+        ground.health.enter(BrokerState.STARTING)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
-        dispatcher = Dispatcher(context)
+        dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
         replication = self._start_replication(ground, storage, registry, context)
+        if ground.metrics is not None:
+            ground.metrics.serve_broker(context, acceptor, replication)
         await self._join_cluster(ground, storage, registry, listeners, proven)
         self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
+        self._undo.callback(ground.health.enter, BrokerState.SHUTTING_DOWN)
         if self.config["controlled.shutdown.enable"]:
             self._undo.push_async_callback(replication.hand_over, self.config["controlled.shutdown.max.ms"] / 1000)
+            self._undo.callback(ground.health.enter, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         await self._start_upkeep(ground, storage, registry, groups, context)
         self._start_comparison(ground, storage, registry, context)
         acceptor.start(dispatcher.serve)
+        ground.health.enter(BrokerState.RUNNING)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Ground:
         config, slices = self.config, self.make_slices(loop)
@@ -235,6 +257,11 @@ class BrokerStart:
         view.add_listener(inner_wire.cluster_changed)
         # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
+        health, metrics = Health(), None
+        if config.metrics_listener is not None:
+            meters = Meters(loop)
+            view.add_listener(lambda _, __, change: meters.topics.forget([name for name, _ in change.deleted_topics]))
+            metrics = MetricsEndpoint(config.metrics_listener, meters, health, slices, config.broker_id)
         return _Ground(
             loop,
             new_incarnation(),
@@ -247,6 +274,8 @@ class BrokerStart:
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
             peers,
+            health,
+            metrics,
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -267,6 +296,8 @@ class BrokerStart:
             topic_id_of=ground.view.topic_id_of,
             lost_directories=config["log.dirs.lost"],
         )
+        if ground.metrics is not None:
+            ground.metrics.logs = logs
         logs.open()
         # Does nothing after an orderly shutdown, which runs before this if the logs have been loaded.
         self._undo.callback(logs.abandon)
@@ -279,6 +310,7 @@ class BrokerStart:
             io,
             Purgatory(ground.loop),
             config["max.decompressed.batch.bytes"],
+            meters=ground.meters,
         )
         replicas = Replicas(ground.loop, logs, services, ground.view, ground.topic_settings.config_of, ground.slices)
         ground.view.add_listener(replicas.cluster_changed)
@@ -479,6 +511,7 @@ class BrokerStart:
             ground.inner_wire,
             ground.peers,
             Gate(ground.slices.now),
+            meters=ground.meters,
         )
 
     def _start_replication(

@@ -303,6 +303,11 @@ class LogManager:
         ids = {path: directory_id for directory_id, path in find_siblings(self.fs, self.log_dirs).present.items()}
         return {directory.path: ids[directory.path] for directory in self.directories.online if directory.path in ids}
 
+    @property
+    def remaining_logs(self) -> int:
+        """How many logs a load that is under way has yet to open. May be called from any thread."""
+        return self._loading.remaining
+
     def interrupt_load(self) -> None:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
         self._loading.interrupt()

@@ -23,6 +23,7 @@ from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, fre
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
 _READY_LINE: Final = re.compile(r"^kafkalite (?:broker \d+|registry) ready on (.+):(\d+)$", re.MULTILINE)
+_METRICS_LINE: Final = re.compile(r"^kafkalite broker \d+ metrics ready on (\S+)$", re.MULTILINE)
 _REGISTRY_LINE: Final = re.compile(r"^kafkalite broker \d+ registry ready on (\S+)$", re.MULTILINE)
 # Debug mode of asyncio is for loops in the test process; it makes a broker several times slower.
 _NOT_INHERITED: Final = ("PYTHONASYNCIODEBUG",)
@@ -234,6 +235,14 @@ class BrokerProcess(_ServerProcess):
         found = _REGISTRY_LINE.search(self._started().stdout_text())
         if found is None:
             raise ChildFailed("the broker does not serve its registry; give it a registry_port")
+        return found.group(1)
+
+    @property
+    def metrics_url(self) -> str:
+        """Where its metrics are served, ``http://HOST:PORT``; needs the setting ``metrics.listener``."""
+        found = _METRICS_LINE.search(self._started().stdout_text())
+        if found is None:
+            raise ChildFailed("the broker serves no metrics; set metrics.listener")
         return found.group(1)
 
     def start(self) -> Self:

@@ -96,6 +96,8 @@ class Acceptor:
         # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
+        # The number of connections accepted so far, by listener.
+        self.accepted: Counter[str] = Counter()
         self._spare: int | None = _open_spare()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._quiet = QuietLog(logger)
@@ -146,6 +148,10 @@ class Acceptor:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    def count_by_listener(self) -> Counter[str]:
+        """Return the number of open connections of each listener that has some."""
+        return Counter(connection.session.listener.name for connection in self._connections)
 
     # Accepting ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +226,7 @@ class Acceptor:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
         connection = Connection(self, channel, session)
         self._connections[connection] = None if is_for_brokers else host
+        self.accepted[listener.name] += 1
         if not is_for_brokers:
             self._client_count += 1
             self._by_address[host] += 1

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
+from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaStorageError
@@ -43,6 +44,7 @@ class Flusher:
         "_closed",
         "_io",
         "_log",
+        "_meters",
         "_on_failed",
         "_on_flushed",
         "_purgatory",
@@ -60,6 +62,7 @@ class Flusher:
         io: IoThreads,
         on_flushed: Callable[[], None],
         on_failed: Callable[[BaseException], None],
+        meters: Meters | None = None,
     ) -> None:
         """``on_flushed`` is called when the flushed end offset has moved, ``on_failed`` when the disk has failed."""
         self._log = log
@@ -68,6 +71,7 @@ class Flusher:
         self._io = io
         self._on_flushed = on_flushed
         self._on_failed = on_failed
+        self._meters = meters
         self._running = False
         self._wanted = False
         self._closed = False
@@ -138,7 +142,8 @@ class Flusher:
             self._running = False
             return
         self._unwritten_bytes = 0
-        self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
+        run = job.run if self._meters is None else self._meters.timed_flush(job.run)
+        self._io.submit(run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
 
     def _could_not_run(self, job: FlushJob, error: BaseException) -> None:
         # Not a failed fsync, which the job notes itself. Where memory ran out between two of them it is repeated; if it

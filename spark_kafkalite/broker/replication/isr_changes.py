@@ -78,8 +78,9 @@ class IsrChanges:
         self._slices = slices
         self._view = view
         self._replicas = replicas
+        self.writes = IsrWrites(loop, view, replicas, self.look)
         self._writer: StateWriter[_IsrWrite] = StateWriter(
-            loop, slices, GuardedNodes(store), IsrWrites(loop, view, replicas, self.look), _PACE, end_of_pass(loop)
+            loop, slices, GuardedNodes(store), self.writes, _PACE, end_of_pass(loop)
         )
         self._registering = _Registering(loop, broker_id, self.look_at_all)
         self._slow_members = SlowMembers(
@@ -222,6 +223,8 @@ class IsrWrites(StateWrites[_IsrWrite]):
         self._view = view
         self._replicas = replicas
         self._look = look
+        # How many ISRs have lost members, and how many have got some.
+        self.shrinks = self.expands = 0
 
     def change(self, write: _IsrWrite) -> StateChange | None:
         """Return the change as long as a leader would adopt it. If this broker goes on in this epoch, it is written
@@ -233,6 +236,9 @@ class IsrWrites(StateWrites[_IsrWrite]):
 
     def written(self, write: _IsrWrite, change: StateChange, state: PartitionState) -> None:
         _log_change(change)
+        before, after = set(change.before.isr), set(change.after.isr)
+        self.shrinks += bool(before - after)
+        self.expands += bool(after - before)
         leader = self._leader_of(write)
         if leader is not None:
             leader.isr_written(write.isr_change, state.version, state.modified_zxid)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
     AppendQueue,
@@ -76,6 +77,7 @@ class LeaderServices(Protocol):
     io: IoThreads
     purgatory: Purgatory
     max_decompressed_bytes: int
+    meters: Meters | None
     live_brokers: LiveBrokers
     isr_changes: IsrLooks
     high_watermark_requires_min_insync: bool
@@ -98,6 +100,7 @@ class Leader(Appender):
         "_has_followers",
         "_isr_is_enough",
         "_may_commit",
+        "_meter",
         "_on_refused",
         "_queue",
         "_recompression",
@@ -147,6 +150,7 @@ class Leader(Appender):
         self._services = services
         self._on_refused = on_refused
         self._queue = AppendQueue(self, services.io)
+        self._meter = None if services.meters is None else services.meters.topics.of(topic_partition.topic)
         self._contest: Contest | None = None
         # Where followers' logs start, as far as they have said so under this epoch.
         self._follower_starts: dict[int, int] = {}
@@ -482,6 +486,9 @@ class Leader(Appender):
             raise
         if not result.duplicate:
             self._flusher.appended(len(batch), self._flushes_each)
+            if self._meter is not None:
+                self._meter.bytes_in += len(batch)
+                self._meter.messages_in += header.record_count
             if self._has_followers:
                 self.followers.wake()
                 # Their log ends bound the high watermark, unless none of them is in sync.

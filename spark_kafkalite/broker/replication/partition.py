@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from spark_kafkalite.broker.io_threads import IoThreads
+from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
@@ -59,6 +60,7 @@ class PartitionServices:
         "isr_changes",
         "live_brokers",
         "max_decompressed_bytes",
+        "meters",
         "on_damage_found",
         "on_differing",
         "on_offline",
@@ -84,6 +86,7 @@ class PartitionServices:
         purgatory: Purgatory,
         max_decompressed_bytes: int,
         on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
+        meters: Meters | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
@@ -91,6 +94,8 @@ class PartitionServices:
         self.purgatory = purgatory
         self.max_decompressed_bytes = max_decompressed_bytes
         self.on_storage_failure = on_storage_failure
+        # None where nothing is counted.
+        self.meters = meters
         # The registered brokers, and who looks after the ISRs of what this one leads.
         self.live_brokers: LiveBrokers = dict
         self.isr_changes: IsrLooks = _NoIsrLooks()
@@ -179,7 +184,7 @@ class Partition:
         high_watermark = max(log.log_start_offset, min(checkpointed, log.log_end_offset))
         self.bounds = Bounds(high_watermark, log.config, checkpointed)
         self._flusher = Flusher(
-            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed
+            log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed, services.meters
         )
         log.on_start_moved = self._log_start_moved
         log.local.known_damage.listener = self

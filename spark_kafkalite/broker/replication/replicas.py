@@ -691,6 +691,11 @@ class Replicas:
             partition.disk_hangs()
         self._services.on_hanging(partitions)
 
+    @property
+    def offline_count(self) -> int:
+        """How many replicas cannot be served because of their disks."""
+        return len(self._failed) + sum(each.storage_error is not None for each in self)
+
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Return whether this broker's replica cannot be served because of its disk."""
         partition = self._partitions.get(topic_partition)

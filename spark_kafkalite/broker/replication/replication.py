@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from spark_kafkalite.broker.replication.isr_changes import IsrChanges
+from spark_kafkalite.broker.replication.isr_changes import IsrChanges, IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.log_reports import LogReports
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
@@ -86,6 +86,11 @@ class Replication:
 
     def _cluster_changed(self, _: ClusterState, __: ClusterState, change: ClusterChange) -> None:
         self._fetchers.registered((*change.new_brokers, *change.bounced_brokers))
+
+    @property
+    def isr_writes(self) -> IsrWrites:
+        """The changes of ISRs that this broker has written as leader."""
+        return self._changes.writes
 
     async def hand_over(self, within_s: float) -> None:
         """Copy nothing any more, resign what others can lead and leave the other ISRs, in not more than the given time.

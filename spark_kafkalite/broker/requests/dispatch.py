@@ -38,6 +38,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.broker.event_log import QuietLog
+from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
@@ -154,12 +155,17 @@ class Dispatcher:
     """Serves the requests of all connections."""
 
     def __init__(
-        self, context: BrokerContext, apis: Mapping[int, ServedApi] = SERVED_APIS, oversight: Oversight | None = None
+        self,
+        context: BrokerContext,
+        apis: Mapping[int, ServedApi] = SERVED_APIS,
+        oversight: Oversight | None = None,
+        meter: RequestMeter | None = None,
     ) -> None:
-        """``apis`` are those served, by key."""
+        """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""
         self._context = context
         self._apis = apis
         self._oversight = oversight
+        self._meter = meter
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Exchange, Callable[[], None]] = {}
@@ -170,17 +176,23 @@ class Dispatcher:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
         header, position = read_request_header(frame)
         oversight = self._oversight
-        exchange = Exchange(connection, header, len(frame), oversight)
+        key, version, _, _ = header
+        api = self._apis.get(key)
+        if self._meter is not None and api is not None and oversight is None:
+            seen_by = self._meter.next(key)
+            exchange = Exchange(connection, header, len(frame), seen_by)
+            if seen_by is not None:
+                exchange.started()
+        else:
+            exchange = Exchange(connection, header, len(frame), oversight)
         if oversight is not None:
             oversight.admit(exchange)
-        key, version, _, _ = header
         session = connection.session
         if session.handshake is not Handshake.COMPLETE:
             _check_handshake(session, key)
         if session.fetch_session is not None:
             # A fetch that waits would keep all answers back, and a follower that has more to ask for from asking.
             session.fetch_session.end_wait()
-        api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -24,7 +25,7 @@ _NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
 _ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
 _ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
 _PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
-_NO_SAMPLES = "brokers have no metrics yet"
+_NO_SAMPLES = "metrics are counters; what reads them takes the samples"
 
 BROKER_SETTINGS = SettingGroup(
     "broker",
@@ -373,6 +374,7 @@ BROKER_SETTINGS = SettingGroup(
         *CLUSTER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
+        *METRICS_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
@@ -388,7 +390,7 @@ BROKER_SETTINGS = SettingGroup(
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
-        "metric.reporters": "brokers have no metrics yet; 'kafkalite cluster status' shows their state",
+        "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
         "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",

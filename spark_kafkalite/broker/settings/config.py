@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafkalite.broker.metrics.listener import MetricsListener
 from spark_kafkalite.broker.network.listeners import Listener, address_text, parse_listeners
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
@@ -44,6 +45,7 @@ class BrokerConfig:
     the file with the command line, and the defaults of a cluster. ``topic_defaults``: every topic setting's default on
     this broker. ``zookeeper``: None if the registry is embedded in the broker. ``inner_listener``: the listener to
     which other brokers connect. ``without_effect``: the given settings of Apache Kafka that have no effect here.
+    ``metrics_listener``: None if the broker serves no metrics, and counts nothing.
     """
 
     values: Mapping[str, Any]
@@ -56,6 +58,7 @@ class BrokerConfig:
     inner_listener: Listener
     topic_defaults: Mapping[str, Any]
     without_effect: tuple[str, ...] = ()
+    metrics_listener: MetricsListener | None = None
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
@@ -109,6 +112,7 @@ class BrokerConfig:
             _inner_listener(values["inter.broker.listener.name"], listeners),
             topic_defaults,
             tuple(name for name in properties if name in BROKER_SETTINGS.without_effect),
+            MetricsListener.of(values, is_loopback),
         )
         config.check()
         return config

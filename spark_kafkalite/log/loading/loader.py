@@ -314,6 +314,11 @@ class Loading:
         self._began_s = self._reported_s = clock.monotonic_s()
         self._total = self._opened = self._scanned_bytes = 0
 
+    @property
+    def remaining(self) -> int:
+        """How many logs are yet to be opened."""
+        return self._total - self._opened
+
     def interrupt(self) -> None:
         """Have ``open_all`` end soon, with LoadInterrupted."""
         self._interrupted.set()

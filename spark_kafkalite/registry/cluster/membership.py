@@ -90,6 +90,8 @@ class ClusterMembership:
         # Of this process; the registration of one that has ended may be replaced.
         self._own_sessions: set[int] = set()
         self._said = ("", 0.0)
+        # How many sessions in which the broker was registered were lost.
+        self.sessions_lost = 0
         self._keeper: asyncio.Task[None] | None = None
         # Whether somebody gets what the keeper raises.
         self._awaited = False
@@ -196,6 +198,7 @@ class ClusterMembership:
         while True:
             try:
                 await self._live_one()
+                self.sessions_lost += 1
                 if self._loss_is_final:
                     raise SessionExpired("the registry is lost; this broker cannot lead any partition without it")
                 _LOG.warning("the registry session is over; this broker leads nothing until it has a new one")

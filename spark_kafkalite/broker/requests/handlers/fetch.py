@@ -34,7 +34,8 @@ from functools import partial
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.network.outbox import Response
+from spark_kafkalite.broker.metrics.meters import TopicMeters
+from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
@@ -263,6 +264,8 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
     """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
     context, exchange = fetching.context, fetching.exchange
     result.answered()
+    if context.meters is not None:
+        _count(context.meters.topics, context, fetching, result)
     cold = [one for one in result.old_slices if not is_cached(one.found)] if result.old_slices else None
     if cold or result.is_long:
         exchange.defer()
@@ -291,6 +294,21 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         result.hints.endpoints,
         fetching.damage_answer(),
     )
+
+
+def _count(meters: TopicMeters, context: BrokerContext, fetching: Fetching, result: Reading) -> None:
+    """Count what the answer has of each topic."""
+    is_consumer = fetching.replica_id < 0
+    for topic, partitions in result.topics:
+        meter = meters.known(topic if isinstance(topic, str) else context.cluster.topic_name(topic))
+        for fetched in partitions:
+            size = fetched.records.length if isinstance(fetched.records, FileRange) else 0
+            if not is_consumer:
+                meter.replication_bytes_out += size
+                continue
+            meter.bytes_out += size
+            meter.fetch_requests += 1
+            meter.failed_fetch_requests += fetched.error_code != 0
 
 
 def _pack(fetching: Fetching, result: Reading) -> Work[None]:

@@ -153,6 +153,9 @@ class _Producing:
     ) -> bool:
         """Append batches; False when the connection has been closed for one that was refused."""
         context, exchange, acks = self._context, self._exchange, self._acks
+        meter = None if context.meters is None else context.meters.topics.known(name)
+        if meter is not None:
+            meter.produce_requests += len(batches)
         for number, records in batches:
             batch = _EMPTY if records is None else records
             topic_partition = TopicPartition(name, number)
@@ -182,6 +185,8 @@ class _Producing:
                 if isinstance(error, LeaderMoves) and acks != 0:
                     self._delay().await_next_leader(topic_partition, error, produced)
                     continue
+                if meter is not None:
+                    meter.failed_produce_requests += 1
                 produced.append(_failure(topic_partition, _said(context, leader, error), self.hints))
                 if acks == 0:
                     exchange.close(f"a produce with acks=0 to {topic_partition} failed: {error}")
@@ -320,6 +325,8 @@ class DelayedProduce(DelayedOperation):
         if isinstance(outcome, KafkaError):
             if self._acks == 0:
                 self._exchange.close(f"a produce with acks=0 to {leader.topic_partition} failed: {outcome}")
+            if self._context.meters is not None:
+                self._context.meters.topics.of(leader.topic_partition.topic).failed_produce_requests += 1
             self._refuse(leader.topic_partition, _said(self._context, leader, outcome), produced, index)
         elif self._acks == 0 or outcome.last_offset < leader.acknowledged_end_offset(self._acks):
             produced[index] = self._acknowledged(number, outcome, leader)

@@ -277,6 +277,7 @@ class Answers:
 def context_of(harness: Harness, partition: Partition) -> Any:
     replicas = SimpleNamespace(get=lambda key: partition)
     return SimpleNamespace(
+        meters=None,
         loop=harness.loop,
         clock=harness.clock,
         purgatory=Purgatory(harness.loop),

@@ -128,6 +128,7 @@ class Bed:
         self.cluster = ClusterState()
         self.config = {"broker.id": ME, "fetch.max.bytes": 1 << 20, "max.incremental.fetch.session.cache.slots": 2}
         self.context: Any = SimpleNamespace(
+            meters=None,
             loop=harness.loop,
             purgatory=Purgatory(harness.loop),
             slices=Slices(harness.loop, SliceClock()),

@@ -63,6 +63,7 @@ class Exchange(Answers):
 def handle(led: LedPartitions, partitions: int) -> tuple[Exchange, Any]:
     """Hand over a request with acks=1 and a batch for each of the first partitions; return what the handler returns."""
     context: Any = SimpleNamespace(
+        meters=None,
         clock=led.clock,
         lease=RegistryLease(unlimited=True),
         replicas=SimpleNamespace(get=led.hosted.partitions.__getitem__),
@@ -123,6 +124,7 @@ class Served:
         slices = Slices(led.loop, SliceClock())
         self.gate = Gate(slices.now)
         context: Any = SimpleNamespace(
+            meters=None,
             loop=led.loop,
             clock=led.clock,
             lease=RegistryLease(unlimited=True),

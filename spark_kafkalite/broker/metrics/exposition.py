@@ -1,0 +1,80 @@
+"""Prometheus' text format, version 0.0.4: families, series and their labels. Pure.
+
+Source: prometheus.io, "Exposition formats". Label values may hold any text; a backslash, a quote and a newline in them
+are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Kind = Literal["counter", "gauge", "histogram"]
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def labels(**values: object) -> str:
+    """Return the labels of a series as its line has them, ``{topic="a",partition="0"}``; none give an empty text."""
+    if not values:
+        return ""
+    return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
+
+
+def number(value: float) -> str:
+    """Return a value as the format has it."""
+    return repr(value) if isinstance(value, float) else str(int(value))
+
+
+class Page:
+    """What one scrape gets. A family with labels takes up to ``max_series`` series in all; further ones are dropped."""
+
+    def __init__(self, max_series: int) -> None:
+        self._lines: list[str] = []
+        self._max_series = max_series
+        # Series with labels, and those that were dropped.
+        self.series = 0
+        self.dropped = 0
+
+    def family(self, name: str, kind: Kind, text: str) -> None:
+        """Begin a family; its series follow."""
+        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
+
+    def one(self, name: str, kind: Kind, text: str, value: float) -> None:
+        """Add a family with one series that has no labels."""
+        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {number(value)}\n")
+
+    def add(self, name: str, label_text: str, value: float) -> None:
+        """Add a series with the text that :func:`labels` returned."""
+        if self.series >= self._max_series:
+            self.dropped += 1
+            return
+        self.series += 1
+        self._lines.append(f"{name}{label_text} {number(value)}\n")
+
+    def extend(self, name: str, series: Sequence[tuple[str, int]]) -> None:
+        """Add many series, label texts and whole numbers: as :meth:`add`, in a third of the time."""
+        room = self._max_series - self.series
+        if len(series) > room:
+            self.dropped += len(series) - room
+            series = series[:room]
+        self.series += len(series)
+        self._lines.append("".join([f"{name}{label_text} {value:d}\n" for label_text, value in series]))
+
+    def histogram(
+        self, name: str, names: dict[str, object], buckets: Iterable[tuple[float, int]], total: float
+    ) -> None:
+        """Add one histogram: the counts of ``buckets`` by their upper bounds, not cumulated, the last for what is
+        larger (bound infinity); ``total`` is the sum of what was observed."""
+        count = 0
+        for bound, observed in buckets:
+            count += observed
+            le = "+Inf" if bound == float("inf") else number(bound)
+            self.add(f"{name}_bucket", labels(**names, le=le), count)
+        self.add(f"{name}_sum", labels(**names), float(total))
+        self.add(f"{name}_count", labels(**names), count)
+
+    def text(self) -> str:
+        """Return the whole text."""
+        return "".join(self._lines)

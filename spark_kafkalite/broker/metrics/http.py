@@ -1,0 +1,155 @@
+"""A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in the broker's event loop.
+
+A client that sends or takes its bytes too slowly, or sends too many, loses its connection. So does one beyond the limit
+of connections. The server reads the method, the path and the headers of a request, and no body. Source: RFC 9112.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+_MOST_HEAD_BYTES: Final = 8192
+_HEAD_TIMEOUT_S: Final = 5.0
+_SEND_TIMEOUT_S: Final = 30.0
+_MOST_CONNECTIONS: Final = 32
+_GZIP_FROM_BYTES: Final = 16 * 1024
+_GZIP_WBITS: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request; ``path`` is without its query, ``headers`` have lower-case names."""
+
+    method: str
+    path: str
+    headers: dict[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer; ``headers`` are added to those that every answer has."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handle = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+
+
+class BadRequest(ValueError):
+    """The bytes are no request that is served."""
+
+
+def parse_head(head: bytes) -> HttpRequest:
+    """Return the request of a head that ends with an empty line. Raises BadRequest."""
+    try:
+        lines = head.decode("latin-1").split("\r\n")
+        method, target, version = lines[0].split(" ")
+    except ValueError:
+        raise BadRequest("the first line is not METHOD PATH HTTP/1.1") from None
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not target.startswith("/"):
+        raise BadRequest("the first line is not METHOD PATH HTTP/1.1")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        if not line:
+            break
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise BadRequest("a header is not NAME: VALUE")
+        headers[name.lower()] = value.strip()
+    return HttpRequest(method, target.partition("?")[0], headers)
+
+
+class HttpServer:
+    """Serves one address. ``handle`` answers every GET and HEAD."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port. Raises OSError."""
+        self._server = await asyncio.start_server(self._connected, host, port, limit=_MOST_HEAD_BYTES)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Close the address and all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            if len(self._open) <= _MOST_CONNECTIONS:
+                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                    await self._serve(reader, writer)
+        finally:
+            self._open.discard(task)
+            # Whatever was not sent in time is dropped.
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer, is_head, takes_gzip = await self._answered(reader)
+        body, headers = answer.body, dict(answer.headers)
+        if takes_gzip and len(body) >= _GZIP_FROM_BYTES:
+            # In a thread, which computes beside the loop.
+            body = await asyncio.to_thread(_gzip, body)
+            headers["Content-Encoding"] = "gzip"
+        headers |= {
+            "Content-Type": answer.content_type,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Connection": "close",
+        }
+        first = f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        head = first + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
+        writer.write(head.encode("latin-1") + (b"" if is_head else body))
+        writer.write_eof()
+        async with asyncio.timeout(_SEND_TIMEOUT_S):
+            await writer.drain()
+            # The client closes when it has read to the end; an abort before could take bytes from it.
+            while await reader.read(_MOST_HEAD_BYTES):
+                pass
+
+    async def _answered(self, reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool, bool]:
+        """Return the answer, whether it is sent without its body, and whether its body may be compressed."""
+        try:
+            async with asyncio.timeout(_HEAD_TIMEOUT_S):
+                request = parse_head(await reader.readuntil(b"\r\n\r\n"))
+        except asyncio.LimitOverrunError:
+            return _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"at most {_MOST_HEAD_BYTES} bytes"), False, False
+        except BadRequest as error:
+            return _text(HTTPStatus.BAD_REQUEST, str(error)), False, False
+        if request.method not in ("GET", "HEAD"):
+            answer = HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, b"", headers=(("Allow", "GET, HEAD"),))
+            return answer, False, False
+        return (
+            await self._handle(request),
+            request.method == "HEAD",
+            "gzip" in request.headers.get("accept-encoding", ""),
+        )
+
+
+def _text(status: HTTPStatus, text: str) -> HttpAnswer:
+    return HttpAnswer(status, (text + "\n").encode(), "text/plain; charset=utf-8")
+
+
+def _gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(1, wbits=_GZIP_WBITS)
+    return packer.compress(body) + packer.flush()

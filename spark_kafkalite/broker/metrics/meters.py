@@ -1,0 +1,210 @@
+"""What the broker counts while it works, for its metrics. Without ``metrics.listener`` nothing is counted.
+
+Counters are plain integers that the event loop raises. Times of requests are measured for one request of each API in
+sixteen, because the times of all of them would cost a tenth of a small request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
+
+# The first bound is 2**9 us; each further one is twice as large, up to 16.8 s.
+_FIRST_BITS: Final = 9
+_BUCKETS: Final = 16
+_BOUNDS_S: Final = tuple(2 ** (_FIRST_BITS + number) / 1e6 for number in range(_BUCKETS))
+_SAMPLED_MASK: Final = 15
+_LOOKS_EVERY_S: Final = 0.1
+# How long the average of the loop's idle share reaches back, as that of Kafka's meters.
+_AVERAGED_S: Final = 60.0
+_MOST_API_KEY: Final = 128
+
+
+class Histogram:
+    """Counts of durations, by buckets whose bounds are powers of two."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (_BUCKETS + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        bucket = (int(seconds * 1_000_000) >> _FIRST_BITS).bit_length()
+        self.counts[bucket if bucket < _BUCKETS else _BUCKETS] += 1
+        self.total_s += seconds
+
+    def buckets(self) -> Iterator[tuple[float, int]]:
+        """Iterate over upper bounds in seconds and counts; the last bound is infinity."""
+        return zip((*_BOUNDS_S, float("inf")), self.counts, strict=True)
+
+
+class TopicMeter:
+    """What clients and followers do with one topic at this broker. Sizes are bytes of record batches as stored."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetch_requests",
+        "failed_produce_requests",
+        "fetch_requests",
+        "messages_in",
+        "produce_requests",
+        "replication_bytes_out",
+    )
+
+    def __init__(self) -> None:
+        self.bytes_in = self.messages_in = self.produce_requests = self.failed_produce_requests = 0
+        self.bytes_out = self.replication_bytes_out = self.fetch_requests = self.failed_fetch_requests = 0
+
+
+class TopicMeters:
+    """The meters of topics by name, and ``rest``: requests that name no topic of this broker, and deleted topics."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TopicMeter] = {}
+        self.rest = TopicMeter()
+
+    def of(self, topic: str) -> TopicMeter:
+        """Return the meter of a topic that this broker has a partition of."""
+        meter = self.by_name.get(topic)
+        if meter is None:
+            meter = self.by_name[topic] = TopicMeter()
+        return meter
+
+    def known(self, topic: str | None) -> TopicMeter:
+        """Return the meter of a topic that a client has named; clients may name anything."""
+        return self.rest if topic is None else self.by_name.get(topic, self.rest)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Keep what deleted topics had in the sums alone."""
+        for topic in topics:
+            meter = self.by_name.pop(topic, None)
+            if meter is not None:
+                for name in TopicMeter.__slots__:
+                    setattr(self.rest, name, getattr(self.rest, name) + getattr(meter, name))
+
+    def total(self, name: str) -> int:
+        """Return the sum of one counter over all topics."""
+        return sum(getattr(meter, name) for meter in (self.rest, *self.by_name.values()))
+
+
+class RequestTimes:
+    """The durations of one API's sampled requests, by phase."""
+
+    __slots__ = ("phases",)
+
+    def __init__(self) -> None:
+        # From the last byte read to the handler; the handler; what it waited for; from the answer to its last byte.
+        self.phases = {name: Histogram() for name in ("queue", "local", "remote", "send", "total")}
+
+
+class RequestMeter(Oversight):
+    """Counts requests by API, and sees the exchanges that it samples."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * _MOST_API_KEY
+        self.times: dict[int, RequestTimes] = {}
+
+    def next(self, api_key: int) -> Oversight | None:
+        """Count a request of a served API; return what measures its times, None if they are not measured."""
+        count = self.counts[api_key]
+        self.counts[api_key] = count + 1
+        return None if count & _SAMPLED_MASK else self
+
+    def ended(self, exchange: Exchange, times: Times) -> None:
+        """Take the times of a sampled exchange; one whose client has gone away has none."""
+        if not times.sent_s:
+            return
+        phases = self.times.setdefault(exchange.api_key, RequestTimes()).phases
+        phases["queue"].observe(times.started_s - times.arrived_s)
+        phases["local"].observe(times.answered_s - times.started_s - times.waited_s)
+        phases["remote"].observe(times.waited_s)
+        phases["send"].observe(times.sent_s - times.answered_s)
+        phases["total"].observe(times.sent_s - times.arrived_s)
+
+
+class LoopMeter:
+    """How late the event loop calls what is due, how much of the time its thread computes, and the collector's pauses.
+
+    ``idle`` is the share of the last minute in which the loop's thread did not compute.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.lag = Histogram()
+        self.gc_pauses = {generation: Histogram() for generation in range(3)}
+        self.idle = 1.0
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        self._seen = (0.0, 0.0)
+        self._gc_began_s = 0.0
+
+    def start(self) -> None:
+        """Begin to look; call it in the loop's thread."""
+        self._seen = time.monotonic(), time.thread_time()
+        gc.callbacks.append(self._collecting)
+        self._wait()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        gc.callbacks.remove(self._collecting)
+
+    def _wait(self) -> None:
+        self._due_s = self._loop.time() + _LOOKS_EVERY_S
+        self._timer = self._loop.call_at(self._due_s, self._look)
+
+    def _look(self) -> None:
+        self.lag.observe(max(0.0, self._loop.time() - self._due_s))
+        now_s, computed_s = time.monotonic(), time.thread_time()
+        before_s, before_computed_s = self._seen
+        self._seen = now_s, computed_s
+        passed_s = now_s - before_s
+        if passed_s > 0:
+            idle = min(1.0, max(0.0, 1 - (computed_s - before_computed_s) / passed_s))
+            weight = min(1.0, passed_s / _AVERAGED_S)
+            self.idle += (idle - self.idle) * weight
+        self._wait()
+
+    def _collecting(self, phase: str, info: dict[str, Any]) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._gc_began_s = now_s
+        else:
+            self.gc_pauses[info["generation"]].observe(now_s - self._gc_began_s)
+
+
+class Meters:
+    """All that is counted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.topics = TopicMeters()
+        self.requests = RequestMeter()
+        self.loop = LoopMeter(loop)
+        self.flushes = Histogram()
+        self.registry_sessions_lost = 0
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.elections = 0
+        # Connections accepted since the start, by listener.
+        self.accepted: dict[str, int] = {}
+
+    def timed_flush(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return a flush that is measured; it runs in a thread."""
+
+        def timed() -> None:
+            began_s = time.perf_counter()
+            try:
+                run()
+            finally:
+                self.flushes.observe(time.perf_counter() - began_s)
+
+        return timed

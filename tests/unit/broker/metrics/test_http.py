@@ -1,0 +1,135 @@
+"""The HTTP server, attacked over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import pytest
+
+from spark_kafkalite.broker.metrics import http
+from spark_kafkalite.broker.metrics.http import BadRequest, HttpAnswer, HttpRequest, HttpServer, parse_head
+from tests.patience import PATIENCE_S
+
+BODY = b"0123456789abcdef" * 4096
+
+
+def served(use: Callable[[int], Awaitable[None]]) -> list[HttpRequest]:
+    """Run ``use`` with the port of a server; return the requests that reached its handler."""
+    asked: list[HttpRequest] = []
+
+    async def handle(request: HttpRequest) -> HttpAnswer:
+        asked.append(request)
+        return HttpAnswer(HTTPStatus.OK, BODY, "text/plain")
+
+    async def run() -> None:
+        server = HttpServer(handle)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            await asyncio.wait_for(use(port), PATIENCE_S)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+    return asked
+
+
+async def exchange(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def answer_to(sent: bytes) -> tuple[bytes, list[HttpRequest]]:
+    answers: list[bytes] = []
+
+    async def use(port: int) -> None:
+        answers.append(await exchange(port, sent))
+
+    asked = served(use)
+    return answers[0], asked
+
+
+def test_get_and_head() -> None:
+    answer, (request,) = answer_to(b"GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\nX-Name:  a b \r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and f"Content-Length: {len(BODY)}".encode() in head
+    assert body == BODY
+    assert request == HttpRequest("GET", "/metrics", {"host": "localhost", "x-name": "a b"})
+    answer, _ = answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\n") and f"Content-Length: {len(BODY)}".encode() in answer
+
+
+def test_a_body_is_compressed_when_asked() -> None:
+    answer, _ = answer_to(b"GET / HTTP/1.1\r\nAccept-Encoding: deflate, gzip\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"Content-Encoding: gzip" in head
+    assert gzip.decompress(body) == BODY
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST / HTTP/1.1\r\n\r\n", b"405"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"400"),
+        (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/2\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n folded: 1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"a" * 100_000, b"431"),
+    ],
+)
+def test_what_is_no_request_gets_an_error_and_reaches_no_handler(sent: bytes, status: bytes) -> None:
+    answer, asked = answer_to(sent)
+    # The client may lose the answer to bytes that were never read.
+    assert answer.startswith(b"HTTP/1.1 " + status) or (status == b"431" and not answer)
+    assert not asked
+
+
+def test_a_second_request_on_a_connection_is_not_served() -> None:
+    answer, asked = answer_to(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+    assert [request.path for request in asked] == ["/a"]
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_one_that_sends_nothing_or_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_HEAD_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http, "_SEND_TIMEOUT_S", 0.1)
+
+    async def use(port: int) -> None:
+        slow, slow_writer = await asyncio.open_connection("127.0.0.1", port)
+        slow_writer.write(b"GET / HT")
+        assert await slow.read() == b""
+        slow_writer.close()
+
+    assert not served(use)
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 3)
+
+    async def use(port: int) -> None:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        # Until the server has them: then one more is closed.
+        while await exchange(port, b"GET / HTTP/1.1\r\n\r\n"):
+            await asyncio.sleep(0.01)
+        for _, writer in idle:
+            writer.close()
+        while not await exchange(port, b"GET / HTTP/1.1\r\n\r\n"):
+            await asyncio.sleep(0.01)
+
+    assert served(use)
+
+
+@pytest.mark.parametrize("head", [b"", b"GET", b"GET /", b"GET / HTTP/1.1 more", b"GET  / HTTP/1.1"])
+def test_first_lines_that_are_refused(head: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_head(head + b"\r\n\r\n")
