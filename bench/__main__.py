@@ -31,6 +31,7 @@ NAMES = (
     "cold_reader",
     "latency",
     "turns",
+    "metrics",
     "log_scale",
     "compaction_copy",
     "compaction",
