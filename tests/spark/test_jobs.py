@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
+from spark_kafkalite.spark.jobs import audit, hadoop_load, replay, stream
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
-from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, run, values
+from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, manifests, run, values
 from .topics import Topics
 
 
@@ -105,6 +105,50 @@ def test_replay_into_files_from_a_time(topics: Topics, spark: SparkSession, tmp_
     assert values(spark, tmp_path / "out") == ["b"]
     again = failure(replay, topics, *arguments, "--destination", str(tmp_path / "out"))
     assert "already holds published files" in again
+
+
+def out_of_order(topics: Topics) -> str:
+    """Return a topic of which one record of January 2nd is late, and one of the 1st is among those of the 2nd."""
+    topic = topics.new()
+    for day, value in ((0, "a"), (1, "b"), (0, "late a"), (1, "c"), (2, "d"), (1, "late b"), (2, "e")):
+        topics.fill(topic, [value], timestamp_ms=NEW_YEAR_MS + day * DAY_MS)
+    return topic
+
+
+SECOND_OF_JANUARY = ("--from-timestamp", "2013-01-02", "--to-timestamp", "2013-01-03")
+
+
+def test_an_exact_time_range_has_all_of_its_records_and_no_others(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    source, target = out_of_order(topics), topics.new()
+    arguments = ("--topic", source, *SECOND_OF_JANUARY)
+    exact = (*arguments, "--exact-time")
+    assert run(replay, topics, *exact, "--to-topic", target)["records"] == 3
+    assert topics.values(target) == ["b", "c", "late b"]
+    assert run(replay, topics, *exact, "--destination", str(tmp_path / "exact"))["records"] == 3
+    assert values(spark, tmp_path / "exact") == ["b", "c", "late b"]
+    (found,) = manifests(tmp_path / "exact")[-1]["ranges"]
+    assert (found["start"], found["next_offset"], found["records"], found["outside"]) == (1, 7, 3, 3)
+    audited = run(audit, topics, "--destination", str(tmp_path / "exact"))
+    assert (audited["mismatches"], audited["not_compared"]) == ([], [])
+    assert run(replay, topics, *arguments, "--to-topic", target)["records"] == 3
+    assert topics.values(target)[3:] == ["b", "late a", "c"]
+
+
+def test_a_replay_by_time_says_how_many_records_are_not_of_its_range(topics: Topics, tmp_path: Path) -> None:
+    source = out_of_order(topics)
+    arguments = ("--topic", source, *SECOND_OF_JANUARY, "--destination", str(tmp_path / "out"))
+    shown = run(replay, topics, *arguments, "--dry-run")
+    numbers = ("records_in_time", "records_outside", "records_behind", "counted")
+    assert [shown[name] for name in numbers] == [2, 1, 1, True]
+    exact = run(replay, topics, *arguments, "--dry-run", "--exact-time")
+    assert [exact[name] for name in numbers] == [3, 3, 0, True]
+    result = CliRunner().invoke(replay.main, ["--bootstrap-server", topics.bootstrap, *arguments])
+    assert (
+        "1 of these 3 records are outside of the time range, and 1 records of the range lie behind them; see "
+        "--exact-time"
+    ) in result.stderr
 
 
 def test_replay_into_a_topic_keeps_records_and_partitions(topics: Topics) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -29,6 +30,7 @@ from spark_kafkalite.spark.jobs.copying.replay_options import (
     exactly_one,
     run_id_option,
 )
+from spark_kafkalite.spark.jobs.copying.time_order import TimeOrder
 from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.load import staging
@@ -70,6 +72,11 @@ if TYPE_CHECKING:
 )
 @click.option("--to-timestamp", type=Instant(), help="End, exclusive; default is the end of the log.")
 @click.option("--to-offsets", type=PartitionOffsets(), help="End by partition, exclusive; the log's where not named.")
+@click.option(
+    "--exact-time",
+    is_flag=True,
+    help="Read on to the end of the log, and write exactly the records whose timestamps are in the time range.",
+)
 @click.option("--to-topic", help="Topic to write the records to; it must exist.")
 @click.option(
     "--run-id",
@@ -113,7 +120,9 @@ def main(
     """Read a past range of TOPIC again, into another topic or into files.
 
     The range is in log order: with timestamps it starts, in each partition, at the first record whose timestamp is at
-    or after the one given, and runs to the first at or after the end. Records may be out of time order inside it.
+    or after the one given, and runs to the first at or after the end. Records may be out of time order inside it, and
+    records of the time range may lie behind it; the job prints how many. --exact-time leaves out the former and
+    includes the latter.
 
     With --run-id a replay into a topic that was killed, or is run again, goes on: it writes what the topic lacks of the
     range that its first start planned. Without, every replay into a topic writes: run twice, or run again after one
@@ -177,10 +186,13 @@ class Replay:
             begun = run is not None
             if run is not None and run_id is not None:
                 plan = run.resumed(run_id, self._asked.digest(), logs, target_logs)
+                plan = replace(plan, times=self._asked.written_times)
             else:
                 plan = self._asked.plan(admin, logs)
             if dry_run:
-                return {**self._planned(plan, target), "run_id": run_id, "begun": begun}
+                return {**self._planned(plan, logs, target), "run_id": run_id, "begun": begun}
+            if not begun:
+                self._warn_of_time_order(plan, logs)
             spark = start_session("kafkalite replay")
             # Spark's worker processes import what reads and writes; who only plans does without.
             from spark_kafkalite.spark.jobs.copying.topic_copy import Look, TopicCopy
@@ -221,7 +233,8 @@ class Replay:
             logs = self._logs(admin)
             plan = self._asked.plan(admin, logs)
         if dry_run:
-            return self._planned(plan, destination)
+            return self._planned(plan, logs, destination)
+        self._warn_of_time_order(plan, logs)
         spark = start_session("kafkalite replay")
         files = reachable_files(spark, "--destination", destination)
         run = publish.new_run()
@@ -249,8 +262,26 @@ class Replay:
             "seconds": round(time.monotonic() - self._started_s, 1),
         }
 
-    def _planned(self, plan: LoadPlan, target: str) -> dict[str, Any]:
-        """Return the report of a dry run: the ranges, each with its approximate size in the log in bytes."""
+    def _warn_of_time_order(self, plan: LoadPlan, logs: TopicLogs) -> None:
+        """Print how many records the offsets of a time range have that are not of it, and how many they lack."""
+        if plan.times is None and (order := self._time_order(plan, logs)) is not None and order.differs:
+            say(order.sentence())
+
+    def _time_order(self, plan: LoadPlan, logs: TopicLogs) -> TimeOrder | None:
+        """Return how the plan's offsets differ from the time range, None where no time was given."""
+        if (times := self._asked.times) is None:
+            return None
+        from spark_kafkalite.spark.jobs.copying.time_counts import time_order
+
+        # What lies behind is of interest only if a time ends the plan.
+        behind = self._asked.to_timestamp is not None and plan.times is None
+        return time_order(self._source, plan, logs.bounds if behind else {}, times)
+
+    def _planned(self, plan: LoadPlan, logs: TopicLogs, target: str) -> dict[str, Any]:
+        """Return the report of a dry run: the ranges, each with its approximate size in the log in bytes.
+
+        Of a replay by time it also has the number of records outside of the time range.
+        """
         from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
         from spark_kafkalite.spark.options import reader_options
         from spark_kafkalite.spark.range_bytes import measured
@@ -263,7 +294,9 @@ class Replay:
             for shown, each in zip(ranges, plan.ranges, strict=True):
                 shown["bytes"] = round(sizes[each.topic_partition].size_bytes)
         size = sum(each["bytes"] for each in ranges)
-        return {"dry_run": True, "target": target, "offsets": plan.size, "bytes": size, "ranges": ranges}
+        planned = {"dry_run": True, "target": target, "offsets": plan.size, "bytes": size, "ranges": ranges}
+        order = self._time_order(plan, logs)
+        return planned if order is None else {**planned, **order.document()}
 
 
 def sentence(summary: Mapping[str, Any]) -> str:
@@ -271,9 +304,11 @@ def sentence(summary: Mapping[str, Any]) -> str:
     if not summary.get("dry_run"):
         before = f", {summary['present_before']} existed already" if summary.get("present_before") else ""
         return f"replayed {summary['records']} records to {summary['target']}{before}"
-    lines = [
-        f"would replay {summary['offsets']} offsets, about {summary['bytes']} bytes of the log, to {summary['target']}"
-    ]
+    offsets = f"{summary['offsets']} offsets, about {summary['bytes']} bytes of the log,"
+    if summary.get("exact_time"):
+        lines = [f"would read {offsets} and replay what is in the time range to {summary['target']}"]
+    else:
+        lines = [f"would replay {offsets} to {summary['target']}"]
     if summary.get("begun"):
         lines[0] += f"; run {summary['run_id']} has begun, what the target holds of it is left out"
     for each in summary["ranges"]:
@@ -281,4 +316,6 @@ def sentence(summary: Mapping[str, Any]) -> str:
             f"  {each['topic']}-{each['partition']}: offsets {each['start']} to {each['until']} (exclusive), about "
             f"{each['bytes']} bytes"
         )
+    if "exact_time" in summary:
+        lines.append(TimeOrder.of(summary).sentence())
     return "\n".join(lines)

@@ -349,9 +349,11 @@ def compare_range(run: AuditedRun, each: LoadedRange, found: LogCount, is_compac
     where = f"{each.topic}-{each.partition}, offsets {each.start + each.lost} to {each.next_offset - 1}, {run.name}"
     for name in _COUNTS if run.is_accounted else ("records",):
         was, now = getattr(each, name), found.counts[name]
+        if name == "records":
+            was += each.outside
         if was != now and not (is_compacted and (name == "removed" or now < was)):
             yield f"{where}: the log has {now} {_NAMES[name]}, the manifest {was}"
-    if is_compacted or each.quarantined or not _has_directories_by_record_time(run):
+    if is_compacted or each.quarantined or each.outside or not _has_directories_by_record_time(run):
         return
     was_in = {
         directory: count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import click
@@ -26,6 +26,7 @@ from spark_kafkalite.spark.jobs.copying.replay_plan import (
 )
 from spark_kafkalite.spark.jobs.copying.streaming import check_topic_id
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.load.time_range import TimeRange
 from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
 from spark_kafkalite.times import moment_ms
 
@@ -105,6 +106,7 @@ class AskedRange:
     span: QueryBatches | None = None
     to_timestamp: int | None = None
     to_offsets: dict[int, int] | None = None
+    exact_time: bool = False
 
     def check(self) -> None:
         """Raise UsageError for options that do not go together."""
@@ -128,19 +130,38 @@ class AskedRange:
             raise click.UsageError(
                 f"--from-timestamp {shown_time(begin)} is not before --to-timestamp {shown_time(end)}: swap them"
             )
+        if self.exact_time and begin is None and end is None:
+            raise click.UsageError("--exact-time needs --from-timestamp, --to-timestamp or both")
+
+    @property
+    def times(self) -> TimeRange | None:
+        """The time range, None where no time was given."""
+        if self.from_timestamp is None and self.to_timestamp is None:
+            return None
+        return TimeRange(self.from_timestamp, self.to_timestamp)
+
+    @property
+    def written_times(self) -> TimeRange | None:
+        """The time range that every record that is written must be in, None where the offsets alone decide."""
+        return self.times if self.exact_time else None
 
     def digest(self) -> str:
         """Return a text that identifies this range."""
         span = None if self.span is None else [self.span.first, self.span.last]
-        return replay_run.digest(
-            {
-                "from": [self.from_timestamp, _sorted(self.from_offsets), self.from_checkpoint, span],
-                "to": [self.to_timestamp, _sorted(self.to_offsets)],
-            }
-        )
+        asked: dict[str, object] = {
+            "from": [self.from_timestamp, _sorted(self.from_offsets), self.from_checkpoint, span],
+            "to": [self.to_timestamp, _sorted(self.to_offsets)],
+        }
+        if self.exact_time:
+            asked["exact_time"] = True
+        return replay_run.digest(asked)
 
     def plan(self, admin: Admin, logs: TopicLogs) -> LoadPlan:
-        """Return the ranges, of which the logs hold every offset. Raises PlanError, QueryCheckpointError."""
+        """Return the ranges, of which the logs hold every offset. Raises PlanError, QueryCheckpointError.
+
+        With ``exact_time`` they reach beyond the first record after the range, because later offsets may have records
+        of the range.
+        """
         bounds = logs.bounds
         end: Bound | None = None
         if self.from_checkpoint is not None:
@@ -153,14 +174,14 @@ class AskedRange:
             start = bound_of_offsets("the start", self.topic, self.from_offsets, bounds)
         else:
             start = _at_time(admin, bounds, "--from-timestamp", cast(int, self.from_timestamp))
-        if self.to_timestamp is not None:
+        if self.to_timestamp is not None and not self.exact_time:
             end = _at_time(admin, bounds, "--to-timestamp", self.to_timestamp)
         elif self.to_offsets is not None:
             end = bound_of_offsets("the end", self.topic, self.to_offsets, bounds)
         plan = plan_replay(start, end or Bound("the end of the log, offset"), logs)
         if not plan.ranges:
             click.echo(nothing_to_replay(self.topic, bounds, start.offsets, self.from_timestamp), err=True)
-        return plan
+        return replace(plan, times=self.written_times)
 
 
 def _sorted(offsets: dict[int, int] | None) -> list[tuple[int, int]] | None:

@@ -146,6 +146,7 @@ class TopicCopy:
         written = [name for name in _WRITTEN if same_partitions or name != "partition"]
         self._writer = KafkaliteBatchWriter(self._sink, _columns(*written))
         self._ranges = plan.ranges
+        self._times = plan.times
         self._same_partitions = same_partitions
         self._look = look
         self._bytes_per_second: float | None = None
@@ -202,6 +203,8 @@ class TopicCopy:
             for batch in read_task(self._read, ReadTask((each,), task.token)):
                 mask = None if known is None else known.missing_rows(batch.column("offset"))
                 rows = batch if mask is None else batch.filter(mask)
+                if self._times is not None:
+                    rows = self._times.within(rows)
                 if self._look is not None:
                     rows = stamped(rows, self._look.run_id, topic, partition)
                 if pace is None:

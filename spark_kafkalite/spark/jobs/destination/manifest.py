@@ -132,9 +132,10 @@ class LoadedRange:
     """What a run made of the offsets from ``start`` (inclusive) to ``next_offset`` (exclusive) of one partition.
 
     Each offset is one of: ``lost`` (gone before it was read), a ``control`` record, a record of an ``aborted``
-    transaction, ``removed`` (no batch holds it: compaction), or one of the ``records``. Of those, ``quarantined`` are
-    not in the data files, and ``late`` are in files of directories that were complete. ``size_bytes`` is that of keys
-    and values as they were read. Timestamps are the smallest and largest of records, None where none has one.
+    transaction, ``removed`` (no batch holds it: compaction), ``outside`` or one of the ``records``. Those ``outside``
+    have timestamps that are not in the time range of a replay. Of the ``records``, ``quarantined`` are not in the data
+    files, and ``late`` are in files of directories that were complete. ``size_bytes`` is that of keys and values as
+    they were read. Timestamps are the smallest and largest of records, None where none has one.
     """
 
     topic: str
@@ -151,19 +152,24 @@ class LoadedRange:
     size_bytes: int = 0
     min_timestamp: int | None = None
     max_timestamp: int | None = None
+    outside: int = 0
 
     @property
     def difference(self) -> int:
         """Offsets that nothing accounts for; 0 in every range that may be published."""
-        accounted = self.lost + self.control + self.aborted + self.removed + self.records
+        accounted = self.lost + self.control + self.aborted + self.removed + self.outside + self.records
         return self.next_offset - self.start - accounted
 
     def document(self) -> dict[str, Any]:
-        """Return the range as manifests and results have it."""
-        return {name: getattr(self, name) for name in RANGE_FIELDS}
+        """Return the range as manifests and results have it; ``outside`` only if it is not 0.
+
+        Versions before it was added then still read the manifests of all other runs.
+        """
+        document = {name: getattr(self, name) for name in RANGE_FIELDS}
+        return {**document, "outside": self.outside} if self.outside else document
 
 
-RANGE_FIELDS: Final = tuple(LoadedRange.__dataclass_fields__)
+RANGE_FIELDS: Final = tuple(name for name in LoadedRange.__dataclass_fields__ if name != "outside")
 
 
 @dataclass(frozen=True, slots=True)

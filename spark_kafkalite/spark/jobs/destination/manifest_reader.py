@@ -280,6 +280,7 @@ class _Fields:
             **{name: self.number(name) for name in counted},
             min_timestamp=self.number_or_none("min_timestamp"),
             max_timestamp=self.number_or_none("max_timestamp"),
+            outside=self.number("outside") if "outside" in self._document else 0,
         )
         if found.difference:
             accounted = f"{found.next_offset - found.start} offsets, and accounts for {found.difference} less"

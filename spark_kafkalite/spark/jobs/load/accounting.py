@@ -61,6 +61,7 @@ def check_accounts(
             aborted=sum(each.aborted for each in of_partition),
             removed=sum(each.removed for each in of_partition),
             records=in_files.get(tp, 0) + held_back,
+            outside=sum(each.outside for each in of_partition),
             quarantined=held_back,
             size_bytes=sum(each.size_bytes for each in of_partition),
             min_timestamp=min(smallest, default=None),
@@ -70,8 +71,8 @@ def check_accounts(
             raise AuditError(
                 f"{tp}: offsets {start} to {ends[tp] - 1} were planned, which are {ends[tp] - start}; accounted for "
                 f"are {loaded.records} records ({sum(each.present for each in of_partition)} in the log), "
-                f"{loaded.control} control records, {loaded.aborted} aborted, {loaded.removed} removed and "
-                f"{loaded.lost} lost: "
+                f"{loaded.control} control records, {loaded.aborted} aborted, {loaded.removed} removed, "
+                f"{loaded.outside} outside of the time range and {loaded.lost} lost: "
                 f"{abs(loaded.difference)} {'are missing' if loaded.difference > 0 else 'too many'}; nothing was "
                 "published"
             )

@@ -4,7 +4,8 @@
 because tasks make the files. A load must also account for every offset. This format therefore differs in two points:
 
 - It takes its tasks as an option: :data:`TASKS`, JSON, a list of tasks, each a list of
-  ``[topic, partition, start, until]``.
+  ``[topic, partition, start, until]``. With :data:`TIMES`, JSON, ``[start_ms, end_ms]``, it leaves out records whose
+  timestamps are outside of that range, and the account counts them.
 - It yields one more row after the rows of each range. The offset of this row is :data:`ACCOUNT_OFFSET`, and its key is
   the account of the range as JSON. The account takes the same way as the rows. So it arrives exactly once, as they do,
   even if Spark repeats a task.
@@ -30,6 +31,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination.names import DATA, GROUP
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, Tasks
+from spark_kafkalite.spark.jobs.load.time_range import TimeRange
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.partition_reader import read_ranges
@@ -40,6 +42,7 @@ from spark_kafkalite.spark.worker_log import SOURCE, speak_of
 FORMAT_NAME: Final = "kafkalite_load"
 TASKS: Final = "tasks"
 LAYOUT: Final = "layout"
+TIMES: Final = "times"
 ACCOUNT_OFFSET: Final = -1
 
 
@@ -48,8 +51,9 @@ class RangeAccount:
     """A task's account of one range; ``start`` is inclusive, ``until`` exclusive.
 
     The task counts ``present``, ``control``, ``aborted`` and ``removed`` from the batches' headers
-    (:class:`~spark_kafkalite.client.consume.passed_offsets.PassedOffsets`). ``size_bytes`` is the size of keys and
-    values. ``min_timestamp`` and ``max_timestamp`` are in ms since the epoch, None if no record has a timestamp.
+    (:class:`~spark_kafkalite.client.consume.passed_offsets.PassedOffsets`). Of those ``present``, ``outside`` are
+    outside of the time range and have no row. ``size_bytes`` is the size of keys and values of the rows.
+    ``min_timestamp`` and ``max_timestamp`` are in ms since the epoch, None if no row has a timestamp.
     """
 
     topic: str
@@ -63,6 +67,7 @@ class RangeAccount:
     size_bytes: int
     min_timestamp: int | None
     max_timestamp: int | None
+    outside: int = 0
 
     def to_json(self) -> str:
         """Return the account as text for a row's key."""
@@ -92,6 +97,8 @@ def tasks_from_json(text: str) -> Tasks:
 def options_of(plan: LoadPlan, source_options: Mapping[str, str], pieces: FileLayout | None = None) -> dict[str, str]:
     """Return the options for reading the plan's tasks. With ``pieces`` tasks yield pieces of that layout's files."""
     options = {**source_options, "assign": plan.assign_option(), TASKS: tasks_json(plan.planned_tasks)}
+    if plan.times is not None:
+        options[TIMES] = json.dumps([plan.times.start_ms, plan.times.end_ms])
     return options if pieces is None else {**options, LAYOUT: json.dumps(asdict(pieces))}
 
 
@@ -99,13 +106,19 @@ class LoadReader(DataSourceReader):
     """Reads the planned tasks."""
 
     def __init__(
-        self, options: ReaderOptions, schema: pa.Schema, tasks: Tasks, layout: FileLayout | None = None
+        self,
+        options: ReaderOptions,
+        schema: pa.Schema,
+        tasks: Tasks,
+        layout: FileLayout | None = None,
+        times: TimeRange | None = None,
     ) -> None:
         """With a ``layout`` the tasks yield pieces of its files instead of rows."""
         self._options = options
         self.plan = ReadPlan.of(options, schema)
         self._tasks = tasks
         self._layout = layout
+        self._times = times
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
@@ -124,7 +137,7 @@ class LoadReader(DataSourceReader):
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         passed = PassedOffsets()
         for each, batches in read_ranges(self.plan, partition, passed):
-            yield from accounted(each, batches, passed, self.plan.schema)
+            yield from accounted(each, batches, passed, self.plan.schema, self._times)
 
 
 class LoadSource(DataSource):
@@ -145,23 +158,36 @@ class LoadSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the tasks in the options. Raises SparkConditionError for an invalid option."""
-        given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT)}
+        given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT, TIMES)}
         options = reader_options(given)
         speak_of(SOURCE, options.subject)
         layout = None
         if LAYOUT in self.options:
             layout, schema = FileLayout(**json.loads(self.options[LAYOUT])), spark_schema(include_headers=True)
-        return self.reader_type(options, projected_schema(schema), tasks_from_json(self.options[TASKS]), layout)
+        times = TimeRange(*json.loads(self.options[TIMES])) if TIMES in self.options else None
+        tasks = tasks_from_json(self.options[TASKS])
+        return self.reader_type(options, projected_schema(schema), tasks, layout, times)
 
 
 def accounted(
-    each: OffsetRange, batches: Iterator[pa.RecordBatch], passed: PassedOffsets, schema: pa.Schema
+    each: OffsetRange,
+    batches: Iterator[pa.RecordBatch],
+    passed: PassedOffsets,
+    schema: pa.Schema,
+    times: TimeRange | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range, then its account as one more row. ``passed`` counts the decoded offsets."""
+    """Yield the rows of a range that are in ``times``, then its account as one more row.
+
+    ``passed`` counts the decoded offsets.
+    """
     before = replace(passed)
-    size_bytes = 0
+    size_bytes = outside = 0
     bounds: list[tuple[int, int]] = []
-    for batch in batches:
+    for read in batches:
+        batch = read if times is None else times.within(read)
+        outside += read.num_rows - batch.num_rows
+        if not batch.num_rows:
+            continue
         size_bytes += _data_bytes(batch.column("key")) + _data_bytes(batch.column("value"))
         bounds += _timestamp_bounds(batch.column("timestamp").view(pa.int64()))
         yield batch
@@ -177,6 +203,7 @@ def accounted(
         size_bytes=size_bytes,
         min_timestamp=min((smallest for smallest, _ in bounds), default=None),
         max_timestamp=max((largest for _, largest in bounds), default=None),
+        outside=outside,
     )
     yield _account_row(account, schema)
 

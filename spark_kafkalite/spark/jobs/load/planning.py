@@ -25,6 +25,7 @@ from typing import Literal
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, LostRange, RecreatedTopic
+from spark_kafkalite.spark.jobs.load.time_range import TimeRange
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 OutOfRangePolicy = Literal["fail", "earliest", "latest", "nearest", "skip"]
@@ -69,7 +70,8 @@ class LoadPlan:
     ``topics`` is where the next run goes on. ``adopted_ids`` are topics that were loaded before and whose id was not
     known until now. ``skipped`` are partitions that this run leaves as they are. ``tasks`` are the ranges again, cut
     and grouped into tasks. If ``tasks`` is empty, each range is a task. ``ended_at_ms`` is the time of the logs' ends,
-    and ``at_end`` are the partitions that are read up to them.
+    and ``at_end`` are the partitions that are read up to them. With ``times`` only records in that time range are
+    written.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -81,6 +83,7 @@ class LoadPlan:
     tasks: Tasks = ()
     ended_at_ms: int = 0
     at_end: frozenset[TopicPartition] = frozenset()
+    times: TimeRange | None = None
 
     @property
     def planned_tasks(self) -> Tasks:
@@ -101,7 +104,7 @@ class LoadPlan:
 
     def to_json(self) -> str:
         """Return the plan's text, which the run writes before it reads."""
-        document = {
+        document: dict[str, object] = {
             "ranges": [_range_document(each) for each in self.ranges],
             "tasks": [[_range_document(each) for each in ranges] for ranges in self.planned_tasks],
             "topic_ids": {topic: state.topic_id for topic, state in self.topics.items()},
@@ -109,6 +112,8 @@ class LoadPlan:
             "recreated": [each.document() for each in self.recreated],
             "skipped": [str(each) for each in self.skipped],
         }
+        if self.times is not None:
+            document["times"] = {"start_ms": self.times.start_ms, "end_ms": self.times.end_ms}
         return json.dumps(document, indent=1) + "\n"
 
     def bounded(self, ends: Mapping[TopicPartition, int]) -> LoadPlan:

@@ -48,6 +48,7 @@ OFFSETS = ["--from-offsets", '{"0": 1}']
             "give --to-offsets or --batch 5..6, not both",
         ),
         ([*FILES, *OFFSETS, "--to-timestamp", "5", "--to-offsets", "{}"], "give --to-timestamp or --to-offsets"),
+        ([*FILES, *OFFSETS, "--exact-time"], "--exact-time needs --from-timestamp, --to-timestamp or both"),
         ([*FILES, *OFFSETS, "--run-id", "r"], "--run-id needs --to-topic"),
         ([*FILES, *OFFSETS, "--max-bytes-per-second", "1m"], "--max-bytes-per-second needs --to-topic"),
         ([*TOPIC, *OFFSETS, "--run-id", "a b"], "'a b': must be 1 to 100 letters, digits"),
@@ -74,6 +75,7 @@ def test_the_same_range_has_the_same_digest() -> None:
         AskedRange("t", from_offsets={0: 1, 1: 3}),
         AskedRange("t", from_timestamp=5),
         AskedRange("t", to_timestamp=5),
+        AskedRange("t", to_timestamp=5, exact_time=True),
         AskedRange("t", from_checkpoint="c", span=QueryBatches(5)),
         AskedRange("t", from_checkpoint="c", span=QueryBatches(5, 5)),
     ]

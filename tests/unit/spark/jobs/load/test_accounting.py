@@ -39,6 +39,14 @@ def test_a_plan_is_accounted_for_by_partition() -> None:
     assert [each.late for each in with_late(ranges, FILES)] == [4, 3]
 
 
+def test_records_outside_of_the_time_range_are_accounted_for() -> None:
+    accounts = (replace(ACCOUNTS[0], outside=2), *ACCOUNTS[1:])
+    files = (replace(FILES[0], parts=(FilePart(0, 5, 14, 6),)), FILES[1])
+    ranges = check_accounts(PLAN, accounts, files)
+    assert [(each.records, each.outside) for each in ranges] == [(10, 2), (3, 0)]
+    assert [each.document().get("outside") for each in ranges] == [2, None]
+
+
 def test_records_held_back_are_records() -> None:
     files = (FILES[0], replace(FILES[1], parts=(FilePart(0, 15, 24, 4), FilePart(1, 0, 2, 1))))
     ranges = check_accounts(PLAN, ACCOUNTS, files, {P1: 2})
