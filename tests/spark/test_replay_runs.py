@@ -80,6 +80,8 @@ def test_a_repeated_run_writes_what_the_first_start_planned_and_the_target_lacks
     topics.fill(source, ["too late"])
     summary = run(replay, topics, *arguments)
     assert (summary["records"], summary["present_before"]) == (5 - len(others), len(others))
+    # Also of the record that came too late, and of those that the run has written.
+    assert {each.records for each in topics.admin.group_lag(group_of(run_id)).values()} == {0}
     assert run(replay, topics, *arguments)["records"] == 0
     found = [each for each in written(topics, target) if each[2] != "from elsewhere"]
     assert sorted(value[:9] for _, _, value in found) == ["b", "c", "d", "e", "x" * 9]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import IsolationLevel
 from spark_kafkalite.spark.jobs.copying import replay_run
 from spark_kafkalite.spark.jobs.copying.replay_options import (
@@ -205,7 +206,7 @@ class Replay:
                     back = Look(self._source, run_id, topic, replay_run.last_records(target_logs))
                     replay_run.check_new(run_id, target, back.once(spark)[0])
                 # Also of a run that goes on: the coordinator then remembers it for longer.
-                admin.alter_group_offsets(replay_run.group_of(run_id), run.offsets())
+                replay_run.commit(admin, run_id, run)
                 look = Look(self._source, run_id, topic, run.look_from(target_logs))
         present: Mapping[int, OffsetSet] = {}
         if look is not None and begun:
@@ -223,7 +224,17 @@ class Replay:
                 records = copy.run(spark, present, max_bytes_per_second)
             with self._admin() as admin:
                 check_same_topics(admin, logs.topic_ids, f"what was written to topic {target} is not what was asked")
+        if run is not None and run_id is not None:
+            self._leave_no_lag(run_id, run)
         return {**self._summary(plan, target, records), "run_id": run_id, "present_before": there}
+
+    def _leave_no_lag(self, run_id: str, run: replay_run.ReplayRun) -> None:
+        """Commit the ends of the logs, which the run has moved. All is written: an error here is only printed."""
+        try:
+            with self._admin() as admin:
+                replay_run.commit(admin, run_id, run)
+        except KafkaliteError as error:
+            say(f"run {run_id} is complete, but group {replay_run.group_of(run_id)} keeps a lag: {error}")
 
     def into_files(
         self, destination: str, partition_by: PartitionBy, dry_run: bool, lease_ms: int, wait_ms: int | None

@@ -1,9 +1,12 @@
 """The record of a replay with a run id in the cluster, so that a repeated run writes only the records that lack.
 
-The record is the committed offsets of a consumer group without members, ``kafkalite-replay-RUN``. The run commits them
-in one request before it writes anything. For each partition of the source they hold the range that the first start
-planned, for each partition of the target its end at that moment. So a repeated run reads the same range, although new
-records have arrived, and searches for its stamps only from that end on.
+The record is the metadata of the committed offsets of a consumer group without members, ``kafkalite-replay-RUN``. The
+run commits them in one request before it writes anything. For each partition of the source they hold the range that the
+first start planned, for each partition of the target its end at that moment. So a repeated run reads the same range,
+although new records have arrived, and searches for its stamps only from that end on.
+
+The offsets themselves mean nothing to a repeated run. They are the ends of the logs at the last commit, and a run that
+has finished commits once more: lag tools then show no lag of the group.
 
 The coordinator deletes a group's offsets ``offsets.retention.minutes`` after its last commit (7 days by default), and
 each start commits again. A run whose record is gone starts from the beginning. So the first start reads the last
@@ -15,11 +18,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.model import CommittedOffset, LogBounds, TopicPartition
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import LATEST_TIMESTAMP, CommittedOffset, LogBounds, TopicPartition
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, PlanError, TopicLogs
@@ -69,16 +74,20 @@ class ReplayRun:
             {tp: log.end_offset for tp, log in target.bounds.items()},
         )
 
-    def offsets(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed. Of the source it is the range's end, so that lag tools show nothing that waits."""
+    def offsets(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+        """Return what is committed: these ``ends`` of the logs of source and target, with the run as metadata.
+
+        Where no end is given, it is the one that the run recorded.
+        """
         common = {"run": self.asked, "of": [len(self.ranges), len(self.begins)]}
+        fields: dict[TopicPartition, tuple[int, Mapping[str, int]]] = {
+            tp: (end, {"start": start, "end": end}) for tp, (start, end) in self.ranges.items()
+        }
+        fields.update((tp, (begin, {"begin": begin})) for tp, begin in self.begins.items())
         committed: dict[TopicPartition, CommittedOffset] = {}
-        for tp, (start, end) in self.ranges.items():
-            fields = {**common, "id": self.topic_ids[tp.topic], "start": start}
-            committed[tp] = CommittedOffset(end, json.dumps(fields, separators=(",", ":")))
-        for tp, offset in self.begins.items():
-            fields = {**common, "id": self.topic_ids[tp.topic]}
-            committed[tp] = CommittedOffset(offset, json.dumps(fields, separators=(",", ":")))
+        for tp, (otherwise, own) in fields.items():
+            metadata = json.dumps({**common, "id": self.topic_ids[tp.topic], **own}, separators=(",", ":"))
+            committed[tp] = CommittedOffset(ends.get(tp, otherwise), metadata)
         return committed
 
     @classmethod
@@ -92,10 +101,11 @@ class ReplayRun:
             try:
                 fields = json.loads(each.metadata)
                 ids[tp.topic] = fields["id"]
+                # Version 0.2 kept the end, and the begin, in the offset.
                 if "start" in fields:
-                    ranges[tp] = (int(fields["start"]), each.offset)
+                    ranges[tp] = (int(fields["start"]), int(fields.get("end", each.offset)))
                 else:
-                    begins[tp] = each.offset
+                    begins[tp] = int(fields.get("begin", each.offset))
             except (ValueError, KeyError, TypeError):
                 raise PlanError(
                     f"group {group}: what it has committed for {tp} is no record of a replay; give another --run-id"
@@ -154,6 +164,18 @@ class ReplayRun:
     def look_from(self, target: TopicLogs) -> dict[TopicPartition, int]:
         """Return from where on the target is looked through; a partition that it got since, from its start."""
         return {tp: self.begins.get(tp, log.start_offset) for tp, log in target.bounds.items()}
+
+
+def commit(admin: Admin, run_id: str, run: ReplayRun) -> None:
+    """Commit the record of a run at the ends that the logs have now. A log that is gone keeps the recorded end."""
+    partitions = [*run.ranges, *run.begins]
+    ends: dict[TopicPartition, int] = {}
+    for topic in {tp.topic for tp in partitions}:
+        with suppress(UnknownTopicOrPartition):
+            # Lag tools compare with the ends of all records, committed or not.
+            found = admin.list_offsets(dict.fromkeys((tp for tp in partitions if tp.topic == topic), LATEST_TIMESTAMP))
+            ends.update((tp, at.offset) for tp, at in found.items() if at is not None)
+    admin.alter_group_offsets(group_of(run_id), run.offsets(ends))
 
 
 def recorded_run(admin: Admin, run_id: str) -> ReplayRun | None:

@@ -1,5 +1,6 @@
 """What a cluster remembers of a replay with a run id, and when a repeated run is refused."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafkalite.model import LogBounds, TopicPartition
+from spark_kafkalite.model import CommittedOffset, LogBounds, TopicPartition
 from spark_kafkalite.spark.jobs.copying.offset_set import OffsetSet
 from spark_kafkalite.spark.jobs.copying.replay_plan import Bound, plan_replay
 from spark_kafkalite.spark.jobs.copying.replay_run import (
@@ -31,11 +32,27 @@ GROWN = TopicLogs(
 
 
 def test_a_repeated_run_reads_what_the_first_start_planned_whatever_came_since() -> None:
-    remembered = ReplayRun.of("g", RUN.offsets())
+    remembered = ReplayRun.of("g", RUN.offsets({}))
     assert remembered == RUN
     assert remembered.resumed("x", "asked", GROWN, TARGET).ranges == PLAN.ranges
-    assert {tp: each.offset for tp, each in RUN.offsets().items()} == {S0: 50, S1: 10, T0: 3, T1: 5_000}
-    assert all(len(each.metadata) < 4096 for each in RUN.offsets().values())
+    assert {tp: each.offset for tp, each in RUN.offsets({}).items()} == {S0: 50, S1: 10, T0: 3, T1: 5_000}
+    assert all(len(each.metadata) < 4096 for each in RUN.offsets({}).values())
+
+
+def test_the_ends_of_the_logs_are_committed_and_do_not_move_the_run() -> None:
+    committed = RUN.offsets({S0: 90, S1: 30, T0: 43})
+    assert {tp: each.offset for tp, each in committed.items()} == {S0: 90, S1: 30, T0: 43, T1: 5_000}
+    assert ReplayRun.of("g", committed) == RUN
+
+
+def test_a_record_of_version_0_2_is_read() -> None:
+    """There the offsets were the ends of the ranges, and the metadata did not repeat them."""
+
+    def as_before(each: CommittedOffset) -> CommittedOffset:
+        fields = {name: value for name, value in json.loads(each.metadata).items() if name not in ("end", "begin")}
+        return each._replace(metadata=json.dumps(fields))
+
+    assert ReplayRun.of("g", {tp: as_before(each) for tp, each in RUN.offsets({}).items()}) == RUN
 
 
 def test_the_target_is_looked_through_from_where_the_run_began() -> None:
@@ -47,7 +64,7 @@ def test_the_target_is_looked_through_from_where_the_run_began() -> None:
 
 def test_a_cluster_without_topic_ids_is_taken_as_it_is() -> None:
     run = ReplayRun.first("asked", PLAN, replace(SOURCE, topic_ids={}), replace(TARGET, topic_ids={}))
-    assert ReplayRun.of("g", run.offsets()).resumed("x", "asked", SOURCE, TARGET).ranges == PLAN.ranges
+    assert ReplayRun.of("g", run.offsets({})).resumed("x", "asked", SOURCE, TARGET).ranges == PLAN.ranges
 
 
 @pytest.mark.parametrize(
@@ -83,11 +100,11 @@ def test_a_run_that_cannot_go_on_is_refused(asked: str, source: TopicLogs, targe
 
 
 def test_a_record_that_is_not_whole_is_refused() -> None:
-    committed = RUN.offsets()
+    committed = RUN.offsets({})
     del committed[S1]
     with pytest.raises(PlanError, match="group g: its record of the run lacks partitions"):
         ReplayRun.of("g", committed)
-    strange = {**RUN.offsets(), S0: RUN.offsets()[S0]._replace(metadata="mine")}
+    strange = {**RUN.offsets({}), S0: RUN.offsets({})[S0]._replace(metadata="mine")}
     with pytest.raises(PlanError, match="group g: what it has committed for s-0 is no record of a replay"):
         ReplayRun.of("g", strange)
 
