@@ -16,8 +16,6 @@ An offset is the next one to read, as everywhere in Spark and Kafka.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from typing import NamedTuple
 
@@ -27,6 +25,7 @@ from spark_kafkalite.client.offset_stores.store import OffsetStore
 from spark_kafkalite.model import CommittedOffset
 from spark_kafkalite.spark.connections import cluster_for, reading_config
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.topic_id import topic_id_of, topic_id_text
 
 
 class StoredOffset(NamedTuple):
@@ -45,7 +44,7 @@ class StoredOffset(NamedTuple):
         """Return the offset in the form for a store."""
         fields = {"writer": self.writer}
         if self.topic_id is not None:
-            fields["topic_id"] = base64.urlsafe_b64encode(self.topic_id).decode("ascii").rstrip("=")
+            fields["topic_id"] = topic_id_text(self.topic_id) or ""
         return CommittedOffset(self.offset, json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
     def is_of_another_topic(self, topic_id: bytes | None) -> bool:
@@ -57,11 +56,9 @@ def _from_metadata(text: str) -> tuple[bytes | None, str]:
     """Return (topic id, writer)."""
     try:
         fields = json.loads(text)
-        writer, encoded = fields.get("writer", ""), fields.get("topic_id")
-        topic_id = None if encoded is None else base64.urlsafe_b64decode(encoded + "==")
-    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error):
+        return topic_id_of(fields.get("topic_id")), str(fields.get("writer", ""))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None, ""
-    return topic_id if topic_id is not None and len(topic_id) == 16 else None, str(writer)
 
 
 def stores_of(options: ReaderOptions) -> list[OffsetStore]:

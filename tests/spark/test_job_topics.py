@@ -19,7 +19,7 @@ from spark_kafkalite.spark.jobs.copying.topic_copy import TopicCopy
 from spark_kafkalite.spark.jobs.destination.files import files_for
 from spark_kafkalite.spark.jobs.destination.manifest import MANIFESTS, ManifestError
 from spark_kafkalite.spark.jobs.load import staging
-from spark_kafkalite.spark.jobs.program.session import topic_id_text
+from spark_kafkalite.spark.topic_id import topic_id_text
 
 from .job_runs import NEW_YEAR_MS, data_files, failure, load, manifests, values
 from .topics import Topics

@@ -21,9 +21,9 @@ from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import HOME
 from spark_kafkalite.spark.jobs.destination.names import directory_name
 from spark_kafkalite.spark.jobs.load.planning import DataLossError
-from spark_kafkalite.spark.jobs.program.session import topic_id_text
 from spark_kafkalite.spark.jobs.program.stopping import Stopped
 from spark_kafkalite.spark.origin import ORIGIN
+from spark_kafkalite.spark.topic_id import topic_id_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +39,7 @@ from spark_kafkalite.spark.jobs.program.outcome import (
     of_text,
     own_line,
 )
+from spark_kafkalite.spark.topic_id import topic_id_text
 from spark_kafkalite.spark.unix_sockets import UNIX_SOCKETS
 
 if TYPE_CHECKING:
@@ -240,9 +240,3 @@ def check_same_topics(admin: Admin, topic_ids: Mapping[str, str], consequence: s
                 f"topic {topic} had id {topic_id} when its offsets were planned, and has id {now} now that they are "
                 f"read: it was deleted and created again meanwhile; {consequence}"
             )
-
-
-def topic_id_text(topic_id: bytes) -> str | None:
-    """Return a topic id as Kafka's tools write it, None for the id of a topic without one."""
-    # Source: org.apache.kafka.common.Uuid.toString.
-    return urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii") if any(topic_id) else None
