@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.conditions import SparkConditionError
+from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, SparkConditionError
+from spark_kafkalite.spark.topic_id import topic_id_text
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
@@ -45,6 +46,19 @@ class DataLoss:
     condition: str
     cause: LossCause
     text: str
+    # What the option does, in an error that names it; by default the query goes on without what is lost.
+    remedy: str = "restore it, or set {option} to go on without it"
+
+
+def recreated(topic: str, before: bytes, now: bytes) -> DataLoss:
+    """Return the loss of a topic that had one id, and has another one now."""
+    return DataLoss(
+        LOSS_OFFSET_CHANGED,
+        LossCause.RECREATED,
+        f"the topic {topic} was deleted and created again: the query has read the topic with id "
+        f"{topic_id_text(before)}, and its id now is {topic_id_text(now)}",
+        "to accept the new topic and read it from its first offset, set {option}; it may be removed after one batch",
+    )
 
 
 def gone_by_cause(
@@ -90,7 +104,6 @@ class LossPolicy:
         if self.fails(loss.cause):
             raise SparkConditionError(
                 loss.condition,
-                f"{self.said(loss.cause)}: {loss.text}; restore it, or set {self.remedy([loss.cause])} to go on "
-                "without it",
+                f"{self.said(loss.cause)}: {loss.text}; {loss.remedy.format(option=self.remedy([loss.cause]))}",
             )
         _LOG.warning("[%s] %s: %s; going on%s", loss.condition, self.said(loss.cause), loss.text, note)

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import ConfigError, KafkaliteError
 from spark_kafkalite.spark.checkpoint_commits import OffsetRegistry, known_id
+from spark_kafkalite.spark.checkpoint_service import serve_checkpoints
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.lag_endpoint import LagEndpoint
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json
@@ -335,7 +336,12 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
         recommend_unix_sockets(spark)
         try:
             jvm: Any = spark._jvm
-            listener.pass_warnings_on(PostBox(jvm.java.lang.ProcessHandle.current().pid()))
+            pid = jvm.java.lang.ProcessHandle.current().pid()
+            listener.pass_warnings_on(PostBox(pid))
+            serve_checkpoints(spark, pid)
         except (Py4JError, OSError) as error:
-            _LOG.info("warnings of the source stand on standard error alone: %s", error)
+            _LOG.info(
+                "warnings of the source stand on standard error alone, and topic ids are not kept in checkpoints: %s",
+                error,
+            )
     return listener

@@ -183,6 +183,13 @@ READER_OPTIONS: Final = SettingGroup(
             "kafka.default.api.timeout.ms, which is 3m.",
         ),
         *COMMIT_SETTINGS,
+        Setting(
+            "checkpointLocation",
+            "string",
+            None,
+            "Streams: the checkpointLocation of the query's writeStream, a directory of the driver's host. The source "
+            "keeps the ids of the topics there. After install_listener it is not needed.",
+        ),
         _TOKEN_FILE_OPTION,
     ),
 )
@@ -288,6 +295,7 @@ class ReaderOptions:
     read_timeout_ms: int
     unreachable_timeout_ms: int | None
     commit: CommitOptions
+    checkpoint_location: str | None = None
     given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -407,6 +415,7 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         read_timeout_ms=values["kafkaConsumer.pollTimeoutMs"] if poll_ms is None else poll_ms,
         unreachable_timeout_ms=unreachable_ms,
         commit=commit_options(given, starting, notes),
+        checkpoint_location=values["checkpointLocation"],
         given=frozenset(given),
         notes=(*notes, *_client_notes(CONSUMER_SETTINGS, client)),
     )
@@ -466,6 +475,8 @@ def _sorted_out(
         elif name in _WITHOUT_EFFECT:
             real, why = _WITHOUT_EFFECT[name]
             notes.append(f"option {real} has no effect: {why}")
+        elif name in _SPARKS_OWN:
+            continue
         elif name in other:
             notes.append(f"option {other[name]} is for the {others.title} and has no effect on the {ours.title}")
         elif name == "kafka.zookeeper.connect" and "zookeeper.connect" in known:
@@ -476,7 +487,7 @@ def _sorted_out(
             client_name = name.removeprefix("kafka.")
             _check_client_setting(client_name, value, forbidden)
             client[client_name] = value
-        elif name not in _SPARKS_OWN:
+        else:
             raise _unknown(raw_name, value, ours, others)
     token_file = given.pop(_TOKEN_FILE_OPTION.name, None)
     if token_file is not None and client.setdefault(_TOKEN_FILE, token_file) != token_file:

@@ -37,9 +37,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.checkpoint_topics import meet_unsubscribed
-from spark_kafkalite.spark.cluster_offsets import Assigned, ClusterOffsets
+from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
 from spark_kafkalite.spark.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.known_topics import KnownTopics
 from spark_kafkalite.spark.offset_ranges import (
     Offsets,
     from_json,
@@ -72,8 +73,6 @@ _FIRST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 0.2
 _LOOKS: Final = 4
 
-_ZERO_ID: Final = bytes(16)
-
 
 class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks of the source of one streaming query."""
@@ -88,12 +87,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._first_batch_planned = False
         self._frozen: Offsets | None = None
         self._latest: Offsets | None = None
-        self._topic_ids: dict[str, bytes] = {}
-        self._same_topics: set[str] = set()
-        self._recreated: set[str] = set()
+        self._topics = KnownTopics(options)
         # The leader epochs in which logs were seen to reach to an offset, of both ends of the batch to come.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         self._compared_ids = False
+        self._has_planned_end = False
         self._idle_wait_s = 0.0
         self._last_trigger_s: float | None = None
         self._has_begun = False
@@ -160,7 +158,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._begin(None)
         if self._initial is None:
             assigned = self._lookup.assigned()
-            self._note(assigned)
+            self._topics.note(assigned)
             if self._starting.committed:
                 from spark_kafkalite.spark.checkpoint_commits import committed_start
 
@@ -195,9 +193,14 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._options.available_now and self._frozen is None:
             self.prepareForTriggerAvailableNow()
         is_first = self._is_first_batch(start)
+        if self._initial is None:
+            self._compare_ids(start_offsets, start)
+        self._has_planned_end = True
         self._tell_registry(start_offsets, is_first)
+        if not is_first:
+            self._topics.keep(start, {tp.topic for tp in start_offsets})
         latest = self._latest_for(start_offsets, is_first)
-        if not is_first and self._frozen is None and latest == start_offsets and not self._recreated:
+        if not is_first and self._frozen is None and latest == start_offsets and not self._topics.recreated:
             latest = self._wait_for_news(start_offsets)
         self._latest = latest
         begin = self._begin_of(start_offsets, latest)
@@ -215,7 +218,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if end == start_offsets:
             if self._frozen is not None and self._registry is not None:
                 # The run ends here: the last chance to commit its last batch.
-                self._registry.follow(start_offsets, self._ids(), last=True)
+                self._registry.follow(start_offsets, self._topics.ids, last=True)
             return start
         self._idle_wait_s = 0.0
         return to_json(end)
@@ -258,28 +261,28 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         known = {tp.topic for tp in {**start_offsets, **frozen}}
         assigned = self._lookup.assigned(known)
-        self._note(assigned)
+        self._topics.note(assigned)
         there = set(assigned.partitions)
         for tp in [tp for tp in frozen if tp not in there]:
             del frozen[tp]
         if missed := [tp for tp in start_offsets if tp in there and tp not in frozen]:
             frozen.update(self._lookup.latest(missed, start_offsets))
         latest = self._lookup.latest(
-            frozen, {tp: offset for tp, offset in frozen.items() if tp.topic not in self._recreated}
+            frozen, {tp: offset for tp, offset in frozen.items() if tp.topic not in self._topics.recreated}
         )
-        lower = {tp: end for tp, end in latest.items() if tp.topic not in self._recreated and end < frozen[tp]}
+        lower = {tp: end for tp, end in latest.items() if tp.topic not in self._topics.recreated and end < frozen[tp]}
         # Below the batch's start it is found when the batch is planned.
         if cut := sorted(tp for tp, end in lower.items() if end >= start_offsets.get(tp, 0)):
             shown = listed([f"{tp} went from {frozen[tp]} to {lower[tp]}" for tp in cut])
             text = f"logs end below the end of this AvailableNow run: {shown}"
             self._options.losses.meet(DataLoss(LOSS_OFFSET_CHANGED, LossCause.END_WENT_BACK, text), " to the new ends")
-        frozen.update({tp: end for tp, end in latest.items() if tp.topic in self._recreated or tp in lower})
+        frozen.update({tp: end for tp, end in latest.items() if tp.topic in self._topics.recreated or tp in lower})
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
         assigned = self._lookup.assigned({tp.topic for tp in start_offsets})
-        self._note(assigned)
+        self._topics.note(assigned)
         # The end of a topic that is a new one of the same name may well be lower.
-        not_below = {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._recreated}
+        not_below = {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._topics.recreated}
         return self._lookup.latest(assigned.partitions, not_below)
 
     def _remember_epochs(self, start_offsets: Offsets, end: Offsets) -> None:
@@ -304,8 +307,8 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
         """Return where each partition goes on: recreated topics at their first offset, new partitions at
         ``newPartitionStart``."""
-        again = [tp for tp in latest if tp.topic in self._recreated]
-        new = [tp for tp in latest if tp not in start_offsets and tp.topic not in self._recreated]
+        again = [tp for tp in latest if tp.topic in self._topics.recreated]
+        new = [tp for tp in latest if tp not in start_offsets and tp.topic not in self._topics.recreated]
         return {
             **{tp: offset for tp, offset in start_offsets.items() if tp in latest},
             **self._lookup.earliest(again),
@@ -353,62 +356,45 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if is_first:
             # Nothing is done yet, but a group that is further on goes back to where the user said.
             if self._options.starting is not None and not self._starting.committed:
-                registry.rewind(start_offsets, self._ids())
+                registry.rewind(start_offsets, self._topics.ids)
             return
-        self._compare_ids(start_offsets)
         # With the ids of before this call's look at the cluster: those that the batches were planned under.
         registry.follow(
-            {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._recreated}, self._ids()
+            {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._topics.recreated},
+            self._topics.ids,
         )
 
-    def _ids(self) -> dict[str, bytes]:
-        from spark_kafkalite.spark.checkpoint_commits import known_id
+    def _compare_ids(self, known: Offsets, position: Mapping[str, Any]) -> set[str]:
+        """After a restart, return the topics that were recreated since, by the ids in the checkpoint and in commits.
 
-        return {topic: topic_id for topic in self._topic_ids if (topic_id := known_id(self._topic_ids, topic))}
-
-    def _compare_ids(self, known: Offsets) -> set[str]:
-        """After a restart, take the topics' ids from the last commit, and return the topics that were recreated since.
-
-        Raises SparkConditionError for such a topic unless data may be lost.
+        ``position`` is the logged offset at which the query goes on. Raises SparkConditionError for such a topic unless
+        data may be lost.
         """
-        # A process that has seen the query's first batch has seen the ids since.
-        if self._compared_ids or self._registry is None or self._initial is not None:
+        if self._compared_ids:
             return set()
         self._compared_ids = True
+        committed = self._committed_ids(known)
+        kept = self._topics.kept(position)
+        if committed is None and not kept:
+            return set()
+        topics = {tp.topic for tp in known}
+        self._topics.go_on(self._lookup.assigned(topics), kept, committed or {})
+        return topics & self._topics.recreated
+
+    def _committed_ids(self, known: Offsets) -> Mapping[str, bytes] | None:
+        """Return the topic ids in the group's commits, None without a group, or if this process has begun the query."""
+        if self._registry is None or self._initial is not None:
+            return None
         remembered = self._registry.remembered(known)
         if remembered.without_offsets:
             _LOG.warning(
                 "the group %s has no offsets of %s, which this query has read. The group is new to the query, commits "
                 "failed or expired, or the topic was deleted, which makes Kafka forget them. Only offsets that went "
-                "back show a topic that was created again since",
+                "back, or ids in the checkpoint, show a topic that was created again since",
                 self._options.commit.group_id,
                 ", ".join(sorted(remembered.without_offsets)),
             )
-        assigned = self._lookup.assigned({tp.topic for tp in known})
-        self._topic_ids.update(remembered.topic_ids)
-        self._note(assigned)
-        return set(self._recreated)
-
-    # Topics that were made again ------------------------------------------------------------------------------------
-
-    def _note(self, assigned: Assigned) -> None:
-        """Remember topic ids, and find topics that were deleted and created again during this process.
-
-        Without ids, and across a restart without a group, only offsets that go backwards show it.
-        """
-        for topic, topic_id in assigned.topic_ids.items():
-            before = self._topic_ids.get(topic)
-            if topic_id == _ZERO_ID:
-                continue
-            if before is not None and before != topic_id:
-                text = f"the topic {topic} was deleted and created again; its id changed"
-                loss = DataLoss(LOSS_OFFSET_CHANGED, LossCause.RECREATED, text)
-                self._options.losses.meet(loss, ", with the new topic from its first offset")
-                self._recreated.add(topic)
-                self._same_topics.discard(topic)
-            elif before is not None:
-                self._same_topics.add(topic)
-            self._topic_ids[topic] = topic_id
+        return remembered.topic_ids
 
     # Tasks ----------------------------------------------------------------------------------------------------------
 
@@ -424,7 +410,10 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # A batch that was planned before a restart is read whole, so that its records stay the same.
         start_offsets = self._without_unsubscribed(start_offsets, kept=end_offsets)
         self._begin(start_offsets)
-        made_again = self._compare_ids(start_offsets)
+        made_again: set[str] = set()
+        if self._initial is None or not self._has_planned_end:
+            # Of batch 0 that was planned before a restart, the offset log has only the end.
+            made_again = self._compare_ids(start_offsets, end if initial is not None and start != end else start)
         new = [tp for tp in end_offsets if tp not in start_offsets]
         first_of_new: Offsets = {}
         if new and self._new_from_first:
@@ -436,10 +425,11 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._options.losses.meet(loss)
             if loss.cause is LossCause.END_WENT_BACK:
                 begin.update(self._begin_again(start_offsets, end_offsets))
-        begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._recreated - made_again))
+        begin.update(self._lookup.earliest(tp for tp in end_offsets if tp.topic in self._topics.recreated - made_again))
         # Planned before a restart, for a topic that is gone: the next batch begins with the new one.
         begin.update({tp: offset for tp, offset in end_offsets.items() if tp.topic in made_again})
-        self._recreated = made_again
+        self._topics.recreated = made_again
+        self._topics.keep(end, {tp.topic for tp in end_offsets})
         end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
         ranges = [
             replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
@@ -454,7 +444,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         its beginning. If the id is the same, the log was truncated. Then the range is skipped, as in the JVM connector.
         """
         backwards = [tp for tp, offset in end.items() if tp in start and offset < start[tp]]
-        return self._lookup.earliest(tp for tp in backwards if tp.topic not in self._same_topics)
+        return self._lookup.earliest(tp for tp in backwards if not self._topics.is_same(tp.topic))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker, on a copy of this object."""

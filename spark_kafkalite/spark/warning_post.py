@@ -33,9 +33,9 @@ class PostBox:
 
     def __init__(self, jvm_pid: int) -> None:
         """Raises OSError where there can be none: another user has the directory, or its path is too long."""
-        directory = _directory()
+        directory = post_directory()
         directory.mkdir(mode=0o700, exist_ok=True)
-        if not _is_private(directory):
+        if not is_private(directory):
             raise PermissionError(f"{directory} is not a directory of this user's alone")
         self._path = directory / str(jvm_pid)
         # A process of the same number may have been killed.
@@ -64,12 +64,12 @@ class PostBox:
 
 def post(warning: PostedWarning, pids: tuple[int, ...] | None = None) -> None:
     """Hand a warning to the application that listens for one of these JVMs: this process's parent or grandparent."""
-    directory = _directory()
-    if not _is_private(directory):
+    directory = post_directory()
+    if not is_private(directory):
         return
     text = warning.text if len(warning.text) <= _LONGEST_TEXT else f"{warning.text[:_LONGEST_TEXT]}..."
     sent = json.dumps(warning._replace(text=text)).encode()
-    for pid in _ancestors() if pids is None else pids:
+    for pid in ancestors() if pids is None else pids:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
@@ -79,11 +79,13 @@ def post(warning: PostedWarning, pids: tuple[int, ...] | None = None) -> None:
             continue
 
 
-def _directory() -> Path:
+def post_directory() -> Path:
+    """Return the directory in which applications listen; whether it is private is to be checked."""
     return Path(tempfile.gettempdir(), f"spark-kafkalite-{os.geteuid()}")
 
 
-def _is_private(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
+    """Whether the directory is this user's, and closed to all others."""
     try:
         found = directory.lstat()
     except OSError:
@@ -91,7 +93,8 @@ def _is_private(directory: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
-def _ancestors() -> tuple[int, ...]:
+def ancestors() -> tuple[int, ...]:
+    """Return the numbers of the parent and the grandparent, one of which is the JVM."""
     parent = os.getppid()
     try:
         # The name, in brackets, may have anything in it. Source: proc_pid_stat(5).

@@ -65,6 +65,27 @@ def test_a_checkpoint_of_ours_moves_from_its_second_batch_on(topics_anywhere, ch
     assert topics.run(stream_of(topics, "kafka", topic), checkpoint) == ["2"]
 
 
+def test_topic_ids_do_not_count_where_the_jvm_source_has_read_since(topics, checkpoint):
+    def recreate(values):
+        topics.admin.delete_topics([topic])
+        topics.admin.create_topic(topic, 1)
+        topics.fill(topic, values)
+
+    topic = topics.new()
+    topics.fill(topic, range(4))
+    ours = stream_of(topics, "kafkalite", topic, maxOffsetsPerTrigger=2, checkpointLocation=checkpoint)
+    assert len(topics.run(ours, checkpoint)) == 4
+    recreate(range(10, 20))
+    # It knows no ids and reads the new topic from the old offset on. That is no news for ours.
+    theirs = stream_of(topics, "kafka", topic, checkpointLocation=checkpoint)
+    assert topics.run(theirs, checkpoint) == [str(each) for each in range(14, 20)]
+    topics.fill(topic, ["new"])
+    assert topics.run(ours, checkpoint) == ["new"]
+    recreate(range(30, 50))
+    with pytest.raises(Exception, match="was deleted and created again"):
+        topics.run(ours, checkpoint)
+
+
 def test_a_checkpoint_of_a_single_batch_moves_once_it_is_exported(topics, checkpoint, capsys):
     topic = topics.new()
     topics.fill(topic, range(3))

@@ -16,6 +16,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from spark_kafkalite.spark.topic_id import topic_id_text
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ALL = ReadAllAvailable()
@@ -384,6 +385,92 @@ def test_a_topic_made_again_is_read_from_its_beginning_when_loss_is_allowed():
     cluster.ends[T0] = 30
     later = reader.latestOffset(end, ALL)
     assert spans(reader.partitions(end, later)) == {"t-0": (25, 30)}
+
+
+class CheckpointOfTest:
+    """Ids in a checkpoint: what it knows, and what was written at which offset."""
+
+    def __init__(self, **topics) -> None:
+        self.topics = {topic: frozenset({topic_id_text(topic_id)}) for topic, topic_id in topics.items()}
+        self.asked = []
+        self.written = []
+
+    def known(self, position):
+        self.asked.append(position)
+        return self.topics
+
+    def remember(self, position, ids):
+        if not self.written or self.written[-1][1] != ids:
+            self.written.append((position, ids))
+
+
+def restarted(cluster, checkpoint, **given):
+    reader = reader_over(cluster, **given)
+    reader._topics._checkpoint_made = checkpoint
+    return reader
+
+
+OLD, NEW = b"1" * 16, b"2" * 16
+
+
+def test_a_new_query_keeps_the_ids_under_which_its_batches_were_planned():
+    checkpoint = CheckpointOfTest()
+    cluster = DictionaryCluster({T0: 10})
+    reader = restarted(cluster, checkpoint, failOnDataLoss="false")
+    initial = reader.initialOffset()
+    first = reader.latestOffset(initial, ALL)
+    assert checkpoint.written == []
+    reader.partitions(initial, first)
+    assert checkpoint.written == [(first, {"t": topic_id_text(OLD)})]
+    assert reader.latestOffset(first, ALL) is first
+    # The new id is written with a batch of the new topic, not when it is seen.
+    cluster.ends[T0], cluster.topic_id = 25, NEW
+    second = reader.latestOffset(first, ALL)
+    assert [ids for _, ids in checkpoint.written if ids] == [{"t": topic_id_text(OLD)}]
+    reader.partitions(first, second)
+    assert checkpoint.written[-1] == (second, {"t": topic_id_text(NEW)})
+    assert checkpoint.asked == []
+
+
+def test_a_restarted_query_finds_a_longer_topic_by_the_id_in_its_checkpoint():
+    start = {"t": {"0": 10}}
+    checkpoint = CheckpointOfTest(t=OLD)
+    with pytest.raises(SparkConditionError, match=r"set failOnDataLoss=false .*may be removed after one batch"):
+        restarted(DictionaryCluster({T0: 25}, topic_id=NEW), checkpoint).latestOffset(start, ALL)
+    assert (checkpoint.asked, checkpoint.written) == ([start], [])
+    reader = restarted(DictionaryCluster({T0: 25}, topic_id=NEW), checkpoint, **{"dataLoss.recreated": "warn"})
+    end = reader.latestOffset(start, ALL)
+    assert spans(reader.partitions(start, end)) == {"t-0": (0, 25)}
+    assert checkpoint.written[-1] == (end, {"t": topic_id_text(NEW)})
+    same = restarted(DictionaryCluster({T0: 25}, topic_id=OLD), checkpoint)
+    assert spans(same.partitions(start, same.latestOffset(start, ALL))) == {"t-0": (10, 25)}
+
+
+def test_a_restarted_query_takes_the_topics_as_they_are_where_its_checkpoint_knows_none():
+    checkpoint = CheckpointOfTest(another=OLD)
+    reader = restarted(DictionaryCluster({T0: 25}, topic_id=NEW), checkpoint)
+    start = {"t": {"0": 10}}
+    assert spans(reader.partitions(start, reader.latestOffset(start, ALL))) == {"t-0": (10, 25)}
+    assert checkpoint.written[-1][1] == {"t": topic_id_text(NEW)}
+
+
+@pytest.mark.parametrize("initial", [None, {"t": {"0": 0}}], ids=["a later batch", "batch 0"])
+def test_a_batch_planned_before_a_restart_is_not_read_from_a_new_topic(initial):
+    start, end = {"t": {"0": 0}}, {"t": {"0": 10}}
+    if initial is not None:
+        end = {"$initial": initial, **end}
+    cluster, checkpoint = DictionaryCluster({T0: 25}, topic_id=NEW), CheckpointOfTest(t=OLD)
+    for given in ({}, {"failOnDataLoss": "false"}):
+        reader = restarted(cluster, checkpoint, **given)
+        if initial is not None:
+            reader.initialOffset()
+        if not given:
+            with pytest.raises(SparkConditionError, match="was deleted and created again"):
+                reader.partitions(start, end)
+    assert spans(reader.partitions(start, end)) == {}
+    assert checkpoint.asked[-1] == (start if initial is None else end)
+    after = reader.latestOffset(end, ALL)
+    assert spans(reader.partitions(end, after)) == {"t-0": (0, 25)}
 
 
 def test_a_topic_made_again_with_as_many_records_is_read_all_the_same():
