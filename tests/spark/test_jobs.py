@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.jobs import audit, hadoop_load, replay, stream
+from spark_kafkalite.spark.jobs.copying import time_counts
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
 from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, manifests, run, values
@@ -149,6 +150,24 @@ def test_a_replay_by_time_says_how_many_records_are_not_of_its_range(topics: Top
         "1 of these 3 records are outside of the time range, and 1 records of the range lie behind them; see "
         "--exact-time"
     ) in result.stderr
+
+
+def test_a_large_log_is_estimated_from_pieces_of_it(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = out_of_order(topics)
+    arguments = ("--topic", source, *SECOND_OF_JANUARY, "--destination", str(tmp_path / "out"), "--dry-run")
+    monkeypatch.setattr(time_counts, "COUNTED_BYTES", 1)
+    shown = run(replay, topics, *arguments)
+    # There are as many pieces as records, so the estimate is right.
+    assert [shown[name] for name in ("records_in_time", "records_outside", "records_behind", "counted")] == [
+        2,
+        1,
+        1,
+        False,
+    ]
+    said = CliRunner().invoke(replay.main, ["--bootstrap-server", topics.bootstrap, *arguments]).output
+    assert "about 1 of these about 3 records are outside of the time range, and about 1 records of the range" in said
 
 
 def test_replay_into_a_topic_keeps_records_and_partitions(topics: Topics) -> None:
