@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_kafkalite.spark.listener import KafkaliteListener
+    from spark_kafkalite.spark.published_scope import Days
 
 # Without PySpark and what it brings: Spark gives its workers those.
 NEEDED_MODULES: Final = ("cramjam", "crc32c", "pyarrow")
@@ -65,10 +66,15 @@ def read_published(
     spark: SparkSession,
     path: str,
     *,
+    topic: str | None = None,
+    days: Days | None = None,
+    since_run: str | int | None = None,
     on_missing: Literal["fail", "warn"] = "fail",
     check_counts: bool = False,
 ) -> DataFrame:
     """Return what load jobs have published under a path; see :func:`spark_kafkalite.spark.published.read_published`."""
     from spark_kafkalite.spark import published
 
-    return published.read_published(spark, path, on_missing=on_missing, check_counts=check_counts)
+    return published.read_published(
+        spark, path, topic=topic, days=days, since_run=since_run, on_missing=on_missing, check_counts=check_counts
+    )

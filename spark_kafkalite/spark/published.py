@@ -18,15 +18,22 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 
+from spark_kafkalite.spark import published_scope
+from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
 from spark_kafkalite.spark.jobs.destination.names import file_format_of
 from spark_kafkalite.spark.jobs.formats.data_files import SCHEME_AND_HOST, path_below, path_of_uri, read_files
+from spark_kafkalite.spark.jobs.formats.decoding import file_schema, value_column_type
+from spark_kafkalite.spark.jobs.formats.schema_merge import SchemaConflict, is_equal
+from spark_kafkalite.spark.jobs.load.layout_changes import merged_type, shown_form, value_form, written_layouts
+from spark_kafkalite.spark.published_scope import Days, Published, PublishedScope, labels_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 # Problems that an error names; it counts the others.
@@ -39,22 +46,31 @@ _TASKS_PER_CORE: Final = 4
 # Of org.apache.hadoop.fs.FileStatus.toString.
 _LISTED_FILE: Final = re.compile(r"\{path=(.*?); isDirectory=false; length=(\d+);")
 
-_Published = list[tuple[Manifest, PublishedFile]]
-# The format of files, and what was made of values.
-_Form = tuple[str, str, str | None]
+# The format of files, and the names of their directories of time.
+_Kind = tuple[str, tuple[str, ...]]
 
 
 def read_published(
     spark: SparkSession,
     path: str,
     *,
+    topic: str | None = None,
+    days: Days | None = None,
+    since_run: str | int | None = None,
     on_missing: Literal["fail", "warn"] = "fail",
     check_counts: bool = False,
 ) -> DataFrame:
-    """Return the records of every complete load run under ``path``, with the columns of the source.
+    """Return the records of every complete load run under ``path``, with the columns of the source, ``day``, ``hour``.
 
-    Values have the type that the runs gave them. Text files have only the value. Avro needs spark-avro on the class
-    path.
+    ``topic`` takes the records of one topic. ``days`` takes those in the directories of a day or of several, each a
+    date or a text such as 2026-01-31. ``since_run`` takes those of later runs than the one with this name or manifest
+    number. If nothing is left, the DataFrame is empty.
+
+    ``day`` (date) and ``hour`` (int) are those of a record's directory, null where it has none. A filter by them does
+    not open the files of other directories.
+
+    Values have the type that the runs gave them. A field that a later run has added is null in the files of earlier
+    runs. Text files have only the value. Avro needs spark-avro on the class path.
 
     A run that has committed but not yet moved all its files is left out, until that or the next run has moved them.
     From the commit of a compaction on, its files are read, and those that it replaced are not. With
@@ -67,38 +83,98 @@ def read_published(
     not read, as the next run of the job would.
 
     Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
-    manifests and the files contradict each other or runs gave values different types, and ValueError for another
-    ``on_missing``.
+    manifests and the files contradict each other, runs gave values of a topic different types, or there is no run
+    ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for ``days`` of
+    files without a day, and, naming the topics, if their values have different types and ``topic`` is not given.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
+    scope = PublishedScope.of(topic, days, since_run)
     files = files_for(spark, path)
     runs, published = _published(files)
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
-    _check_one_form(files, published)
+    kind = _value_type(files, published_scope.of_topic(files.root, published, topic))
     _check_sums(files, runs, on_missing)
-    frames = _read_unless_it_fails(spark, files, published)
+    published = _in_scope(files, runs, published, scope)
+    if not published:
+        return _empty(spark, kind)
+    frames = _read_unless_it_fails(spark, files, published, kind)
     # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
-    while frames is None or sum(map(_listed_bytes, frames)) != _published_bytes(files, published):
+    while frames is None or sum(_listed_bytes(frame) for frame, _ in frames) != _published_bytes(files, published):
         before, (runs, published) = published, _published(files)
+        published = _in_scope(files, runs, published, scope)
         if published == before:
             published = _present(files, published, on_missing)
             if not published:
                 raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
-            frames = _read(spark, files, published)
+            frames = _read(spark, files, published, kind)
             break
         # Files were replaced since the manifests were read.
-        frames = _read_unless_it_fails(spark, files, published)
+        frames = _read_unless_it_fails(spark, files, published, kind)
     if check_counts:
-        _check_counts(files, frames, published)
+        _check_counts(files, (frame for frame, _ in frames), published)
     from pyspark.sql import DataFrame
 
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), map(_as_source, frames))
+    return reduce(
+        partial(DataFrame.unionByName, allowMissingColumns=True),
+        (_as_source(frame, labels) for frame, labels in frames),
+    )
 
 
-def _published(files: Files) -> tuple[list[Manifest], _Published]:
+def _in_scope(files: Files, runs: list[Manifest], published: Published, scope: PublishedScope) -> Published:
+    chosen = published_scope.of_topic(files.root, published, scope.topic)
+    chosen = published_scope.of_days(files.root, chosen, scope.days)
+    if scope.since_run is None:
+        return chosen
+    number = published_scope.number_of_run(files.root, scope.since_run, runs)
+    folded: frozenset[int] = frozenset()
+    if any(manifest.kind == COMPACT and manifest.number > number for manifest in runs):
+        # What a compaction has replaced is in its own manifest only.
+        runs, folded = publish.whole_manifests(files)
+    return published_scope.since(files.root, chosen, number, runs, folded)
+
+
+def _value_type(files: Files, published: Published) -> DataType:
+    """Return the type of all values.
+
+    Raises ManifestError if those of one topic have no common type, and ValueError if topics have different types.
+    """
+    types: dict[str, DataType] = {}
+    shown: dict[str, str] = {}
+    for topic, written in written_layouts(published).items():
+        try:
+            types[topic] = merged_type(written.forms, lambda form: value_column_type(*form))
+        except SchemaConflict as error:
+            raise _contradiction(files, published, topic, error) from error
+        shown[topic] = f"{topic} ({shown_form(written.forms[-1])})"
+    first = next(iter(types.values()))
+    if not all(is_equal(first, each) for each in types.values()):
+        raise ValueError(
+            f"{files.root}: topics have values of different types, which are no one frame: "
+            f"{listed(sorted(shown.values()))}; give topic= and read each apart"
+        )
+    return first
+
+
+def _contradiction(files: Files, published: Published, topic: str, error: SchemaConflict) -> ManifestError:
+    forms: dict[tuple[str, str | None], Manifest] = {}
+    for manifest, file in published:
+        if file.topic == topic:
+            forms.setdefault(value_form(manifest.layout_of(topic)), manifest)
+    named = "; ".join(f"{manifest.path}: {shown_form(form)}" for form, manifest in forms.items())
+    return ManifestError(
+        f"{files.root}: runs put values of different types into files of topic {topic}, which are no one frame "
+        f"({error}): {named}; read their files apart, and load each into a destination of its own"
+    )
+
+
+def _empty(spark: SparkSession, kind: DataType) -> DataFrame:
+    return _as_source(spark.createDataFrame([], file_schema(kind)), ())
+
+
+def _published(files: Files) -> tuple[list[Manifest], Published]:
     """Return the runs that are complete, and their files with the current paths.
 
     A load with files still to be moved is left out. A committed compaction counts, because files that it replaces may
@@ -116,7 +192,7 @@ def _published(files: Files) -> tuple[list[Manifest], _Published]:
     ]
 
 
-def _show_hidden_files(files: Files, published: _Published) -> None:
+def _show_hidden_files(files: Files, published: Published) -> None:
     from py4j.protocol import Py4JJavaError
 
     hidden = [file for _, file in published if file.hidden_final is not None]
@@ -141,30 +217,49 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
         _complain(files, wrong, "restore the manifest, or what was taken from it", on_missing)
 
 
-def _read(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame]:
-    """Return the files' records, a frame for each format."""
-    by_form: dict[_Form, list[PublishedFile]] = {}
-    for manifest, file in published:
-        form = (file_format_of(file.final), *_value_form(manifest, file))
-        by_form.setdefault(form, []).append(file)
+def _read(
+    spark: SparkSession, files: Files, published: Published, value_type: DataType
+) -> list[tuple[DataFrame, tuple[str, ...]]]:
+    """Return the files' records: a frame for each format and kind of directories, and the names of these."""
+    by_kind: dict[_Kind, list[PublishedFile]] = {}
+    for _, file in published:
+        kind = (file_format_of(file.final), tuple(name for name, _ in labels_of(file)))
+        by_kind.setdefault(kind, []).append(file)
     with _few_listing_tasks(spark):
-        return [_read_form(spark, files, form, those) for form, those in sorted(by_form.items(), key=_first)]
+        return [
+            (_read_kind(spark, files, name, those, value_type), labels)
+            for (name, labels), those in sorted(by_kind.items(), key=lambda item: item[0])
+        ]
 
 
-def _first(item: tuple[_Form, object]) -> str:
-    return str(item[0])
-
-
-def _read_form(spark: SparkSession, files: Files, form: _Form, those: list[PublishedFile]) -> DataFrame:
+def _read_kind(
+    spark: SparkSession, files: Files, name: str, those: list[PublishedFile], value_type: DataType
+) -> DataFrame:
     """Return the records of files of one format, which Spark finds by their directories if it finds just these."""
-    name, value, schema = form
     directories = {file.final.rpartition("/")[0] for file in those}
     if len(those) > _NAMED_FILES and 2 * len(directories) < len(those):
-        paths = [f"{files.root}/{each}" for each in sorted(directories)]
-        frame = read_files(spark, name, paths, value, schema)
-        if _listed_files(frame) == {path_below(files, file.final): file.size_bytes for file in those}:
+        frame = _read_directories(spark, files, name, directories, value_type)
+        if frame is not None and _listed_files(frame) == {
+            path_below(files, file.final): file.size_bytes for file in those
+        }:
             return frame
-    return read_files(spark, name, [f"{files.root}/{file.final}" for file in those], value, schema)
+    return read_files(spark, name, [f"{files.root}/{file.final}" for file in those], value_type)
+
+
+def _read_directories(
+    spark: SparkSession, files: Files, name: str, directories: Iterable[str], value_type: DataType
+) -> DataFrame | None:
+    """Return the records of all files in directories; None if Spark cannot read them together.
+
+    It refuses a directory that holds files and directories of hours, which two layouts of a topic leave.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return read_files(spark, name, [f"{files.root}/{each}" for each in sorted(directories)], value_type)
+    except (PySparkException, Py4JJavaError):
+        return None
 
 
 @contextlib.contextmanager
@@ -179,41 +274,36 @@ def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_LISTING_TASKS, before)
 
 
-def _value_form(manifest: Manifest, file: PublishedFile) -> tuple[str, str | None]:
-    layout = manifest.layout_of(file.topic)
-    return layout.get("value", "bytes"), layout.get("value_schema")
-
-
-def _check_one_form(files: Files, published: _Published) -> None:
-    """Raise ManifestError where the values of one run have other types than those of another."""
-    forms: dict[tuple[str, str | None], Manifest] = {}
-    for manifest, file in published:
-        forms.setdefault(_value_form(manifest, file), manifest)
-    if len(forms) > 1:
-        named = "; ".join(
-            f"{manifest.path}: --value {value}{'' if schema is None else f' --value-schema {schema!r}'}"
-            for (value, schema), manifest in list(forms.items())[:_NAMED_AT_MOST]
-        )
-        raise ManifestError(
-            f"{files.root}: runs put values of different types there, which are no one frame: {named}; read their "
-            "files apart, and load each into a destination of its own"
-        )
-
-
-def _as_source(frame: DataFrame) -> DataFrame:
-    """Return the frame with the source's columns; a line of text is a value."""
+def _as_source(frame: DataFrame, labels: tuple[str, ...]) -> DataFrame:
+    """Return the frame with the source's columns, and the day and hour of ``labels``; a line of text is a value."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    return frame.select(F.col("value").cast("binary")) if frame.columns == ["value"] else frame
+    columns = [F.col(name) for name in frame.columns]
+    if frame.columns == ["value"]:
+        columns = [F.col("value").cast("binary").alias("value")]
+    return frame.select(*columns, _label("day", "date", labels), _label("hour", "int", labels))
 
 
-def _read_unless_it_fails(spark: SparkSession, files: Files, published: _Published) -> list[DataFrame] | None:
+def _label(name: str, kind: str, labels: tuple[str, ...]) -> Column:
+    """Return the part of a file's path. Spark computes filters by it once for each file, and does not open others."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+
+    if name not in labels:
+        return F.lit(None).cast(kind).alias(name)
+    # The last one in the path: the destination itself may lie in a directory of a day.
+    after = F.substring_index("_metadata.file_path", f"/{name}=", -1)
+    return F.substring_index(after, "/", 1).try_cast(kind).alias(name)
+
+
+def _read_unless_it_fails(
+    spark: SparkSession, files: Files, published: Published, value_type: DataType
+) -> list[tuple[DataFrame, tuple[str, ...]]] | None:
     """Return the files' records; None if Spark fails, as for a file that is gone or damaged."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
-        return _read(spark, files, published)
+        return _read(spark, files, published, value_type)
     except (PySparkException, Py4JJavaError):
         return None
 
@@ -229,16 +319,16 @@ def _listed_bytes(frame: DataFrame) -> int:
     return int(str(frame._jdf.queryExecution().analyzed().relation().location().sizeInBytes()))
 
 
-def _published_bytes(files: Files, published: _Published) -> int:
+def _published_bytes(files: Files, published: Published) -> int:
     """Return the sum of the files' lengths by their manifests. Format 1 has no lengths: then ask the file system."""
     return sum(
         (files.size_bytes(file.final) or -1) if file.size_bytes is None else file.size_bytes for _, file in published
     )
 
 
-def _present(files: Files, published: _Published, on_missing: Literal["fail", "warn"]) -> _Published:
+def _present(files: Files, published: Published, on_missing: Literal["fail", "warn"]) -> Published:
     """Return the files that exist as they were published. Raises ManifestError for the others, or warns."""
-    present: _Published = []
+    present: Published = []
     missing: list[str] = []
     damaged: list[str] = []
     for manifest, file in published:
@@ -259,7 +349,7 @@ def _present(files: Files, published: _Published, on_missing: Literal["fail", "w
     return present
 
 
-def _check_counts(files: Files, frames: Iterable[DataFrame], published: _Published) -> None:
+def _check_counts(files: Files, frames: Iterable[DataFrame], published: Published) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     by_path = (frame.groupBy(F.col("_metadata.file_path").alias("path")).count() for frame in frames)

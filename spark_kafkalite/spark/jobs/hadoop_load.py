@@ -117,6 +117,12 @@ from spark_kafkalite.spark.schema_registry import Registry
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Zone of days and hours, such as Europe/Berlin.")
 @click.option(
+    "--change-layout",
+    is_flag=True,
+    help="Go on in a topic whose files have another --format, --partition-by or --time-zone. Files that are there stay "
+    "as they are.",
+)
+@click.option(
     "--file-size",
     type=Size(),
     default="256m",
@@ -215,7 +221,7 @@ def main(**given: Any) -> None:
         files = reachable_files(spark, "--destination", given["destination"])
         if given["dry_run"]:
             newest = publish.newest_manifest(files)
-            click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
+            click.echo(planned_text(plan_round(files, options, options.bounds, newest), given["as_json"]))
             return
         run = publish.new_run()
         with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
@@ -294,6 +300,7 @@ def _options(given: dict[str, Any]) -> LoadOptions:
         RunBounds(given["max_bytes"], given["max_records"], None if minutes is None else int(minutes * 60_000)),
         given["keep_manifests_ms"],
         given["driver_bytes"],
+        given["change_layout"],
     )
 
 

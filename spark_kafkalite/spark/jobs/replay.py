@@ -249,6 +249,7 @@ class Replay:
         spark = start_session("kafkalite replay")
         files = reachable_files(spark, "--destination", destination)
         run = publish.new_run()
+        layout = FileLayout(partition_by)
         records = 0
         with lease.held(files, run, lease_ms=lease_ms, wait_ms=wait_ms, say=say) as held:
             recovery = publish.recover(files, run, held.check)
@@ -258,10 +259,10 @@ class Replay:
             if plan.ranges:
                 with publish.dropped_on_failure(files, run):
                     publish.write_plan(files, run, plan)
-                    staged = staging.stage(spark, files, run, plan, self._source, FileLayout(partition_by))
+                    staged = staging.stage(spark, files, run, plan, self._source, layout)
                     with self._admin() as admin:
                         check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
-                records = publish.commit(files, run, plan, staged, recovery.newest).records
+                records = publish.commit(files, run, plan, staged, recovery.newest, layout=layout.document()).records
         return self._summary(plan, destination, records)
 
     def _summary(self, plan: LoadPlan, target: str, records: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A manifest is the commit record of one run: ``_kafkalite/manifests/N.json``, N c
 
 - every file of the run, by its staged and its final path, with the rows, bytes and offsets in it;
 - an account of every offset of the ranges that the run read (``ranges``);
-- for every topic ever loaded the topic's id and, by partition, the next offset to load and the time up to which the
-  partition is loaded. So a run needs only the newest manifest to go on;
+- for every topic ever loaded the topic's id, the layout of its newest files and, by partition, the next offset to load
+  and the time up to which the partition is loaded. So a run needs only the newest manifest to go on;
 - the offsets that the run could not load (``lost``);
 - the topics that were deleted and created again since the run before (``recreated``), and those whose ids were not
   known before (``adopted_ids``);
@@ -45,6 +45,8 @@ LOAD: Final = "load"
 TAKEOVER: Final = "takeover"
 COMPACT: Final = "compact"
 KINDS: Final = (LOAD, TAKEOVER, COMPACT)
+# What a run may not change by the way about a topic's files.
+TOPIC_LAYOUT: Final = ("format", "partition_by", "time_zone", "value", "value_schema")
 DIGITS: Final = 20
 _NAME: Final = re.compile(rf"[0-9]{{{DIGITS}}}\.json", re.ASCII)
 
@@ -118,6 +120,8 @@ class LoadedTopic:
     ``topic_id`` is Kafka's text of it, None when it is not known. ``earlier_ids`` are those of the topics of the same
     name that were loaded before this one, oldest first. ``passed_ms`` is, by partition, the time in ms since the epoch
     before which nothing more is expected (``completeness``). ``open_directories`` hold files and are not complete.
+    ``layout`` has the :data:`TOPIC_LAYOUT` of the topic's newest files. It is empty if no run has published files of
+    the topic, and None in manifests of versions that did not write it.
     """
 
     topic_id: str | None
@@ -125,6 +129,7 @@ class LoadedTopic:
     earlier_ids: tuple[str | None, ...] = ()
     passed_ms: Mapping[int, int] = field(default_factory=dict)
     open_directories: tuple[str, ...] = ()
+    layout: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +310,11 @@ class Manifest:
         return json.dumps(document, indent=indent, separators=None if indent else (",", ":")) + "\n"
 
 
+def topic_layout(layout: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a layout that is kept with a topic."""
+    return {name: layout[name] for name in TOPIC_LAYOUT if name in layout}
+
+
 def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
     return {
         "id": loaded.topic_id,
@@ -312,6 +322,7 @@ def _topic_document(loaded: LoadedTopic) -> dict[str, Any]:
         "next_offsets": _offsets_document(loaded.next_offsets),
         "passed_ms": _offsets_document(loaded.passed_ms),
         "open_directories": list(loaded.open_directories),
+        **({} if loaded.layout is None else {"layout": dict(sorted(loaded.layout.items()))}),
     }
 
 

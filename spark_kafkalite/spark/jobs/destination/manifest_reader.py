@@ -266,6 +266,7 @@ class _Fields:
             self.items("earlier_ids", self._topic_id),
             self.offsets("passed_ms") if with_times else {},
             self.items("open_directories", self._path_of) if with_times else (),
+            self.texts("layout") if "layout" in self._document else None,
         )
 
     def loaded_range(self) -> LoadedRange:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -51,6 +51,7 @@ from spark_kafkalite.spark.jobs.destination.manifest import (
     manifest_path,
     replaced_path,
     staging_path,
+    topic_layout,
 )
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import (
     checkpoint_numbers,
@@ -254,12 +255,13 @@ def commit(
     another file has the name of one of the run's files. Then no file of this run is published.
     """
     loaded: Mapping[str, LoadedTopic] = previous.topics if previous is not None else {}
+    topics = plan.topics if directories is None else directories.topics
     manifest = Manifest(
         number=_next_number(previous),
         run=run,
         created=_now(),
         files=staged.files,
-        topics={**loaded, **(plan.topics if directories is None else directories.topics)},
+        topics={**loaded, **topics},
         records=staged.records,
         records_without_timestamp=staged.records_without_timestamp,
         ranges=staged.ranges,
@@ -272,8 +274,18 @@ def commit(
         quarantine=staged.quarantine,
         event_time_fallbacks=staged.event_time_fallbacks,
     )
+    manifest = replace(manifest, topics={**manifest.topics, **_with_layouts(manifest)})
     publish_manifest(files, manifest)
     return manifest
+
+
+def _with_layouts(manifest: Manifest) -> dict[str, LoadedTopic]:
+    """Return the topics of which the run has files, with the layout of these."""
+    return {
+        topic: replace(manifest.topics[topic], layout=topic_layout(manifest.layout_of(topic)))
+        for topic in {file.topic for file in manifest.files}
+        if topic in manifest.topics
+    }
 
 
 def publish_manifest(files: Files, manifest: Manifest) -> None:

@@ -12,6 +12,7 @@ from spark_kafkalite.spark.jobs.formats.decoding import file_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 # Those that Spark reads without a package of its own, with the offsets in columns.
 FORMATS: Final = ("parquet", "orc", "json")
@@ -20,16 +21,21 @@ SCHEME_AND_HOST: Final = "^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?"
 
 
 def read_files(
-    spark: SparkSession, file_format: str, paths: Iterable[str], value: str = "bytes", value_schema: str | None = None
+    spark: SparkSession, file_format: str, paths: Iterable[str], value_type: DataType | None = None
 ) -> DataFrame:
     """Return the records of files of one format; ``paths`` begin with the destination's root.
 
-    ``value`` and ``value_schema`` are the form of values by the load's layout.
+    ``value_type`` is the type that the column ``value`` gets; a field that a file does not have is null. None leaves
+    the columns to the files; they must have the same ones, and values of JSON are bytes.
     """
-    reader = spark.read.format("text" if file_format == "txt" else file_format)
+    from pyspark.sql.types import BinaryType
+
+    if file_format == "txt":
+        return spark.read.format("text").load(list(paths))
+    reader = spark.read.format(file_format)
     # Lines of JSON do not say which of their texts are bytes.
-    if file_format == "json":
-        reader = reader.schema(file_schema(value, value_schema))
+    if value_type is not None or file_format == "json":
+        reader = reader.schema(file_schema(value_type or BinaryType()))
     return reader.load(list(paths))
 
 

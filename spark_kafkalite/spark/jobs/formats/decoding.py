@@ -20,7 +20,7 @@ from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 REASON: Final = "kafkalite_reason"
 TIME: Final = "kafkalite_time"
@@ -74,16 +74,21 @@ def check_value_schema(layout: FileLayout) -> None:
         avro_schema(arrow_schema(found))
 
 
-def file_schema(value: str, value_schema: str | None) -> StructType:
-    """Return the columns of files with such values. Needs a Spark session.
+def value_column_type(value: str, value_schema: str | None) -> DataType:
+    """Return the type of the column ``value`` in files with such values. Needs a Spark session.
 
     Raises ValueError as :func:`value_type` does.
     """
-    from pyspark.sql.types import BinaryType, DataType, IntegerType, StructType
+    from pyspark.sql.types import BinaryType, IntegerType, StructType
 
     kind: DataType = BinaryType() if value_schema is None else value_type(value_schema)
-    if value == "registry":
-        kind = StructType().add("schema_id", IntegerType()).add("payload", kind)
+    return kind if value != "registry" else StructType().add("schema_id", IntegerType()).add("payload", kind)
+
+
+def file_schema(kind: DataType) -> StructType:
+    """Return the columns of files with values of this type."""
+    from pyspark.sql.types import StructType
+
     found = StructType()
     for each in spark_schema(include_headers=True):
         found.add(each.name, kind if each.name == "value" else each.dataType)

@@ -13,7 +13,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 
 class SchemaConflict(ValueError):
-    """Two schemas have no common one. The text names the field and both types."""
+    """Two schemas have no common one. ``field`` is the path of a field, ``before`` and ``after`` are its types."""
+
+    def __init__(self, field: str, before: str, after: str) -> None:
+        super().__init__(f"field {field} is {before} in one and {after} in the other")
+        self.field = field
+        self.before = before
+        self.after = after
 
 
 def merged(before: DataType, after: DataType, path: str = "") -> DataType:
@@ -29,7 +35,7 @@ def merged(before: DataType, after: DataType, path: str = "") -> DataType:
         key = merged(before.keyType, after.keyType, f"{path}{{key}}")
         return MapType(key, merged(before.valueType, after.valueType, f"{path}{{}}"))
     if before.simpleString() != after.simpleString():
-        raise SchemaConflict(f"field {path} is {before.simpleString()} in one and {after.simpleString()} in the other")
+        raise SchemaConflict(path, before.simpleString(), after.simpleString())
     return before
 
 
@@ -41,7 +47,7 @@ def _merged_fields(before: StructType, after: StructType, path: str) -> StructTy
         known = spelled.setdefault(field.name.lower(), field.name)
         if known != field.name:
             # Spark's readers do not distinguish the two, unless spark.sql.caseSensitive is set.
-            raise SchemaConflict(f"field {own} is {known} in the other, which differs in case only")
+            raise SchemaConflict(own, f"spelled {known}", f"spelled {field.name}")
         earlier = fields.get(field.name)
         fields[field.name] = field.dataType if earlier is None else merged(earlier, field.dataType, own)
     return StructType([StructField(name, kind) for name, kind in fields.items()])

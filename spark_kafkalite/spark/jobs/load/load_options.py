@@ -82,7 +82,8 @@ class TopicOptions:
 class LoadOptions:
     """What a run is asked for. ``topics`` are names; ``pattern`` is one of names, None without one.
 
-    Plans of up to ``driver_bytes`` of the log are done in the driver, see ``driver_staging``.
+    Plans of up to ``driver_bytes`` of the log are done in the driver, see ``driver_staging``. ``change_layout`` allows
+    another layout of files than a topic has, see ``layout_changes``.
     """
 
     bootstrap_server: str
@@ -94,6 +95,7 @@ class LoadOptions:
     bounds: RunBounds = field(default_factory=RunBounds)
     keep_manifests_ms: int = KEEP_MS
     driver_bytes: int = DRIVER_BYTES
+    change_layout: bool = False
 
     @property
     def source(self) -> dict[str, str]:

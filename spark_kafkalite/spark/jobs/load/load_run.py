@@ -16,10 +16,13 @@ from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile
+from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
+from spark_kafkalite.spark.jobs.formats.decoding import value_column_type
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
-from spark_kafkalite.spark.jobs.load import completeness, staging
+from spark_kafkalite.spark.jobs.load import completeness, layout_changes, staging
 from spark_kafkalite.spark.jobs.load.accounting import check_holes, with_late
 from spark_kafkalite.spark.jobs.load.completeness import Directories
+from spark_kafkalite.spark.jobs.load.layout_changes import WrittenLayout, written_layouts
 from spark_kafkalite.spark.jobs.load.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, TopicLogs, plan_load
 from spark_kafkalite.spark.jobs.load.quarantine import MaxQuarantined
@@ -72,7 +75,7 @@ def run_load(
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
     left = options.bounds
     while True:
-        planned = plan_round(options, left, newest)
+        planned = plan_round(files, options, left, newest)
         published = _publish(spark, files, options, run, planned, newest)
         _add_round(summary, planned, published)
         if published is not None:
@@ -91,13 +94,17 @@ def run_load(
         run = publish.new_run()
 
 
-def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
-    """Return what the next round of a destination is going to load. Raises PlanError."""
+def plan_round(files: Files, options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
+    """Return what the next round of a destination is going to load.
+
+    Raises PlanError, and LayoutChangeRefused if the round's files would not fit those of the destination.
+    """
     with open_admin(options.bootstrap_server, options.client) as admin:
         topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
         logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
     loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
     whole = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
+    _check_layouts(files, options, whole)
     unmatched = options.unmatched(topics)
     if not whole.ranges:
         return RoundPlan(whole, logs, 0.0, more=False, unmatched=unmatched)
@@ -106,6 +113,22 @@ def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None)
     targets = {topic: options.of_topic(topic).layout.file_bytes for topic in plan.topics}
     plan, size_bytes = planned_in_tasks(sampler, plan, targets)
     return RoundPlan(plan, logs, size_bytes, plan.size < whole.size, unmatched)
+
+
+def _check_layouts(files: Files, options: LoadOptions, plan: LoadPlan) -> None:
+    written = {
+        topic: WrittenLayout.of(loaded.layout) for topic, loaded in plan.topics.items() if loaded.layout is not None
+    }
+    if plan.ranges and len(written) < len(plan.topics):
+        # An older version wrote the newest manifest.
+        written = written_layouts(published_files(publish.manifests(files))) | written
+    layout_changes.check_layouts(
+        files.root,
+        written,
+        {topic: options.of_topic(topic).layout.document() for topic in plan.topics},
+        lambda form: value_column_type(*form),
+        change_layout=options.change_layout,
+    )
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:

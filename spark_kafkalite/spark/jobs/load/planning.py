@@ -181,7 +181,7 @@ def plan_load(
     for topic, logs_of_topic in _by_topic(logs.bounds).items():
         found_id = logs.topic_ids.get(topic)
         own = policies if isinstance(policies, LoadPolicies) else policies[topic]
-        before = loaded.get(topic, LoadedTopic(found_id, {}))
+        before = loaded.get(topic, LoadedTopic(found_id, {}, layout={}))
         reason = _recreation(topic, before, found_id, logs_of_topic)
         if reason is not None:
             if own.on_recreated_topic == "fail":
@@ -190,7 +190,12 @@ def plan_load(
                     "to what was loaded of the earlier one, or load it into another destination"
                 )
             recreated.append(RecreatedTopic(topic, before.topic_id, found_id, before.next_offsets))
-            before = LoadedTopic(found_id, dict.fromkeys(logs_of_topic, 0), (*before.earlier_ids, before.topic_id))
+            before = LoadedTopic(
+                found_id,
+                dict.fromkeys(logs_of_topic, 0),
+                (*before.earlier_ids, before.topic_id),
+                layout=before.layout,
+            )
         elif before.topic_id is None and found_id is not None:
             adopted.append(topic)
         next_offsets = {**before.next_offsets}
@@ -221,6 +226,7 @@ def plan_load(
             before.earlier_ids,
             before.passed_ms,
             before.open_directories,
+            before.layout,
         )
     at_end = frozenset(logs.bounds) - set(skipped)
     return LoadPlan(

@@ -71,7 +71,7 @@ def test_added_fields_merge(before: StructType, after: StructType, both: StructT
         (struct(a=MapType(TEXT, LONG)), struct(a=MapType(LONG, LONG)), "field a{key} is string in one and bigint in"),
         (struct(a=struct(x=LONG)), struct(a=ArrayType(LONG)), "field a is struct<x:bigint> in one and array<bigint>"),
         (struct(value=BinaryType()), struct(value=struct(id=LONG)), "field value is binary in one and struct<id:"),
-        (struct(a=struct(id=LONG)), struct(a=struct(Id=LONG)), "field a.Id is id in the other, which differs in case"),
+        (struct(a=struct(id=LONG)), struct(a=struct(Id=LONG)), "field a.Id is spelled id in one and spelled Id in"),
     ],
 )
 def test_other_changes_name_the_field_and_both_types(before: StructType, after: StructType, told: str) -> None:
