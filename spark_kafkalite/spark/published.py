@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -46,8 +46,19 @@ _TASKS_PER_CORE: Final = 4
 # Of org.apache.hadoop.fs.FileStatus.toString.
 _LISTED_FILE: Final = re.compile(r"\{path=(.*?); isDirectory=false; length=(\d+);")
 
-# The format of files, and the names of their directories of time.
-_Kind = tuple[str, tuple[str, ...]]
+# The format of files, the names of their directories of time, and the day and hour themselves if no path has them.
+_Kind = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The files to read, each with the path where it lies now.
+
+    ``moving`` has the day and hour, by this path, of files that a compaction has not moved yet.
+    """
+
+    published: Published
+    moving: Mapping[str, tuple[tuple[str, str], ...]]
 
 
 def read_published(
@@ -91,35 +102,35 @@ def read_published(
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
     scope = PublishedScope.of(topic, days, since_run)
     files = files_for(spark, path)
-    runs, published = _published(files)
+    runs, published, unfinished = _published(files)
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")
     _show_hidden_files(files, published)
-    kind = _value_type(files, published_scope.of_topic(files.root, published, topic))
+    value_type = _value_type(files, published_scope.of_topic(files.root, published, topic))
     _check_sums(files, runs, on_missing)
-    published = _in_scope(files, runs, published, scope)
-    if not published:
-        return _empty(spark, kind)
-    frames = _read_unless_it_fails(spark, files, published, kind)
+    chosen = _located(files, _in_scope(files, runs, published, scope), unfinished)
+    if not chosen.published:
+        return _as_source(spark.createDataFrame([], file_schema(value_type)), ((), ()))
+    frames = _read_unless_it_fails(spark, files, chosen, value_type)
     # The listings behind the frames have the sum of all lengths; asking for each would take a call for every file.
-    while frames is None or sum(_listed_bytes(frame) for frame, _ in frames) != _published_bytes(files, published):
-        before, (runs, published) = published, _published(files)
-        published = _in_scope(files, runs, published, scope)
-        if published == before:
-            published = _present(files, published, on_missing)
-            if not published:
+    while frames is None or sum(map(_listed_bytes, frames.values())) != _published_bytes(files, chosen.published):
+        before, (runs, published, unfinished) = chosen, _published(files)
+        chosen = _located(files, _in_scope(files, runs, published, scope), unfinished)
+        if chosen == before:
+            chosen = replace(chosen, published=_present(files, chosen.published, on_missing))
+            if not chosen.published:
                 raise FileNotFoundError(f"{files.root}: none of the files that the manifests name is left")
-            frames = _read(spark, files, published, kind)
+            frames = _read(spark, files, chosen, value_type)
             break
         # Files were replaced since the manifests were read.
-        frames = _read_unless_it_fails(spark, files, published, kind)
+        frames = _read_unless_it_fails(spark, files, chosen, value_type)
     if check_counts:
-        _check_counts(files, (frame for frame, _ in frames), published)
+        _check_counts(files, frames.values(), chosen.published)
     from pyspark.sql import DataFrame
 
     return reduce(
         partial(DataFrame.unionByName, allowMissingColumns=True),
-        (_as_source(frame, labels) for frame, labels in frames),
+        (_as_source(frame, labels) for (_, *labels), frame in frames.items()),
     )
 
 
@@ -170,26 +181,30 @@ def _contradiction(files: Files, published: Published, topic: str, error: Schema
     )
 
 
-def _empty(spark: SparkSession, kind: DataType) -> DataFrame:
-    return _as_source(spark.createDataFrame([], file_schema(kind)), ())
-
-
-def _published(files: Files) -> tuple[list[Manifest], Published]:
-    """Return the runs that are complete, and their files with the current paths.
+def _published(files: Files) -> tuple[list[Manifest], Published, frozenset[str]]:
+    """Return the runs that are complete, their files, and the names of runs with files still to be moved.
 
     A load with files still to be moved is left out. A committed compaction counts, because files that it replaces may
-    be gone already. Each of its files is read from its current path.
+    be gone already.
     """
     manifests = publish.manifests(files)
     # After the manifests: of a run that ends in between nothing is staged any more.
     unfinished = frozenset(files.names(STAGING))
     runs = [each for each in manifests if each.run not in unfinished or each.kind == COMPACT]
-    return runs, [
-        (manifest, replace(file, final=file.staged))
-        if manifest.run in unfinished and files.exists(file.staged)
-        else (manifest, file)
-        for manifest, file in published_files(runs)
-    ]
+    return runs, published_files(runs), unfinished
+
+
+def _located(files: Files, published: Published, unfinished: frozenset[str]) -> _Chosen:
+    """Return the files with the paths where they lie now: those of an unfinished compaction may be staged still."""
+    found: Published = []
+    moving = {}
+    for manifest, file in published:
+        if manifest.run in unfinished and files.exists(file.staged):
+            moving[file.staged] = labels_of(file)
+            found.append((manifest, replace(file, final=file.staged)))
+        else:
+            found.append((manifest, file))
+    return _Chosen(found, moving)
 
 
 def _show_hidden_files(files: Files, published: Published) -> None:
@@ -217,19 +232,16 @@ def _check_sums(files: Files, runs: Iterable[Manifest], on_missing: Literal["fai
         _complain(files, wrong, "restore the manifest, or what was taken from it", on_missing)
 
 
-def _read(
-    spark: SparkSession, files: Files, published: Published, value_type: DataType
-) -> list[tuple[DataFrame, tuple[str, ...]]]:
-    """Return the files' records: a frame for each format and kind of directories, and the names of these."""
+def _read(spark: SparkSession, files: Files, chosen: _Chosen, value_type: DataType) -> dict[_Kind, DataFrame]:
+    """Return the files' records, a frame for each kind of files."""
     by_kind: dict[_Kind, list[PublishedFile]] = {}
-    for _, file in published:
-        kind = (file_format_of(file.final), tuple(name for name, _ in labels_of(file)))
-        by_kind.setdefault(kind, []).append(file)
+    for _, file in chosen.published:
+        labels = chosen.moving.get(file.final)
+        names = tuple(name for name, _ in (labels_of(file) if labels is None else labels))
+        known = () if labels is None else tuple(value for _, value in labels)
+        by_kind.setdefault((file_format_of(file.final), names, known), []).append(file)
     with _few_listing_tasks(spark):
-        return [
-            (_read_kind(spark, files, name, those, value_type), labels)
-            for (name, labels), those in sorted(by_kind.items(), key=lambda item: item[0])
-        ]
+        return {kind: _read_kind(spark, files, kind[0], those, value_type) for kind, those in sorted(by_kind.items())}
 
 
 def _read_kind(
@@ -274,36 +286,43 @@ def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_LISTING_TASKS, before)
 
 
-def _as_source(frame: DataFrame, labels: tuple[str, ...]) -> DataFrame:
-    """Return the frame with the source's columns, and the day and hour of ``labels``; a line of text is a value."""
+def _as_source(frame: DataFrame, labels: Sequence[tuple[str, ...]]) -> DataFrame:
+    """Return the frame with the source's columns, the day and the hour; a line of text is a value.
+
+    ``labels`` are the names of the directories of time, and their values if these are known.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
     columns = [F.col(name) for name in frame.columns]
     if frame.columns == ["value"]:
         columns = [F.col("value").cast("binary").alias("value")]
-    return frame.select(*columns, _label("day", "date", labels), _label("hour", "int", labels))
+    return frame.select(*columns, _label("day", "date", *labels), _label("hour", "int", *labels))
 
 
-def _label(name: str, kind: str, labels: tuple[str, ...]) -> Column:
-    """Return the part of a file's path. Spark computes filters by it once for each file, and does not open others."""
+def _label(name: str, kind: str, names: tuple[str, ...], known: tuple[str, ...]) -> Column:
+    """Return the day or hour of a file. Spark computes filters by it once for each file, and does not open others."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
-    if name not in labels:
-        return F.lit(None).cast(kind).alias(name)
-    # The last one in the path: the destination itself may lie in a directory of a day.
-    after = F.substring_index("_metadata.file_path", f"/{name}=", -1)
-    return F.substring_index(after, "/", 1).try_cast(kind).alias(name)
+    if name not in names:
+        label = F.lit(None)
+    elif known:
+        label = F.lit(known[names.index(name)])
+    else:
+        # The last one in the path: the destination itself may lie in a directory of a day.
+        after = F.substring_index("_metadata.file_path", f"/{name}=", -1)
+        label = F.substring_index(after, "/", 1)
+    return label.try_cast(kind).alias(name)
 
 
 def _read_unless_it_fails(
-    spark: SparkSession, files: Files, published: Published, value_type: DataType
-) -> list[tuple[DataFrame, tuple[str, ...]]] | None:
+    spark: SparkSession, files: Files, chosen: _Chosen, value_type: DataType
+) -> dict[_Kind, DataFrame] | None:
     """Return the files' records; None if Spark fails, as for a file that is gone or damaged."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
-        return _read(spark, files, published, value_type)
+        return _read(spark, files, chosen, value_type)
     except (PySparkException, Py4JJavaError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +30,15 @@ def one_day(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
+def leaves(frame: DataFrame) -> list[Any]:
+    found = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [found.apply(number) for number in range(found.size())]
+
+
 def roots(frame: DataFrame) -> list[str]:
     """Return the paths that Spark was given."""
-    paths = frame._jdf.queryExecution().analyzed().relation().location().rootPaths()
+    (relation,) = leaves(frame)
+    paths = relation.relation().location().rootPaths()
     return [str(paths.apply(number)) for number in range(paths.size())]
 
 

@@ -29,7 +29,8 @@ def test_first_load_takes_everything_in_the_log_also_offset_zero() -> None:
     plan = plan_load({}, logs({P0: (0, 10), P1: (4, 6)}))
     assert plan.ranges == (OffsetRange(P0, 0, 10), OffsetRange(P1, 4, 6))
     assert plan.size == 12
-    assert plan.topics == loaded({0: 10, 1: 6})
+    # A topic that was never loaded has no files whose layout would bind the run.
+    assert plan.topics == {"t": LoadedTopic(OLD, {0: 10, 1: 6}, layout={})}
     assert (plan.lost, plan.recreated, plan.adopted_ids) == ((), (), ())
 
 
