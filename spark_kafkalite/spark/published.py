@@ -93,10 +93,10 @@ def read_published(
     with ``--on-recreated-topic earliest``. This renames files that an earlier version left under names that Spark does
     not read, as the next run of the job would.
 
-    Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
-    manifests and the files contradict each other, runs gave values of a topic different types, or there is no run
-    ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for ``days`` of
-    files without a day, and, naming the topics, if their values have different types and ``topic`` is not given.
+    Raises FileNotFoundError when nothing has been published there. Raises ManifestError, naming run and file, when the
+    manifests and the files contradict each other, when runs gave values of a topic different types, and when there is
+    no run ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for ``days``
+    of files without a day, and, naming the topics, if their values have different types and ``topic`` is not given.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")

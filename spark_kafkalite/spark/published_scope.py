@@ -1,6 +1,6 @@
 """Which published files ``read_published`` reads: those of a topic, of some days, and of the runs after one. Pure.
 
-The manifests say all of this. A file's day is in its path, its run is that of its manifest. The file of a compaction
+The manifests show all of this: a file's day is in its path, its run is that of its manifest. The file of a compaction
 has the records of the runs whose files it replaced. If some of these runs are before the one that a reader names and
 some after it, the file cannot be chosen.
 """

@@ -119,8 +119,8 @@ from spark_kafkalite.spark.schema_registry import Registry
 @click.option(
     "--change-layout",
     is_flag=True,
-    help="Go on in a topic whose files have another --format, --partition-by or --time-zone. Files that are there stay "
-    "as they are.",
+    help="Go on in a topic whose files have another --format, --partition-by or --time-zone. Existing files stay as "
+    "they are.",
 )
 @click.option(
     "--file-size",

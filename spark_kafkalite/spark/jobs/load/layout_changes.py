@@ -32,7 +32,7 @@ _SHOWN_SCHEMA: Final = 1_000
 
 
 class LayoutChangeRefused(ConfigError):
-    """A run would write files of a topic that do not fit those that are there."""
+    """A run would write files of a topic that do not fit the existing ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def full_manifest() -> dict[str, Any]:
                 "next_offsets": {"0": 5},
                 "passed_ms": {"0": 7},
                 "open_directories": ["t/day=2026-01-01"],
+                "layout": {"format": "parquet"},
             }
         },
         "ranges": [
@@ -152,6 +153,7 @@ def test_older_formats_are_read() -> None:
         *[("files[0].late", value) for value in (0, "no", None)],
         ("kind", "other"),
         ("layout.format", 3),
+        ("topics.t.layout.format", 3),
         *[("completed[0]", value) for value in ("../x", "t", 3)],
         *[("topics.t.passed_ms.0", value) for value in (-1, "7")],
         *[("ranges[0].next_offset", value) for value in (-1, 2**63)],

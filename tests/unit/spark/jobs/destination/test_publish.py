@@ -392,7 +392,8 @@ def test_manifest_round_trip() -> None:
         ),
         {
             "t": LoadedTopic(ID, {3: 10, 11: 2}, (None, "AAAAAAAAQACAAAAAAAAAAg"), {3: 1_000}, ("t/day=2026-01-01",)),
-            "u": LoadedTopic(None, {0: 1}),
+            "u": LoadedTopic(None, {0: 1}, layout={"format": "parquet", "value": "bytes"}),
+            "v": LoadedTopic(None, {}, layout={}),
         },
         7,
         1,
