@@ -7,6 +7,7 @@ row (topic and partition) are made once per size and partition and sliced. Times
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,13 +23,27 @@ _MS_TYPE: Final = pa.timestamp("ms", tz="UTC")
 # With its type, which Arrow would else guess at each use, looking for a module on the disk.
 _NO_TIMESTAMP: Final = pa.scalar(-1, pa.int64())
 # What milliseconds may be without leaving int64 as microseconds; a hostile producer may send any int64.
-_TIMESTAMP_LIMIT_MS: Final = (2**63 - 1) // 1000
+TIMESTAMP_LIMIT_MS: Final = (2**63 - 1) // 1000
 
 
 class RecordBatchMaker:
-    """Makes the record batches of one partition with one schema: the read schema, or some of its columns."""
+    """Makes the record batches of one partition with one schema: the read schema, or some of its columns.
 
-    def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
+    The column ``timestamp`` may also be an int64: then it has the milliseconds as they are in the log.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        topic: str,
+        partition: int,
+        beyond: Callable[[list[tuple[int, int]]], None] | None = None,
+    ) -> None:
+        """``beyond`` gets offset and timestamp, in ms, of each record whose timestamp microseconds cannot hold.
+
+        If it returns, the timestamp is null in the batch. Without it, it is the furthest millisecond that fits.
+        """
+        self._beyond = beyond
         self.topic_partition = TopicPartition(topic, partition)
         self._schema = schema
         self._topic = topic
@@ -74,20 +89,28 @@ class RecordBatchMaker:
     def _offsets(columns: Columns) -> pa.Array:
         return pa.Array.from_buffers(pa.int64(), columns.count, [None, _wrap(columns.offsets)])
 
-    @staticmethod
-    def _timestamps(columns: Columns) -> pa.Array:
-        """Return ms as µs; no timestamp (-1) becomes the instant 1 ms before the epoch, as in the JVM connector.
-
-        What microseconds cannot hold, and brokers admit, becomes the furthest millisecond that they can.
-        """
+    def _timestamps(self, columns: Columns) -> pa.Array:
+        """Return ms as µs; no timestamp (-1) becomes the instant 1 ms before the epoch, as in the JVM connector."""
+        in_ms = pa.types.is_int64(self._schema.field("timestamp").type)
         if columns.timestamps is None:
-            return pa.repeat(pa.scalar(-1000, TIMESTAMP_TYPE), columns.count)
+            none = _NO_TIMESTAMP if in_ms else pa.scalar(-1000, TIMESTAMP_TYPE)
+            return pa.repeat(none, columns.count)
         ms = pa.Array.from_buffers(_MS_TYPE, columns.count, [None, _wrap(columns.timestamps)])
+        if in_ms:
+            return ms.view(pa.int64())
         try:
             return ms.cast(TIMESTAMP_TYPE)
         except pa.ArrowInvalid:
-            at_most = pc.min_element_wise(ms.view(pa.int64()), _TIMESTAMP_LIMIT_MS)
-            return pc.max_element_wise(at_most, -_TIMESTAMP_LIMIT_MS).view(_MS_TYPE).cast(TIMESTAMP_TYPE)
+            return self._fitting(ms.view(pa.int64()), self._offsets(columns)).view(_MS_TYPE).cast(TIMESTAMP_TYPE)
+
+    def _fitting(self, ms: pa.Int64Array, offsets: pa.Int64Array) -> pa.Int64Array:
+        """Return timestamps of which some are beyond what microseconds can hold; brokers admit those."""
+        if self._beyond is None:
+            return pc.max_element_wise(pc.min_element_wise(ms, TIMESTAMP_LIMIT_MS), -TIMESTAMP_LIMIT_MS)
+        is_beyond = pc.or_(pc.greater(ms, TIMESTAMP_LIMIT_MS), pc.less(ms, -TIMESTAMP_LIMIT_MS))
+        found = zip(offsets.filter(is_beyond).to_pylist(), ms.filter(is_beyond).to_pylist(), strict=True)
+        self._beyond(list(found))
+        return pc.if_else(is_beyond, pa.scalar(None, pa.int64()), ms)
 
     @staticmethod
     def _timestamp_types(columns: Columns) -> pa.Array:
@@ -123,8 +146,10 @@ def _binary(kind: pa.DataType, count: int, validity: Any, offsets: Any, data: An
 # ----------------------------------------------------------------------------------------------------------
 
 
-def columns_of(batch: pa.RecordBatch) -> Columns:
+def columns_of(batch: pa.RecordBatch, now_ms: int = -1) -> Columns:
     """Return the ``key``, ``value``, ``timestamp`` and ``headers`` columns of a record batch, ready for encoding.
+
+    A timestamp of null becomes ``now_ms``; one of -1 stays, as that of a record without a timestamp.
 
     Raises SerializationError naming the column whose type does not fit.
     """
@@ -132,7 +157,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
     value_buffers = _binary_buffers(batch, "value")
     return Columns(
         batch.num_rows,
-        timestamps=_timestamps(batch),
+        timestamps=_timestamps(batch, now_ms),
         key_offsets=key_buffers[1],
         key_data=key_buffers[2],
         key_validity=key_buffers[0],
@@ -195,7 +220,7 @@ def _slice(buffer: pa.Buffer | None, start: int, length: int) -> bytes | memoryv
     return bytes(length) if buffer is None else memoryview(buffer)[start : start + length]
 
 
-def _timestamps(batch: pa.RecordBatch) -> memoryview | bytes | None:
+def _timestamps(batch: pa.RecordBatch, now_ms: int) -> memoryview | bytes | None:
     array = column_or_none(batch, "timestamp")
     if array is None:
         return None
@@ -206,7 +231,7 @@ def _timestamps(batch: pa.RecordBatch) -> memoryview | bytes | None:
         if pa.types.is_timestamp(kind):
             # A zone only says how to show the instant; the number is UTC either way. Finer units are cut.
             array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
-        array = pc.fill_null(array.cast(pa.int64()), _NO_TIMESTAMP)
+        array = pc.fill_null(array.cast(pa.int64()), pa.scalar(now_ms, pa.int64()))
     except pa.ArrowInvalid as error:
         raise SerializationError(
             f"column 'timestamp' of type {kind} holds what 64 bits of ms cannot: {error}"

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_kafkalite.client.arrow import RecordBatchMaker
+from spark_kafkalite.client.arrow import TIMESTAMP_LIMIT_MS, RecordBatchMaker
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.client.consume.range_fetcher import FetchedBatches, RangeFetcher, RangeNotInLog, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, LogTruncated, UnknownTopicOrPartition
-from spark_kafkalite.model import NO_LEADER_EPOCH
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.cluster_errors import refusal
 from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
 from spark_kafkalite.spark.connections import cluster_for, reading_config
@@ -54,11 +54,16 @@ def read_task(plan: ReadPlan, task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def read_ranges(
-    plan: ReadPlan, task: InputPartition, passed: PassedOffsets | None = None
+    plan: ReadPlan,
+    task: InputPartition,
+    passed: PassedOffsets | None = None,
+    beyond: dict[int, int] | None = None,
 ) -> Iterator[tuple[OffsetRange, Iterator[pa.RecordBatch]]]:
     """Yield each range of a task with its rows, which are to be taken before the next range is asked for.
 
     ``passed`` gets the counts of all that is decoded, see :mod:`~spark_kafkalite.client.consume.passed_offsets`.
+    ``beyond`` gets the timestamps in ms, by offset, that microseconds cannot hold; these are null in the rows. Without
+    it they are errors.
     """
     # Spark makes a partition of its own, without ranges, when there is nothing to read.
     if not isinstance(task, ReadTask) or not task.ranges:
@@ -68,14 +73,21 @@ def read_ranges(
     config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
     for each in task.ranges:
-        yield each, _read_range(plan, config, cluster, each, passed)
+        yield each, _read_range(plan, config, cluster, each, passed, beyond)
 
 
 def _read_range(
-    plan: ReadPlan, config: ConsumerConfig, cluster: ClusterClient, whole: OffsetRange, passed: PassedOffsets | None
+    plan: ReadPlan,
+    config: ConsumerConfig,
+    cluster: ClusterClient,
+    whole: OffsetRange,
+    passed: PassedOffsets | None,
+    beyond: dict[int, int] | None,
 ) -> Iterator[pa.RecordBatch]:
     tp = whole.topic_partition
-    maker = RecordBatchMaker(plan.schema, tp.topic, tp.partition)
+    maker = RecordBatchMaker(
+        plan.schema, tp.topic, tp.partition, (lambda found: _refuse(tp, found)) if beyond is None else beyond.update
+    )
     with_headers = "headers" in plan.schema.names
     position, epoch = whole.start_offset, whole.start_epoch
     max_bytes = config.max_partition_fetch_bytes
@@ -101,6 +113,8 @@ def _read_range(
             try:
                 for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
                     yield maker.batch(columns)
+            except SparkConditionError:
+                raise
             except KafkaliteError as error:
                 refused = refusal(error, plan.client, f"reading {whole}")
                 if refused is not None:
@@ -118,6 +132,17 @@ def _read_range(
             return
         # What is lost is reported once: from here on the log is taken as it is.
         position, epoch = _after_loss(plan, whole, lost[0]), NO_LEADER_EPOCH
+
+
+def _refuse(tp: TopicPartition, found: list[tuple[int, int]]) -> NoReturn:
+    offset, timestamp_ms = found[0]
+    raise SparkConditionError(
+        READ_FAILED,
+        f"{tp}: the record at offset {offset} has the timestamp {timestamp_ms} ms, which no timestamp of Spark can be "
+        f"(at most {TIMESTAMP_LIMIT_MS} ms); its producer may have given another unit, such as nanoseconds. Read "
+        "milliseconds with .schema('..., timestamp BIGINT'), leave the column out of .schema(), or read up to the "
+        "record, and from behind it on with startingOffsets",
+    )
 
 
 def _until_lost(fetcher: RangeFetcher, lost: list[RangeNotInLog | LogTruncated]) -> Iterator[FetchedBatches]:

@@ -46,8 +46,23 @@ def spark_schema(include_headers: bool) -> StructType:
     return StructType(fields)
 
 
+def copied_schema(*names: str) -> StructType:
+    """Return the columns of these names, with timestamps in milliseconds: what a copy writes as it has read it.
+
+    Spark's timestamps do not hold all that a log may have.
+    """
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    fields = [field for field in spark_schema(include_headers=True) if field.name in names]
+    return StructType(
+        [StructField("timestamp", LongType()) if field.name == "timestamp" else field for field in fields]
+    )
+
+
 def projected_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the columns that Spark asks for: all our columns, or those of ``.schema(...)``.
+
+    Of these, ``timestamp`` may also be a bigint: the milliseconds as they are in the log.
 
     Raises SparkConditionError for a column that the source does not have, or that has another type there.
     """
@@ -60,6 +75,9 @@ def projected_schema(schema: StructType) -> pa.Schema:
                 INVALID_SCHEMA,
                 f"schema={field.name}: no such column; take some of {', '.join(ours)}, or leave out .schema()",
             )
+        if field.name == "timestamp" and field.dataType.simpleString() == "bigint":
+            fields.append(pa.field(field.name, pa.int64(), field.nullable))
+            continue
         # Compared without nullability, which a user may state either way.
         if field.dataType.simpleString() != mine.dataType.simpleString():
             raise SparkConditionError(

@@ -75,6 +75,7 @@ _ALLOWED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 # Deliveries that a task holds before it looks at the oldest: keeps the memory of handles bounded, and errors early.
 _MAX_UNCHECKED: Final = 256
+_ZERO: Final = pa.scalar(0, pa.int64())
 # What the same records meet again.
 _PERMANENT: Final = (InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge, SerializationError)
 # Topics that this driver has been warned of: a stream writes to the same ones with every batch.
@@ -343,6 +344,8 @@ class _Expiry:
         oldest_ms = int(time.time() * 1000) - rules.retention_ms
         is_long = pa.types.is_integer(timestamps.type)
         cutoff = pa.scalar(oldest_ms if is_long else oldest_ms * 1000, pa.int64())
-        late = pc.sum(pc.less(timestamps if is_long else timestamps.view(pa.int64()), cutoff)).as_py()
+        numbers = timestamps if is_long else timestamps.view(pa.int64())
+        # A record without a timestamp (-1) is as old as the file that it lies in.
+        late = pc.sum(pc.and_(pc.less(numbers, cutoff), pc.greater_equal(numbers, _ZERO))).as_py()
         if late:
             self.counts[topic] = self.counts.get(topic, 0) + late

@@ -125,7 +125,7 @@ def _encode_topic(producer: Topics, topic: str, batch: pa.RecordBatch) -> Iterat
         plain = pc.fill_null(partitions.cast(pa.int32()), _NO_PARTITION)
         explicit = array("i")
         explicit.frombytes(memoryview(plain.buffers()[1])[plain.offset * 4 : (plain.offset + len(plain)) * 4])
-    yield from _encode_columns(producer, topic, columns_of(batch), explicit)
+    yield from _encode_columns(producer, topic, columns_of(batch, producer.now_ms()), explicit)
 
 
 # Python objects
@@ -152,10 +152,12 @@ def _encode_rows(producer: Topics, topic: str | None, rows: Sequence[Any]) -> It
             raise ConfigError("send_batch: give a topic, or a 'topic' in each record")
         by_topic.setdefault(name, []).append(fields)
     for name, fields_list in by_topic.items():
+        times = _column(fields_list, "timestamp")
+        now_ms = producer.now_ms()
         columns = columns_from_rows(
             [fields["value"] for fields in fields_list],
             _column(fields_list, "key"),
-            _column(fields_list, "timestamp"),
+            None if times is None else [now_ms if time is None else time for time in times],
             _column(fields_list, "headers"),
         )
         numbers = _column(fields_list, "partition")
@@ -251,7 +253,7 @@ def _encode_group(
     for built in build_batches(
         columns,
         max_bytes=producer.config.max_request_size,
-        now_ms=producer.now_ms(),
+        now_ms=_time_of_others(producer, columns),
         rows=memoryview(rows),
         codec=CODECS[codec],
         level=producer.config.levels.get(codec),
@@ -270,7 +272,7 @@ def _encode_sticky(
     for built in build_batches(
         columns,
         max_bytes=producer.config.max_request_size,
-        now_ms=producer.now_ms(),
+        now_ms=_time_of_others(producer, columns),
         rows=None if rows is None else memoryview(rows),
         codec=CODECS[codec],
         level=producer.config.levels.get(codec),
@@ -278,6 +280,11 @@ def _encode_sticky(
     ):
         queue = queues[producer.next_sticky(partitioner)]
         yield queue, _batch(producer, queue, built.batch, numbers[built.first : built.until])
+
+
+def _time_of_others(producer: Topics, columns: Columns) -> int:
+    """Return the timestamp of records that bring none; -1, which is none, if they were asked one by one."""
+    return producer.now_ms() if columns.timestamps is None else -1
 
 
 def _batch(producer: Topics, queue: PartitionQueue, encoded: bytearray, rows: Sequence[int]) -> ProducerBatch:

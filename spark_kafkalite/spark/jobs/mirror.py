@@ -63,6 +63,7 @@ from spark_kafkalite.spark.jobs.program.session import (
 )
 from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
 from spark_kafkalite.spark.topic_id import topic_id_text
+from spark_kafkalite.spark.read_schema import copied_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -344,7 +345,8 @@ class Mirror:
             options |= AVAILABLE_NOW_OPTIONS
         if self._to_cluster is not None:
             options["groupId"] = group_of(self._to_cluster, self._selection.prefix)
-        frame = spark.readStream.format("kafkalite").options(**options).load()
+        columns = copied_schema("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+        frame = spark.readStream.format("kafkalite").schema(columns).options(**options).load()
         target = F.concat(F.lit(self._selection.prefix), F.col("topic")).alias("topic")
         rows = frame.select(target, "partition", "key", "value", "headers", "timestamp", origin_column())
         before = _standing(checkpoint)

@@ -23,6 +23,7 @@ from spark_kafkalite.spark.jobs.program.client_options import (
 from spark_kafkalite.spark.jobs.program.command import JobCommand, is_given, names_in
 from spark_kafkalite.spark.jobs.program.session import reachable_files, start_session
 from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
+from spark_kafkalite.spark.read_schema import copied_schema
 
 
 @click.command(name="stream", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,7 +81,10 @@ def main(
     files = reachable_files(spark, "--checkpoint", checkpoint)
     if not has_begun(files) or is_given("starting_offsets"):
         source["startingOffsets"] = starting_offsets
-    frame = spark.readStream.format("kafkalite").options(**source).load()
+    reader = spark.readStream.format("kafkalite").options(**source)
+    if to_topic is not None:
+        reader = reader.schema(copied_schema("topic", "partition", "offset", "key", "value", "headers", "timestamp"))
+    frame = reader.load()
     with open_admin(bootstrap_server, options) as admin:
         check_topic_ids(admin, files, topics)
         quarantine = None if quarantine_topic is None else QuarantineTopic(admin, quarantine_topic)

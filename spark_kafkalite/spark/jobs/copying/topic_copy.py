@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
@@ -32,7 +31,7 @@ from spark_kafkalite.spark.offset_ranges import OffsetRange
 from spark_kafkalite.spark.options import WriterOptions, reader_options, writer_options
 from spark_kafkalite.spark.partition_reader import read_task
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
-from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.read_schema import copied_schema, projected_schema
 from spark_kafkalite.spark.writer import KafkaliteBatchWriter, WrittenMessage
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Look:
             "startingOffsets": json.dumps(starts),
             "includeHeaders": "true",
         }
-        return KafkaliteBatchReader(reader_options(options), projected_schema(_columns("headers")))
+        return KafkaliteBatchReader(reader_options(options), projected_schema(copied_schema("headers")))
 
     def once(self, spark: SparkSession | None = None) -> tuple[dict[int, OffsetSet], Look]:
         """Return the offsets found, by partition of the topic, and the search of what is written next.
@@ -141,10 +140,10 @@ class TopicCopy:
         """``look`` searches for records that the run has written, if it has an id."""
         options = {**source_options, "assign": plan.assign_option(), "includeHeaders": "true"}
         self._options = reader_options(options)
-        self._read = ReadPlan.of(self._options, projected_schema(_columns(*_READ)))
+        self._read = ReadPlan.of(self._options, projected_schema(copied_schema(*_READ)))
         self._sink: WriterOptions = writer_options(sink_options)
         written = [name for name in _WRITTEN if same_partitions or name != "partition"]
-        self._writer = KafkaliteBatchWriter(self._sink, _columns(*written))
+        self._writer = KafkaliteBatchWriter(self._sink, copied_schema(*written))
         self._ranges = plan.ranges
         self._times = plan.times
         self._same_partitions = same_partitions
@@ -211,10 +210,6 @@ class TopicCopy:
                     yield rows
                 else:
                     yield from pace.pieces(rows)
-
-
-def _columns(*names: str) -> StructType:
-    return StructType([field for field in spark_schema(include_headers=True) if field.name in names])
 
 
 def left_of(ranges: Iterable[OffsetRange], present: Mapping[int, OffsetSet]) -> list[OffsetRange]:

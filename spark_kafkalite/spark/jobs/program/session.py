@@ -66,6 +66,8 @@ _TELL_STACK_TRACES: Final = (
 _SETTINGS: Final = {
     # Directories by day are UTC's.
     "spark.sql.session.timeZone": "UTC",
+    # Times in Parquet are INT64 in every file, whichever writer makes it. Spark's default is INT96.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Listing staged files, one directory each, takes a task a directory otherwise.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
