@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
+from spark_kafkalite.spark.jobs.destination.names import HELD_BACK_OFFSET
 from spark_kafkalite.spark.jobs.load import load_source
 from spark_kafkalite.spark.jobs.load.load_source import LoadReader, LoadSource, RangeAccount
 from spark_kafkalite.spark.jobs.load.planning import Tasks
@@ -67,8 +68,9 @@ class CountReader(LoadReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one row for each range; runs in a Python worker."""
         passed = PassedOffsets()
-        for each, batches in read_ranges(self.plan, partition, passed):
-            yield _counted(load_source.accounted(each, batches, passed, self.plan.schema))
+        beyond: dict[int, int] = {}
+        for each, batches in read_ranges(self.plan, partition, passed, beyond):
+            yield _counted(load_source.accounted(each, batches, passed, self.plan.schema, beyond))
 
 
 class CountSource(LoadSource):
@@ -87,7 +89,8 @@ def _counted(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     quarters: Counter[int] = Counter()
     before: pa.RecordBatch | None = None
     for batch in batches:
-        if before is not None:
+        # A record that a load holds back is in no directory.
+        if before is not None and (before.num_rows != 1 or before.column("offset")[0].as_py() != HELD_BACK_OFFSET):
             quarters.update(_quarters(before.column("timestamp").view(pa.int64())))
         before = batch
     assert before is not None, "an account ends every range"

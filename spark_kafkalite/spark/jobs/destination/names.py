@@ -17,6 +17,7 @@ Pure: no file system, no Spark. Lengths are in bytes, which are characters here:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
@@ -41,6 +42,10 @@ NO_DATA: Final = "@"
 ACCOUNTS: Final = "@accounts"
 FACTS: Final = "@facts"
 QUARANTINED: Final = "@quarantined"
+# Offsets of rows that are no records but documents, and the groups that these are of.
+ACCOUNT_OFFSET: Final = -1
+HELD_BACK_OFFSET: Final = -2
+DOCUMENT_GROUPS: Final[Mapping[int, str]] = {ACCOUNT_OFFSET: ACCOUNTS, HELD_BACK_OFFSET: QUARANTINED}
 
 
 def is_hidden(name: str) -> bool:

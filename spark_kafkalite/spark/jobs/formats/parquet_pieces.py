@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_kafkalite.spark.jobs.destination.names import ACCOUNTS, DATA, GROUP, staged_topic
+from spark_kafkalite.spark.jobs.destination.names import DATA, DOCUMENT_GROUPS, GROUP, staged_topic
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 
 SEPARATOR: Final = "PAR1"
@@ -62,10 +62,13 @@ class PieceMaker:
         self._files: dict[str, _ParquetFile] = {}
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the pieces of the rows' files, and each account as a document in the group ``ACCOUNTS``."""
+        """Yield the pieces of the rows' files, and what is no row as a document in a group of its own."""
         for batch in batches:
-            if _is_account(batch):
-                yield _piece(ACCOUNTS, document_line(batch.column("key")[0].as_py()))
+            group = _group_of_document(batch)
+            if group is not None:
+                yield _piece(group, document_line(batch.column("key")[0].as_py()))
+                continue
+            if not batch.num_rows:
                 continue
             for group, rows in self._directories.of(batch):
                 if group not in self._files:
@@ -84,8 +87,9 @@ class PieceMaker:
             yield _piece(group, file.row_group())
 
 
-def _is_account(batch: pa.RecordBatch) -> bool:
-    return batch.num_rows == 1 and bool(batch.column("offset")[0].as_py() < 0)
+def _group_of_document(batch: pa.RecordBatch) -> str | None:
+    """Return the group of a document: an account, or a record for the quarantine. None for rows."""
+    return DOCUMENT_GROUPS.get(batch.column("offset")[0].as_py()) if batch.num_rows == 1 else None
 
 
 def _piece(group: str, data: bytes) -> pa.RecordBatch:

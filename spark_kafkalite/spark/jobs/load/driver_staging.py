@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_kafkalite.spark.jobs.destination.files import Files, NewFile
-from spark_kafkalite.spark.jobs.destination.names import ACCOUNTS, DATA, GROUP
+from spark_kafkalite.spark.jobs.destination.names import ACCOUNTS, DATA, GROUP, QUARANTINED
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.jobs.formats.parquet_pieces import SEPARATOR
 from spark_kafkalite.spark.jobs.load import load_source
@@ -42,10 +42,11 @@ class WrittenFile:
 
 def write(
     files: Files, data: str, plan: LoadPlan, source_options: Mapping[str, str], layout: FileLayout
-) -> tuple[list[RangeAccount], list[WrittenFile]]:
+) -> tuple[list[RangeAccount], list[WrittenFile]] | None:
     """Write the plan's records below ``data``, a file for each task and group, and return the accounts of its ranges.
 
-    ``layout`` names its codec. Raises SparkConditionError as a task does, and what the file system raises.
+    Return None, with files below ``data``, if a record has to be quarantined. ``layout`` names its codec. Raises
+    SparkConditionError as a task does, and what the file system raises.
     """
     source = load_source.LoadSource(load_source.options_of(plan, source_options, layout))
     reader = source.reader(source.schema())
@@ -56,6 +57,8 @@ def write(
             by_group: dict[str, NewFile] = {}
             for piece in cast(Iterator[pa.RecordBatch], reader.read(task)):
                 group, content = piece.column(GROUP)[0].as_py(), piece.column(DATA)[0].as_py()
+                if group == QUARANTINED:
+                    return None
                 if group == ACCOUNTS:
                     accounts.append(RangeAccount.from_json(content))
                     continue

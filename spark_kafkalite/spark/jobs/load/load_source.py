@@ -6,9 +6,11 @@ because tasks make the files. A load must also account for every offset. This fo
 - It takes its tasks as an option: :data:`TASKS`, JSON, a list of tasks, each a list of
   ``[topic, partition, start, until]``. With :data:`TIMES`, JSON, ``[start_ms, end_ms]``, it leaves out records whose
   timestamps are outside of that range, and the account counts them.
-- It yields one more row after the rows of each range. The offset of this row is :data:`ACCOUNT_OFFSET`, and its key is
+- It yields one more row after the rows of each range. The offset of this row is ``ACCOUNT_OFFSET``, and its key is
   the account of the range as JSON. The account takes the same way as the rows. So it arrives exactly once, as they do,
   even if Spark repeats a task.
+- A record whose timestamp no column of microseconds can hold does not fail the task. It becomes a document for the
+  quarantine, in the key of a row with the offset ``HELD_BACK_OFFSET``.
 
 With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead of rows
 (``formats/parquet_pieces.py``).
@@ -17,18 +19,20 @@ With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's fil
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from spark_kafkalite.client.arrow import TIMESTAMP_LIMIT_MS
 from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.jobs.destination.names import DATA, GROUP
+from spark_kafkalite.spark.jobs.destination.names import ACCOUNT_OFFSET, DATA, GROUP, HELD_BACK_OFFSET
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, Tasks
 from spark_kafkalite.spark.jobs.load.time_range import TimeRange
@@ -43,7 +47,6 @@ FORMAT_NAME: Final = "kafkalite_load"
 TASKS: Final = "tasks"
 LAYOUT: Final = "layout"
 TIMES: Final = "times"
-ACCOUNT_OFFSET: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,9 @@ class LoadReader(DataSourceReader):
 
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         passed = PassedOffsets()
-        for each, batches in read_ranges(self.plan, partition, passed):
-            yield from accounted(each, batches, passed, self.plan.schema, self._times)
+        beyond: dict[int, int] = {}
+        for each, batches in read_ranges(self.plan, partition, passed, beyond):
+            yield from accounted(each, batches, passed, self.plan.schema, beyond, self._times)
 
 
 class LoadSource(DataSource):
@@ -174,11 +178,13 @@ def accounted(
     batches: Iterator[pa.RecordBatch],
     passed: PassedOffsets,
     schema: pa.Schema,
+    beyond: MutableMapping[int, int],
     times: TimeRange | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range that are in ``times``, then its account as one more row.
 
-    ``passed`` counts the decoded offsets.
+    ``passed`` counts the decoded offsets. ``beyond`` has the timestamps in ms, by offset, of the rows in which they are
+    null: no range of times has these.
     """
     before = replace(passed)
     size_bytes = outside = 0
@@ -187,9 +193,17 @@ def accounted(
         batch = read if times is None else times.within(read)
         outside += read.num_rows - batch.num_rows
         if not batch.num_rows:
+            beyond.clear()
             continue
         size_bytes += _data_bytes(batch.column("key")) + _data_bytes(batch.column("value"))
         bounds += _timestamp_bounds(batch.column("timestamp").view(pa.int64()))
+        if beyond:
+            is_beyond = batch.column("timestamp").is_null()
+            for row in batch.filter(is_beyond).drop_columns("timestamp").to_pylist():
+                timestamp_ms = beyond[row["offset"]]
+                yield _document_row(HELD_BACK_OFFSET, held_back_document(row, timestamp_ms), schema)
+            batch = batch.filter(pc.invert(is_beyond))
+            beyond.clear()
         yield batch
     account = RangeAccount(
         topic=each.topic_partition.topic,
@@ -205,7 +219,35 @@ def accounted(
         max_timestamp=max((largest for _, largest in bounds), default=None),
         outside=outside,
     )
-    yield _account_row(account, schema)
+    yield _document_row(ACCOUNT_OFFSET, account.to_json(), schema)
+
+
+def held_back_document(row: Mapping[str, Any], timestamp_ms: int) -> str:
+    """Return the quarantine's document of a row whose timestamp does not fit; ``staging`` makes those of other rows."""
+    reason = (
+        f"the record's timestamp, {timestamp_ms} ms, is beyond what a column of microseconds can hold (at most "
+        f"{TIMESTAMP_LIMIT_MS} ms); its producer may have given another unit, such as nanoseconds"
+    )
+    headers = row["headers"]
+    document = {
+        **{name: row[name] for name in ("topic", "partition", "offset")},
+        "timestamp": timestamp_ms,
+        "reason": reason,
+        "key": _base64(row["key"]),
+        "value": _base64(row["value"]),
+        "headers": None
+        if headers is None
+        else [_without_nulls({"key": each["key"], "value": _base64(each["value"])}) for each in headers],
+    }
+    return json.dumps(_without_nulls(document))
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
+
+
+def _without_nulls(document: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def _data_bytes(cells: pa.BinaryArray) -> int:
@@ -220,14 +262,15 @@ def _timestamp_bounds(microseconds: pa.Int64Array) -> list[tuple[int, int]]:
     return [] if found["min"] is None else [(found["min"] // 1000, found["max"] // 1000)]
 
 
-def _account_row(account: RangeAccount, schema: pa.Schema) -> pa.RecordBatch:
+def _document_row(offset: int, document: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a row that is no record but a document; ``offset`` names its kind."""
     row: Mapping[str, object] = {
-        "key": account.to_json().encode(),
-        "topic": account.topic,
-        "partition": account.partition,
-        "offset": ACCOUNT_OFFSET,
+        "key": document.encode(),
+        "topic": "",
+        "partition": 0,
+        "offset": offset,
         "timestamp": 0,
-        "timestampType": ACCOUNT_OFFSET,
+        "timestampType": -1,
     }
     arrays = [pa.array([row.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedRange, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.destination.names import (
+    ACCOUNT_OFFSET,
     ACCOUNTS,
     DATA,
     GROUP,
+    HELD_BACK_OFFSET,
     MAX_STAGED_TOPIC,
     NO_DATA,
     QUARANTINED,
@@ -93,11 +95,15 @@ def stage(
     data = f"{staging_path(run)}/data-{number}"
     pieces = _of_pieces(spark, layout)
     if in_driver and pieces is not None:
-        accounts, written = driver_staging.write(files, data, plan, source_options, pieces)
-        fault_point("staging")
-        rows = [row for file in written for row in driver_staging.facts(files, data, file)]
-        staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
-        return Staged(staged, check_accounts(plan, accounts, staged), sum(row["untimed"] for row in rows))
+        made = driver_staging.write(files, data, plan, source_options, pieces)
+        if made is not None:
+            accounts, written = made
+            fault_point("staging")
+            rows = [row for file in written for row in driver_staging.facts(files, data, file)]
+            staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
+            return Staged(staged, check_accounts(plan, accounts, staged), sum(row["untimed"] for row in rows))
+        # Spark makes the files of the quarantine, so it reads everything.
+        files.delete(data)
     with cancelled_with(spark):
         return _staged_by_tasks(spark, files, run, plan, source_options, layout, max_quarantined, number, data, pieces)
 
@@ -217,7 +223,8 @@ def _grouped(frame: DataFrame, plan: LoadPlan, layout: FileLayout) -> DataFrame:
     if decoding.TIME in frame.columns:
         time = F.coalesce(decoding.TIME, time)
     times = F.concat_ws("@", *(F.date_format(time, pattern) for pattern in _TIMES[layout.partition_by]))
-    group = F.when(F.col("offset") == load_source.ACCOUNT_OFFSET, F.lit(ACCOUNTS))
+    group = F.when(F.col("offset") == ACCOUNT_OFFSET, F.lit(ACCOUNTS))
+    group = group.when(F.col("offset") == HELD_BACK_OFFSET, F.lit(QUARANTINED))
     if decoding.REASON in frame.columns:
         group = group.when(F.col(decoding.REASON).isNotNull(), F.lit(QUARANTINED))
     # Not null, as Spark sees: it would replace empty names otherwise.
@@ -230,7 +237,8 @@ def _as_in_files(frame: DataFrame) -> DataFrame:
 
     columns: dict[str, Column] = {name: F.col(name) for name in spark_schema(include_headers=True).names}
     if decoding.REASON in frame.columns:
-        held_back = F.col(GROUP) == QUARANTINED
+        # What the reading task has held back is a document already.
+        held_back = (F.col(GROUP) == QUARANTINED) & (F.col("offset") != HELD_BACK_OFFSET)
         at_ms = F.unix_millis("timestamp").alias("timestamp")
         reason = F.col(decoding.REASON).alias("reason")
         parts: list[Column | str] = ["topic", "partition", "offset", at_ms, reason, "key", "value", "headers"]

@@ -1,0 +1,114 @@
+"""Times in what the jobs write: their type in files, their units in JSON, and times that no column can hold."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafkalite.spark import read_published
+from spark_kafkalite.spark.jobs import compact, hadoop_load
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
+
+from .job_runs import BY_TASKS, NEW_YEAR_MS, data_files, failure, load, manifests, run_alone
+from .topics import Topics
+
+pytestmark = pytest.mark.any_spark
+
+ANY_TIME = {"message_timestamp_after_max_ms": str(2**63 - 1)}
+NANOSECONDS = 1_767_225_600_000_000_000
+MICROSECONDS_IN_UTC = ("INT64", "Timestamp(isAdjustedToUTC=true, timeUnit=microseconds")
+
+
+def send(topics: Topics, topic: str, *values: bytes, at_ms: int = NEW_YEAR_MS) -> None:
+    for value in values:
+        topics.producer.send(topic, value, key=b"k", timestamp_ms=at_ms, headers=[("h", b"1"), ("n", None)])
+    topics.producer.flush(PATIENCE_S)
+
+
+def type_of_times(path: Path, name: str = "timestamp") -> tuple[str, str]:
+    schema = pq.ParquetFile(path).schema
+    column = next(schema.column(number) for number in range(len(schema)) if schema.column(number).path == name)
+    return column.physical_type, str(column.logical_type)[: len(MICROSECONDS_IN_UTC[1])]
+
+
+def test_times_are_microseconds_in_utc_whoever_writes_a_file(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, decoded = topics.new(), topics.new()
+    # As an earlier session of this test run may have left it.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    for way in ((), BY_TASKS):
+        send(topics, topic, b"v")
+        load(topics, topic, tmp_path, *way)
+    send(topics, decoded, b'{"at": "1500-01-01T00:00:00Z"}', at_ms=-1)
+    load(topics, decoded, tmp_path, "--value", "json", "--value-schema", "at TIMESTAMP")
+    (by_spark,) = (tmp_path / file for file in data_files(tmp_path) if file.startswith(decoded))
+    assert type_of_times(by_spark) == type_of_times(by_spark, "value.at") == MICROSECONDS_IN_UTC
+    assert pq.read_table(by_spark, partitioning=None)["value"][0].as_py() == {"at": datetime(1500, 1, 1, tzinfo=UTC)}
+    files = [tmp_path / file for file in data_files(tmp_path) if file.startswith(topic)]
+    assert [type_of_times(file) for file in files] == [MICROSECONDS_IN_UTC] * 2
+    run_alone(compact, "--destination", str(tmp_path), "--topic", topic, "--min-files", "2", "--older-than", "0s")
+    (merged,) = (tmp_path / file for file in data_files(tmp_path) if file.startswith(topic))
+    assert type_of_times(merged) == MICROSECONDS_IN_UTC
+    assert read_published(spark, str(tmp_path), topic=topic).where("timestamp = '2013-01-01'").count() == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), BY_TASKS, *([("--format", "json"), ("--format", "avro"), ("--value", "registry")] if SOAK else [])],
+)
+def test_a_record_of_a_time_that_no_column_holds_goes_into_quarantine(
+    topics: Topics, spark: SparkSession, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    topic = topics.new(**ANY_TIME)
+    good = b"\0\0\0\0\1good"
+    send(topics, topic, good)
+    send(topics, topic, b"nano \xff", at_ms=NANOSECONDS)
+    send(topics, topic, good)
+    arguments = ("--topic", topic, "--destination", str(tmp_path), *options)
+    refused = failure(hadoop_load, topics, *arguments, code=4)
+    assert (
+        f"1 of 3 records cannot be decoded, and --max-quarantined is 0; the first is offset 1 of {topic}-0" in refused
+    )
+    assert f"the record's timestamp, {NANOSECONDS} ms, is beyond what a column of microseconds can hold" in refused
+    summary = load(topics, topic, tmp_path, *options, "--max-quarantined", "1")
+    assert (summary["records"], summary["quarantined_records"]) == (2, 1)
+    (manifest,) = manifests(tmp_path)
+    assert [(each["records"], each["quarantined"], each["max_timestamp"]) for each in manifest["ranges"]] == [
+        (3, 1, NEW_YEAR_MS)
+    ]
+    (document,) = (tmp_path / manifest["quarantine"][0]["final"]).read_text().splitlines()
+    found = json.loads(document)
+    assert found.pop("reason").startswith(f"the record's timestamp, {NANOSECONDS} ms, is beyond")
+    assert b64decode(found.pop("value")) == b"nano \xff"
+    assert found == {
+        "topic": topic,
+        "partition": 0,
+        "offset": 1,
+        "timestamp": NANOSECONDS,
+        "key": "aw==",
+        "headers": [{"key": "h", "value": "MQ=="}, {"key": "n"}],
+    }
+    if "avro" not in options:
+        assert read_published(spark, str(tmp_path), check_counts=True).count() == 2
+
+
+def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> None:
+    topic = topics.new(**ANY_TIME)
+    send(topics, topic, b"a", b"b")
+    send(topics, topic, b"nano", at_ms=NANOSECONDS)
+    with pytest.raises(Exception) as caught:
+        topics.read(topic).collect()
+    told = f"{topic}-0: the record at offset 2 has the timestamp {NANOSECONDS} ms, which no timestamp of Spark can be"
+    assert told in str(caught.value)
+    reader = spark.read.format("kafkalite").option("kafka.bootstrap.servers", topics.bootstrap)
+    rows = reader.option("subscribe", topic).schema("offset BIGINT, timestamp BIGINT").load().collect()
+    assert [row.timestamp for row in rows] == [NEW_YEAR_MS, NEW_YEAR_MS, NANOSECONDS]
+    assert reader.option("subscribe", topic).schema("offset BIGINT").load().count() == 3
