@@ -112,3 +112,49 @@ def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> Non
     rows = reader.option("subscribe", topic).schema("offset BIGINT, timestamp BIGINT").load().collect()
     assert [row.timestamp for row in rows] == [NEW_YEAR_MS, NEW_YEAR_MS, NANOSECONDS]
     assert reader.option("subscribe", topic).schema("offset BIGINT").load().count() == 3
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT_MS = 1_767_225_600_000
+TIMES = {
+    str(AT_MS): AT,
+    f'"{AT_MS}"': AT,
+    '"2026-01-01T01:00:00+01:00"': AT,
+    '"2026-01-01"': AT,
+    # Seconds are no unit of JSON: this is a day of January 1970.
+    str(AT_MS // 1000): datetime(1970, 1, 21, 10, 53, 45, 600_000, UTC),
+    "-1": datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
+    "null": None,
+}
+NO_TIMES = ("1767225600.5", '"12:30"', '"2026-02-30"', "true", "{}", '""', str(NANOSECONDS))
+
+
+def test_numbers_in_json_are_milliseconds_wherever_they_are(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = topics.new()
+    for text in TIMES:
+        send(topics, topic, f'{{"at": {text}, "in": [{{"at": {text}}}], "m": {{"k": {text}}}}}'.encode())
+    for text in NO_TIMES:
+        send(topics, topic, f'{{"at": {text}}}'.encode(), f'{{"at": 1, "in": [null, {{"at": {text}}}]}}'.encode())
+        send(topics, topic, f'{{"m": {{"k": {text}}}}}'.encode())
+    schema = "at TIMESTAMP, in ARRAY<STRUCT<at: TIMESTAMP>>, m MAP<STRING, TIMESTAMP>, n STRING"
+    given = ("--value", "json", "--value-schema", schema, "--event-time", "json:at", "--max-quarantined", "100")
+    summary = load(topics, topic, tmp_path, *given)
+    assert (summary["records"], summary["quarantined_records"]) == (len(TIMES), 3 * len(NO_TIMES))
+    rows = read_published(spark, str(tmp_path)).selectExpr("offset", "day", "to_json(value) AS value").collect()
+    for row, at in zip(sorted(rows, key=lambda row: row.offset), TIMES.values(), strict=True):
+        value = json.loads(row.value)
+        if at is None:
+            assert value == {"in": [{}], "m": {"k": None}}
+        else:
+            shown = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            assert value == {"at": shown, "in": [{"at": shown}], "m": {"k": shown}}
+            # The directory is of the same time. Numbers before 1970 are no event time.
+            assert str(row.day) == (at.date().isoformat() if at.year >= 1970 else "2013-01-01")
+    (manifest,) = manifests(tmp_path)
+    lines = (tmp_path / manifest["quarantine"][0]["final"]).read_text().splitlines()
+    reasons = [json.loads(line)["reason"] for line in lines]
+    for number, text in enumerate(NO_TIMES):
+        for reason, path in zip(reasons[3 * number :], ("at", "in[1].at", "m.k"), strict=False):
+            assert reason.startswith(f"field {path} is {text}, and TIMESTAMP (ms since the epoch"), reason

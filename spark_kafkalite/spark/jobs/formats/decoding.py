@@ -16,6 +16,8 @@ from spark_kafkalite.spark.avro_columns import avro_schema as parsed_avro_schema
 from spark_kafkalite.spark.avro_columns import spark_struct
 from spark_kafkalite.spark.jobs.formats.avro_schema import avro_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
+from spark_kafkalite.spark.jobs.formats.json_times import has_bad_time, time_of, with_texts, with_times
+from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
@@ -28,13 +30,11 @@ _DECODED: Final = "kafkalite_decoded"
 _FRAMED: Final = "kafkalite_framed"
 _CORRUPT: Final = "kafkalite_corrupt"
 _AVRO: Final = "kafkalite_avro"
-# The last ms of the year 9999. Later days need more than the ten characters of yyyy-MM-dd.
-_LAST_MS: Final = 253_402_300_799_999
-_ISO_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
-
 _NOT_UTF8: Final = "the value is not UTF-8"
 _NOT_JSON: Final = "the value is no JSON object of --value-schema"
 _NOT_FRAMED: Final = "the value is not framed as a schema registry's serializers do it"
+# Those of which the value itself shows more.
+EXPLAINED_REASONS: Final = frozenset((_NOT_UTF8, _NOT_JSON, _NOT_FRAMED))
 _NO_LINE: Final = "the value is null, which no line of text can be"
 _LINES: Final = "the value holds a line break"
 
@@ -111,11 +111,11 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
     if layout.schema_registry is not None:
         frame = frame.withColumn(_AVRO, _from_avro(value, layout))
     if layout.event_time.startswith("header:"):
-        frame = frame.withColumn(TIME, _time(_header(layout.event_time.removeprefix("header:"))))
+        frame = frame.withColumn(TIME, time_of(_header(layout.event_time.removeprefix("header:")), 0))
     elif layout.event_time.startswith("json:"):
         path = f"$.{layout.event_time.removeprefix('json:')}"
         text = payload.cast("string") if layout.schema_registry is None else F.to_json(F.col(_AVRO)["record"])
-        frame = frame.withColumn(TIME, _time(F.get_json_object(text, path)))
+        frame = frame.withColumn(TIME, time_of(F.get_json_object(text, path), 0))
     if not layout.is_decoded:
         return frame
     if layout.file_format == "text":
@@ -125,14 +125,14 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
     if layout.schema_registry is not None:
         made, reason = F.col(_AVRO)["record"], F.col(_AVRO)["reason"]
     elif layout.value_schema is not None:
-        frame = frame.withColumn(_DECODED, _from_json(payload, value_type(layout.value_schema)))
+        schema = value_type(layout.value_schema)
+        frame = frame.withColumn(_DECODED, _from_json(payload, schema))
         text, found = payload.cast("string"), F.col(_DECODED)
         # Spark's parser reads the first of several objects and ignores the rest. The length of a list counts them all.
         count = F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))), F.lit(0))
-        reason = F.when(~F.is_valid_utf8(text), _NOT_UTF8).when(
-            found.isNull() | found[_CORRUPT].isNotNull() | (count != 1), _NOT_JSON
-        )
-        made = found.dropFields(_CORRUPT)
+        is_bad = found.isNull() | found[_CORRUPT].isNotNull() | (count != 1) | has_bad_time(found, schema)
+        reason = F.when(~F.is_valid_utf8(text), _NOT_UTF8).when(is_bad, _NOT_JSON)
+        made = with_times(found.dropFields(_CORRUPT), schema)
     if layout.value == "registry":
         framed = F.col(_FRAMED)
         reason = F.when(framed.isNull(), _NOT_FRAMED).otherwise(reason)
@@ -144,6 +144,12 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
         .withColumn(_DECODED, F.when(value.isNotNull(), made))
         .drop(_FRAMED, _AVRO)
     )
+
+
+def explainer(layout: FileLayout) -> Explainer:
+    """Return what explains the values that :func:`decoded` refuses. Needs a Spark session."""
+    is_json = layout.value_schema is not None and layout.schema_registry is None
+    return Explainer(layout.value, value_type(layout.value_schema) if is_json and layout.value_schema else None)
 
 
 def decoded_value(frame: DataFrame) -> Column:
@@ -167,7 +173,9 @@ def _from_json(payload: Column, schema: StructType) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
     from pyspark.sql.types import StringType, StructField, StructType
 
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    texts = with_texts(schema)
+    assert isinstance(texts, StructType)
+    with_corrupt = StructType([*texts.fields, StructField(_CORRUPT, StringType())])
     return F.from_json(
         payload.cast("string"), with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     )
@@ -191,13 +199,3 @@ def _header(name: str) -> Column:
 
     named = F.filter("headers", lambda header: header["key"] == F.lit(name))
     return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-
-
-def _time(text: Column) -> Column:
-    """Return the time in a text: ms since the epoch, or ISO 8601; null for any other text."""
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
-
-    ms = text.try_cast("bigint")
-    # Spark reads "12:30" as a time of today.
-    iso = F.when(text.rlike(_ISO_DAY), text.try_cast("timestamp"))
-    return F.when(ms.between(0, _LAST_MS), F.timestamp_millis(ms)).otherwise(iso)

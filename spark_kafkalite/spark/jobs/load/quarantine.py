@@ -2,21 +2,28 @@
 
 A task that finds such a record (``formats/decoding.py``) stages it as one document with all its parts, next to the
 files. If a run has such records, and no more than it may have, the documents become a file for each topic. The manifest
-names it like the others. Keys and values are in base64.
+names it like the others. Keys and values are in base64. The reason names the field, its value and the expected type.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import QUARANTINE, FilePart, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.destination.names import GROUP, directory_name, shared_file_name, staged_topic
+from spark_kafkalite.spark.jobs.formats.decoding import EXPLAINED_REASONS
+from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
+from spark_kafkalite.spark.pyspark_versions import arrow_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -75,7 +82,28 @@ def check_quarantined(found: Quarantined, records: int, bound: MaxQuarantined) -
         )
 
 
-def counted(documents: DataFrame) -> Quarantined:
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Puts into documents why their values do not fit the schema, if that is known. Sent to Spark's workers."""
+
+    explain: Explainer
+
+    def __call__(self, documents: pa.Array) -> pa.Array:
+        """Return the documents, JSON texts, with their reasons."""
+        return pa.array([self.document(each) for each in documents.to_pylist()], pa.string())
+
+    def document(self, text: str) -> str:
+        document = json.loads(text)
+        reason = self._reason(document)
+        return text if reason is None else json.dumps(document | {"reason": reason}, ensure_ascii=False)
+
+    def _reason(self, document: Mapping[str, Any]) -> str | None:
+        if document["reason"] not in EXPLAINED_REASONS or "value" not in document:
+            return None
+        return self.explain(b64decode(document["value"]))
+
+
+def counted(documents: DataFrame, explained: Explained) -> Quarantined:
     """Return what the staged documents are of."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
@@ -85,7 +113,6 @@ def counted(documents: DataFrame) -> Quarantined:
         .agg(
             F.count("*").alias("records"),
             F.min("of.offset").alias("first"),
-            F.min_by("of.reason", "of.offset").alias("reason"),
         )
         .orderBy("topic", "partition")
         .collect()
@@ -93,14 +120,23 @@ def counted(documents: DataFrame) -> Quarantined:
     if not rows:
         return Quarantined()
     first = rows[0]
+    is_first = (F.col("of.topic") == first["topic"]) & (F.col("of.partition") == first["partition"])
+    (row,) = _parsed(documents).where(is_first & (F.col("of.offset") == first["first"])).take(1)
+    reason = json.loads(explained.document(row["document"]))["reason"]
     return Quarantined(
         {TopicPartition(row["topic"], row["partition"]): row["records"] for row in rows},
-        f"offset {first['first']} of {first['topic']}-{first['partition']}: {first['reason']}",
+        f"offset {first['first']} of {first['topic']}-{first['partition']}: {reason}",
     )
 
 
 def write(
-    spark: SparkSession, files: Files, run: str, part: int, documents: DataFrame, found: Quarantined
+    spark: SparkSession,
+    files: Files,
+    run: str,
+    part: int,
+    documents: DataFrame,
+    found: Quarantined,
+    explained: Explained,
 ) -> tuple[PublishedFile, ...]:
     """Write the documents as files to be published, one for each topic, and return the facts read back from them.
 
@@ -108,6 +144,7 @@ def write(
     counted before.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+    from pyspark.sql.types import StringType
 
     topics = sorted({tp.topic for tp in found.by_partition})
     by_name = {staged_topic(topic): topic for topic in topics}
@@ -118,7 +155,7 @@ def write(
         .withColumn(GROUP, name_of[F.col("of.topic")])
         .repartition(1)
         .sortWithinPartitions(GROUP, "of.partition", "of.offset")
-        .select("document", GROUP)
+        .select(arrow_column(explained, StringType(), F.col("document")).alias("document"), GROUP)
         .write.partitionBy(GROUP)
         .option("maxRecordsPerFile", 0)
         .text(f"{files.root}/{where}")

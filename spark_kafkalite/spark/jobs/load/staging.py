@@ -167,7 +167,8 @@ def _staged_by_tasks(
     held_back = Quarantined()
     if QUARANTINED in groups:
         documents = _documents(spark, files, data, QUARANTINED, layout, separator, by_text)
-        held_back = quarantine.counted(documents)
+        explained = quarantine.Explained(decoding.explainer(layout))
+        held_back = quarantine.counted(documents, explained)
         quarantine.check_quarantined(held_back, sum(each.present for each in accounts), max_quarantined)
     rows: list[dict[str, Any]] = []
     if any(not group.startswith(NO_DATA) for group in groups):
@@ -181,7 +182,7 @@ def _staged_by_tasks(
         staged,
         check_accounts(plan, accounts, staged, held_back.by_partition),
         sum(row["untimed"] for row in rows),
-        quarantine.write(spark, files, run, number, documents, held_back) if held_back.records else (),
+        quarantine.write(spark, files, run, number, documents, held_back, explained) if held_back.records else (),
         0 if times is None else times.get["fallbacks"],
     )
 
