@@ -24,7 +24,7 @@ from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.destination.names import file_format_of
+from spark_kafkalite.spark.jobs.destination.names import file_format_of, place_problem
 from spark_kafkalite.spark.jobs.formats.data_files import SCHEME_AND_HOST, path_below, path_of_uri, read_files
 from spark_kafkalite.spark.jobs.formats.decoding import file_schema, value_column_type
 from spark_kafkalite.spark.jobs.formats.schema_merge import SchemaConflict, is_equal
@@ -95,13 +95,16 @@ def read_published(
 
     Raises FileNotFoundError when nothing has been published there. Raises ManifestError, naming run and file, when the
     manifests and the files contradict each other, when runs gave values of a topic different types, and when there is
-    no run ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for ``days``
-    of files without a day, and, naming the topics, if their values have different types and ``topic`` is not given.
+    no run ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for a
+    ``path`` that Spark takes for a pattern, for ``days`` of files without a day, and, naming the topics, if their
+    values have different types and ``topic`` is not given.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
     scope = PublishedScope.of(topic, days, since_run)
     files = files_for(spark, path)
+    if (problem := place_problem(files.root)) is not None:
+        raise ValueError(problem)
     runs, published, unfinished = _published(files)
     if not published:
         raise FileNotFoundError(f"{files.root}: no load run has published records here; see _kafkalite/manifests")

@@ -72,3 +72,11 @@ def test_what_is_missing_in_a_directory_or_cut_is_named(spark: SparkSession, one
     first.unlink()
     with pytest.raises(ManifestError, match=f"{first.name} with 1 records, .* is not there"):
         read_published(spark, str(one_day))
+
+
+def test_a_path_that_spark_takes_for_a_pattern_is_refused(spark: SparkSession, one_day: Path) -> None:
+    # Spark would read both.
+    other = one_day.with_name("other*")
+    shutil.copytree(one_day, other)
+    with pytest.raises(ValueError, match=r"other\*: Spark reads a path with \* as a pattern of several paths; name"):
+        read_published(spark, str(other))

@@ -28,6 +28,8 @@ _CHECKSUM_NAME_EXTRA: Final = len("." + ".crc")
 _DIGEST_DIGITS: Final = 32
 _HIDDEN_ENDING: Final = "._COPYING_"
 _OFFSET_DIGITS: Final = 20
+# Source: org.apache.spark.deploy.SparkHadoopUtil.isGlobPath.
+_PATTERNS: Final = frozenset("{}[]*?\\")
 _ENDING: Final = re.compile(r"\.(parquet|orc|json|avro|txt)(?:\.[a-z0-9]+)?\Z", re.ASCII)
 _RECREATED: Final = re.compile(r"-recreated([1-9][0-9]*)\.[a-z]+(?:\.[a-z0-9]+)?\Z", re.ASCII)
 # Of Spark's directories while a run stages; they hold a partition, a day and an hour beside the topic. Far below any
@@ -46,6 +48,17 @@ QUARANTINED: Final = "@quarantined"
 ACCOUNT_OFFSET: Final = -1
 HELD_BACK_OFFSET: Final = -2
 DOCUMENT_GROUPS: Final[Mapping[int, str]] = {ACCOUNT_OFFSET: ACCOUNTS, HELD_BACK_OFFSET: QUARANTINED}
+
+
+def place_problem(path: str) -> str | None:
+    """Return why a destination's path cannot be read by Spark, None if it can."""
+    patterns = sorted(_PATTERNS.intersection(path))
+    if not patterns:
+        return None
+    return (
+        f"{path}: Spark reads a path with {' '.join(patterns)} as a pattern of several paths; name a directory without "
+        f"any of {' '.join(sorted(_PATTERNS))}"
+    )
 
 
 def is_hidden(name: str) -> bool:

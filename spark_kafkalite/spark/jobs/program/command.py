@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from spark_kafkalite.spark.jobs.destination.names import place_problem
 from spark_kafkalite.spark.jobs.program.outcome import EPILOG, ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration
 from spark_kafkalite.spark.jobs.program.session import DEBUG, JobFailed, failures_in_one_line, wants_stack_traces
@@ -41,6 +42,8 @@ class JobCommand(click.Command):
             # As of a variable that is not set: Hadoop and Python take it for the directory that the job runs in.
             if ctx.params.get(option) == "":
                 raise click.BadParameter("is empty; name a directory", param_hint=f"--{option}")
+        if (problem := place_problem(ctx.params.get("destination") or "")) is not None:
+            raise click.BadParameter(problem, param_hint="--destination")
         try:
             with stopped_by_sigterm(), failures_in_one_line():
                 return super().invoke(ctx)

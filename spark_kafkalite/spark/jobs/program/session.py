@@ -27,6 +27,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.jobs.destination.files import FileExists, Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.destination.manifest import HOME, ManifestError
+from spark_kafkalite.spark.jobs.destination.names import place_problem
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.planning import DataLossError, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.program.outcome import (
@@ -191,6 +192,9 @@ def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
     except Py4JJavaError as error:
         told = of_causes(java_causes(error.java_exception))
         raise JobFailed(f"{option} {path}: {told.line}", ExitCode.DESTINATION) from error
+    # Also of a path that is relative to this process's directory.
+    if option == "--destination" and (problem := place_problem(files.root)) is not None:
+        raise JobFailed(f"{option} {problem}", ExitCode.USAGE)
     return files
 
 

@@ -64,6 +64,14 @@ def test_a_place_that_is_empty_is_refused() -> None:
     assert (code, lines[-1]) == (2, "Error: Invalid value for --destination: is empty; name a directory")
 
 
+@pytest.mark.parametrize("sign", "{}[]*?\\")
+def test_a_destination_that_spark_takes_for_a_pattern_is_refused(sign: str) -> None:
+    code, lines = outcome(ZeroDivisionError(), "--destination", f"hdfs://a/b{sign}")
+    told = f"hdfs://a/b{sign}: Spark reads a path with {sign} as a pattern of several paths; name a directory without"
+    assert code == 2
+    assert lines[-1].startswith(f"Error: Invalid value for --destination: {told}")
+
+
 def test_debug_shows_the_traceback_of_what_was_raised_first() -> None:
     code, lines = outcome(DestinationHeld("held"), "--debug")
     assert (code, lines[0], lines[-1]) == (6, "Traceback (most recent call last):", "Error: held")
