@@ -142,6 +142,7 @@ def test_numbers_in_json_are_milliseconds_wherever_they_are(
     given = ("--value", "json", "--value-schema", schema, "--event-time", "json:at", "--max-quarantined", "100")
     summary = load(topics, topic, tmp_path, *given)
     assert (summary["records"], summary["quarantined_records"]) == (len(TIMES), 3 * len(NO_TIMES))
+    assert summary["early_event_times"] == 1
     rows = read_published(spark, str(tmp_path)).selectExpr("offset", "day", "to_json(value) AS value").collect()
     for row, at in zip(sorted(rows, key=lambda row: row.offset), TIMES.values(), strict=True):
         value = json.loads(row.value)

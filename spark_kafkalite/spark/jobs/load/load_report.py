@@ -131,6 +131,11 @@ def report(summary: Mapping[str, Any]) -> str:
             f"WARNING: {summary['event_time_fallbacks']} records have no --event-time that can be read, and lie by "
             "their own timestamp"
         )
+    if summary["early_event_times"]:
+        lines.append(
+            f"WARNING: {summary['early_event_times']} records have an --event-time before May 1970: a number is "
+            "milliseconds since the epoch, and these may be seconds"
+        )
     if summary["records_without_timestamp"]:
         lines.append(f"{summary['records_without_timestamp']} records had no timestamp and lie under day=1969-12-31")
     for topic, of_topic in summary["topics"].items() if len(summary["topics"]) > 1 else ():

@@ -76,7 +76,7 @@ def run_load(
     left = options.bounds
     while True:
         planned = plan_round(files, options, left, newest)
-        published = _publish(spark, files, options, run, planned, newest)
+        published = _publish(spark, files, options, run, planned, newest, summary)
         _add_round(summary, planned, published)
         if published is not None:
             summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
@@ -145,6 +145,7 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "late_records": 0,
         "quarantined_records": 0,
         "event_time_fallbacks": 0,
+        "early_event_times": 0,
         "offsets": 0,
         "lost_offsets": 0,
         "lost": [],
@@ -178,7 +179,13 @@ def _bounded(plan: LoadPlan, bounds: RunBounds, sampler: Sampler) -> LoadPlan:
 
 
 def _publish(
-    spark: SparkSession, files: Files, options: LoadOptions, run: str, planned: RoundPlan, newest: Manifest | None
+    spark: SparkSession,
+    files: Files,
+    options: LoadOptions,
+    run: str,
+    planned: RoundPlan,
+    newest: Manifest | None,
+    summary: dict[str, Any],
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
@@ -187,6 +194,7 @@ def _publish(
             publish.write_plan(files, run, plan)
             fault_point("planned")
         staged = _staged(spark, files, run, options, planned)
+        summary["early_event_times"] += staged.early_event_times
         if plan.ranges:
             with open_admin(options.bootstrap_server, options.client) as admin:
                 check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
@@ -233,6 +241,7 @@ def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, p
         sum(part.records_without_timestamp for part in parts),
         tuple(file for part in parts for file in part.quarantine),
         sum(part.event_time_fallbacks for part in parts),
+        sum(part.early_event_times for part in parts),
     )
 
 

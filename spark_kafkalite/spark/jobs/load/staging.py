@@ -47,6 +47,8 @@ _TIMES: Final[Mapping[PartitionBy, tuple[str, ...]]] = {
     "day": ("yyyy-MM-dd",),
     "hour": ("yyyy-MM-dd", "HH"),
 }
+# As seconds, a time of the year 2286.
+_EARLY_MS: Final = 10_000_000_000
 _PARQUET_CODEC: Final = "spark.sql.parquet.compression.codec"
 _OPEN_FILES: Final = "spark.sql.maxConcurrentOutputFileWriters"
 # Of one task; of more directories Spark sorts what comes.
@@ -59,7 +61,8 @@ class Staged:
     """What a run wrote to its staging directory, and what became of every offset of its plan.
 
     ``quarantine`` are the files of records that could not be decoded. ``event_time_fallbacks`` counts records in
-    ``files`` without the event time that was asked for.
+    ``files`` without the event time that was asked for, ``early_event_times`` those with one of the first months of
+    1970, as a number of seconds is if it is taken for milliseconds.
     """
 
     files: tuple[PublishedFile, ...] = ()
@@ -67,6 +70,7 @@ class Staged:
     records_without_timestamp: int = 0
     quarantine: tuple[PublishedFile, ...] = ()
     event_time_fallbacks: int = 0
+    early_event_times: int = 0
 
     @property
     def records(self) -> int:
@@ -135,7 +139,8 @@ def _staged_by_tasks(
         frame = _grouped(decoding.decoded(read_ranges(spark, plan, source_options), layout), plan, layout)
         if times is not None:
             missing = F.col(decoding.TIME).isNull() & ~F.col(GROUP).startswith(NO_DATA)
-            frame = frame.observe(times, F.count_if(missing).alias("fallbacks"))
+            early = (F.col(decoding.TIME) < F.timestamp_millis(F.lit(_EARLY_MS))) & ~F.col(GROUP).startswith(NO_DATA)
+            frame = frame.observe(times, F.count_if(missing).alias("fallbacks"), F.count_if(early).alias("early"))
         frame = _as_in_files(frame)
         if layout.is_of_lines:
             separator = lines.new_separator(layout)
@@ -184,6 +189,7 @@ def _staged_by_tasks(
         sum(row["untimed"] for row in rows),
         quarantine.write(spark, files, run, number, documents, held_back, explained) if held_back.records else (),
         0 if times is None else times.get["fallbacks"],
+        0 if times is None else times.get["early"],
     )
 
 

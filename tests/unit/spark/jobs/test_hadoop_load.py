@@ -27,6 +27,7 @@ NOTHING: dict[str, Any] = {
     "late_records": 0,
     "quarantined_records": 0,
     "event_time_fallbacks": 0,
+    "early_event_times": 0,
     "completed": [],
     "unmatched": [],
     "more": False,
@@ -68,9 +69,10 @@ def test_a_metrics_file_that_cannot_be_is_told_before_the_run(tmp_path: Path, pa
 
 
 def test_records_without_a_place_and_without_their_time_are_told() -> None:
-    told = report({**NOTHING, "quarantined_records": 3, "event_time_fallbacks": 4})
+    told = report({**NOTHING, "quarantined_records": 3, "event_time_fallbacks": 4, "early_event_times": 5})
     assert "WARNING: 3 records cannot be decoded; they are under _kafkalite/quarantine\n" in told
     assert "WARNING: 4 records have no --event-time that can be read, and lie by their own timestamp\n" in told
+    assert "WARNING: 5 records have an --event-time before May 1970: a number is milliseconds since the" in told
 
 
 def test_the_pages_name_the_command_as_it_can_be_run() -> None:
