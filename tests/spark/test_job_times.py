@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact, hadoop_load
+from spark_kafkalite.spark.jobs import compact, hadoop_load, replay, stream
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
@@ -100,6 +101,21 @@ def test_a_record_of_a_time_that_no_column_holds_goes_into_quarantine(
         assert read_published(spark, str(tmp_path), check_counts=True).count() == 2
 
 
+def test_a_replay_into_files_keeps_the_others(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic = topics.new(**ANY_TIME)
+    send(topics, topic, b"a")
+    send(topics, topic, b"nano", at_ms=NANOSECONDS)
+    arguments = ("--bootstrap-server", topics.bootstrap, "--topic", topic, "--from-offsets", '{"0": 0}')
+    result = CliRunner().invoke(replay.main, [*arguments, "--destination", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    told = "; 1 more, with timestamps that no column can hold, are under _kafkalite/quarantine"
+    assert result.output.splitlines()[-1] == f"replayed 1 records to {tmp_path}{told}"
+    # A load may go on there, in the same layout.
+    assert "--partition-by day" in failure(
+        hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path), "--partition-by", "hour", code=2
+    )
+
+
 def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> None:
     topic = topics.new(**ANY_TIME)
     send(topics, topic, b"a", b"b")
@@ -112,6 +128,18 @@ def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> Non
     rows = reader.option("subscribe", topic).schema("offset BIGINT, timestamp BIGINT").load().collect()
     assert [row.timestamp for row in rows] == [NEW_YEAR_MS, NEW_YEAR_MS, NANOSECONDS]
     assert reader.option("subscribe", topic).schema("offset BIGINT").load().count() == 3
+
+
+def test_a_stream_into_a_topic_keeps_the_times(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    topic, target = topics.new(**ANY_TIME), topics.new(**ANY_TIME)
+    for at_ms in (-1, NANOSECONDS):
+        send(topics, topic, b"v", at_ms=at_ms)
+    arguments = ("--topic", topic, "--to-topic", target, "--checkpoint", str(tmp_path))
+    result = CliRunner().invoke(stream.main, ["--bootstrap-server", topics.bootstrap, *arguments])
+    assert result.exit_code == 0, result.output
+    reader = spark.read.format("kafkalite").options(**topics.options({"subscribe": target}))
+    found = reader.schema("offset BIGINT, timestamp BIGINT").load().orderBy("offset").collect()
+    assert [row.timestamp for row in found] == [-1, NANOSECONDS]
 
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -113,6 +113,18 @@ def test_a_mirror_keeps_records_and_goes_on_where_it_stood(topics: Topics, far: 
     assert other not in far.admin.list_topics()
 
 
+def test_a_mirror_keeps_times_that_spark_cannot_hold(topics: Topics, far: Topics, checkpoint: str) -> None:
+    topic = topics.new(retention_ms="-1", message_timestamp_after_max_ms=str(2**63 - 1))
+    # None, and nanoseconds.
+    times = [-1, NEW_YEAR_MS * 1_000_000]
+    for timestamp_ms in times:
+        topics.fill(topic, ["v"], timestamp_ms=timestamp_ms)
+    mirrored(topics, far, checkpoint, "--topic", topic, "--with-configs")
+    reader = far.spark.read.format("kafkalite").options(**far.options({"subscribe": topic}))
+    found = reader.schema("offset BIGINT, timestamp BIGINT").load().orderBy("offset").collect()
+    assert [row.timestamp for row in found] == times
+
+
 @pytest.mark.versions
 def test_what_would_be_copied_without_end_is_refused(topics: Topics, far: Topics, tmp_path: Path) -> None:
     topic = topics.new()

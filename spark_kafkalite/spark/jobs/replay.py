@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -36,6 +36,7 @@ from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.load import staging
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, PlanError, TopicLogs
+from spark_kafkalite.spark.jobs.load.quarantine import MaxQuarantined
 from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,
@@ -57,6 +58,10 @@ from spark_kafkalite.spark.jobs.program.stopping import cancelled_with
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.jobs.copying.offset_set import OffsetSet
+
+
+# Nothing is decoded, so it is only records whose timestamps do not fit.
+_ANY_QUARANTINED: Final = MaxQuarantined(percent=100)
 
 
 @click.command(name="replay", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -250,7 +255,7 @@ class Replay:
         files = reachable_files(spark, "--destination", destination)
         run = publish.new_run()
         layout = FileLayout(partition_by)
-        records = 0
+        records = quarantined = 0
         with lease.held(files, run, lease_ms=lease_ms, wait_ms=wait_ms, say=say) as held:
             recovery = publish.recover(files, run, held.check)
             # A recovery leaves a manifest of no topic where nothing has been published.
@@ -259,11 +264,12 @@ class Replay:
             if plan.ranges:
                 with publish.dropped_on_failure(files, run):
                     publish.write_plan(files, run, plan)
-                    staged = staging.stage(spark, files, run, plan, self._source, layout)
+                    staged = staging.stage(spark, files, run, plan, self._source, layout, _ANY_QUARANTINED)
                     with self._admin() as admin:
                         check_same_topics(admin, logs.topic_ids, "nothing was published; run again")
                 records = publish.commit(files, run, plan, staged, recovery.newest, layout=layout.document()).records
-        return self._summary(plan, destination, records)
+                quarantined = sum(each.quarantined for each in staged.ranges)
+        return {**self._summary(plan, destination, records), "quarantined_records": quarantined}
 
     def _summary(self, plan: LoadPlan, target: str, records: int) -> dict[str, Any]:
         return {
@@ -315,7 +321,13 @@ def sentence(summary: Mapping[str, Any]) -> str:
     """Return a summary as people read it."""
     if not summary.get("dry_run"):
         before = f", {summary['present_before']} existed already" if summary.get("present_before") else ""
-        return f"replayed {summary['records']} records to {summary['target']}{before}"
+        held_back = ""
+        if summary.get("quarantined_records"):
+            held_back = (
+                f"; {summary['quarantined_records']} more, with timestamps that no column can hold, are under "
+                "_kafkalite/quarantine"
+            )
+        return f"replayed {summary['records']} records to {summary['target']}{before}{held_back}"
     offsets = f"{summary['offsets']} offsets, about {summary['bytes']} bytes of the log,"
     if summary.get("exact_time"):
         lines = [f"would read {offsets} and replay what is in the time range to {summary['target']}"]
