@@ -20,8 +20,6 @@ from tests.seeds import SOAK
 from .job_runs import BY_TASKS, NEW_YEAR_MS, data_files, failure, load, manifests, run_alone
 from .topics import Topics
 
-pytestmark = pytest.mark.any_spark
-
 ANY_TIME = {"message_timestamp_after_max_ms": str(2**63 - 1)}
 NANOSECONDS = 1_767_225_600_000_000_000
 MICROSECONDS_IN_UTC = ("INT64", "Timestamp(isAdjustedToUTC=true, timeUnit=microseconds")
@@ -39,6 +37,7 @@ def type_of_times(path: Path, name: str = "timestamp") -> tuple[str, str]:
     return column.physical_type, str(column.logical_type)[: len(MICROSECONDS_IN_UTC[1])]
 
 
+@pytest.mark.any_spark
 def test_times_are_microseconds_in_utc_whoever_writes_a_file(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -61,6 +60,7 @@ def test_times_are_microseconds_in_utc_whoever_writes_a_file(
     assert read_published(spark, str(tmp_path), topic=topic).where("timestamp = '2013-01-01'").count() == 2
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize(
     "options",
     [(), BY_TASKS, *([("--format", "json"), ("--format", "avro"), ("--value", "registry")] if SOAK else [])],
@@ -101,6 +101,7 @@ def test_a_record_of_a_time_that_no_column_holds_goes_into_quarantine(
         assert read_published(spark, str(tmp_path), check_counts=True).count() == 2
 
 
+@pytest.mark.any_spark
 def test_a_replay_into_files_keeps_the_others(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = topics.new(**ANY_TIME)
     send(topics, topic, b"a")
@@ -116,6 +117,7 @@ def test_a_replay_into_files_keeps_the_others(topics: Topics, spark: SparkSessio
     )
 
 
+@pytest.mark.any_spark
 def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> None:
     topic = topics.new(**ANY_TIME)
     send(topics, topic, b"a", b"b")
@@ -130,6 +132,7 @@ def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> Non
     assert reader.option("subscribe", topic).schema("offset BIGINT").load().count() == 3
 
 
+@pytest.mark.any_spark
 def test_a_stream_into_a_topic_keeps_the_times(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic, target = topics.new(**ANY_TIME), topics.new(**ANY_TIME)
     for at_ms in (-1, NANOSECONDS):
@@ -157,6 +160,7 @@ TIMES = {
 NO_TIMES = ("1767225600.5", '"12:30"', '"2026-02-30"', "true", "{}", '""', str(NANOSECONDS))
 
 
+@pytest.mark.versions
 def test_numbers_in_json_are_milliseconds_wherever_they_are(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -19,8 +19,6 @@ from tests.seeds import SOAK
 from .job_runs import DAY_MS, NEW_YEAR_MS, data_files, failure, load, manifests, run_alone
 from .topics import Topics
 
-pytestmark = pytest.mark.any_spark
-
 JSON = ("--value", "json", "--value-schema")
 HOUR_MS = 3_600_000
 
@@ -46,6 +44,7 @@ def as_version_0_2_0(destination: Path) -> None:
         left.unlink()
 
 
+@pytest.mark.any_spark
 @pytest.mark.parametrize("file_format", ["parquet", *(["orc", "json"] if SOAK else [])])
 def test_added_fields_are_null_in_earlier_files(
     topics: Topics, spark: SparkSession, tmp_path: Path, file_format: str
@@ -74,6 +73,7 @@ def test_added_fields_are_null_in_earlier_files(
     assert found(read_published(spark, str(tmp_path)))[2] == {"id": None, "name": None, "at": None, "z": None}
 
 
+@pytest.mark.any_spark
 def test_a_change_of_a_type_fails_the_run_that_brings_it_before_it_writes(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -114,6 +114,7 @@ def test_a_change_of_a_type_fails_the_run_that_brings_it_before_it_writes(
     assert found(read_published(spark, str(tmp_path), topic=topic)) == [{"id": 1, "name": None}]
 
 
+@pytest.mark.any_spark
 def test_another_layout_needs_the_option_and_stays_readable(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def opened_files(frame: DataFrame) -> int:
     return int(files)
 
 
+@pytest.mark.versions
 def test_days_and_runs_are_chosen_by_the_manifests(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic, other = topics.new(), topics.new()
     for day in range(3):
@@ -207,6 +209,7 @@ def test_days_and_runs_are_chosen_by_the_manifests(topics: Topics, spark: SparkS
     ]
 
 
+@pytest.mark.any_spark
 def test_a_run_that_a_compaction_has_merged_over_cannot_be_chosen(
     topics: Topics, spark: SparkSession, tmp_path: Path
 ) -> None:
