@@ -97,6 +97,12 @@ def test_integers_are_milliseconds() -> None:
     assert [columns.timestamp_at(row) for row in range(2)] == [7, -1]
 
 
+def test_a_null_is_the_time_of_sending_and_minus_one_is_none() -> None:
+    batch = pa.record_batch({"value": [b"x", b"y", b"z"], "timestamp": pa.array([7, None, -1], pa.int64())})
+    assert [columns_of(batch, 99).timestamp_at(row) for row in range(3)] == [7, 99, -1]
+    assert columns_of(batch.select(["value"]), 99).timestamps is None
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

@@ -10,7 +10,7 @@ from spark_kafkalite.client.arrow import RecordBatchMaker
 from spark_kafkalite.client.read_schema import READ_SCHEMA, READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.records.columns import Columns, columns_from_rows
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.read_schema import copied_schema, projected_schema, spark_schema
 
 HEADERS = [[("h", b"1"), ("h", None)], None, []]
 
@@ -72,6 +72,22 @@ def test_no_timestamp_is_the_instant_before_the_epoch_and_extremes_do_not_fail()
     assert micros[0] == -1000
     assert micros[1] == (2**63 - 1) // 1000 * 1000
     assert micros[2] == -micros[1]
+
+
+def test_times_beyond_microseconds_are_told_one_by_one():
+    told = []
+    maker = RecordBatchMaker(READ_SCHEMA, "t", 0, told.extend)
+    batch = maker.batch(columns(timestamps=(5, 2**63 - 1, -(2**63))))
+    assert told == [(11, 2**63 - 1), (12, -(2**63))]
+    assert batch.column("timestamp").view(pa.int64()).to_pylist() == [5000, None, None]
+
+
+@pytest.mark.parametrize("timestamps", [(None, 2**63 - 1, -(2**63)), None])
+def test_a_projection_may_have_milliseconds_as_they_are(timestamps):
+    projected = projected_schema(copied_schema("offset", "timestamp"))
+    batch = RecordBatchMaker(projected, "t", 0).batch(columns(timestamps=timestamps))
+    assert batch.schema == pa.schema([("offset", pa.int64()), ("timestamp", pa.int64())])
+    assert batch.column("timestamp").to_pylist() == [-1, *(timestamps or (0, -1, -1))[1:]]
 
 
 def test_columns_without_keys():
