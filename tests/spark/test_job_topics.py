@@ -272,7 +272,7 @@ def test_every_legal_name_is_loaded_and_counted(named_topics: Topics, spark: Spa
     beside = f"{destination}/beside"
     assert load(named_topics, ",".join(NAMES), beside)["records"] == len(NAMES)
     fill(named_topics, "_schemas", ["more", "and more"])
-    load(named_topics, ",".join(NAMES), beside, "--partition-by", "none")
+    load(named_topics, ",".join(NAMES), beside, "--partition-by", "none", "--change-layout")
     assert values(spark, beside) == sorted([*NAMES, "more", "and more"])
     rows = read_published(spark, beside, check_counts=True)
     assert rows.count() == published_sum(spark, beside) == len(NAMES) + 2

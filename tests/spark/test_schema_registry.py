@@ -264,7 +264,7 @@ def test_a_load_decodes_avro_by_each_record_s_schema(
     given = ("--value", "registry", "--schema-registry", registry.url, "--value-schema", str(schema))
     given += ("--schema-registry-config", str(access), "--event-time", "json:at")
     refused = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path / "to"), *given)
-    assert f"the first is offset 3 of {topic}-0: {NOT_FRAMED}; nothing was published" in refused
+    assert f"the first is offset 3 of {topic}-0: {NOT_FRAMED}: a byte 0 and the 4 bytes of a schema id are" in refused
     summary = load(topics, topic, tmp_path / "to", *given, "--max-quarantined", "1")
     assert (summary["records"], summary["quarantined_records"], summary["event_time_fallbacks"]) == (3, 1, 1)
     rows = read_published(spark, str(tmp_path / "to")).orderBy("offset").collect()
