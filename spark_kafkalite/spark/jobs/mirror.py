@@ -62,8 +62,8 @@ from spark_kafkalite.spark.jobs.program.session import (
     start_session,
 )
 from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS, start_available_now
-from spark_kafkalite.spark.topic_id import topic_id_text
 from spark_kafkalite.spark.read_schema import copied_schema
+from spark_kafkalite.spark.topic_id import topic_id_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
