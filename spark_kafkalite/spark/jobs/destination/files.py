@@ -23,13 +23,12 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.spark.jobs.destination.hadoop_streams import CALL_BYTES, HadoopFile, HadoopReader
 from spark_kafkalite.spark.jobs.destination.names import NAME_MAX_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Py4J sends the bytes of a call as one text, and each call that answers with many takes some 40 ms.
-_CALL_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 
 
@@ -322,14 +321,14 @@ class HadoopFiles:
         size_bytes = self.size_bytes(path)
         if size_bytes is None:
             raise FileNotFoundError(f"{self._root}/{path}")
-        raw = _HadoopReader(self._fs.open(self._path(path)), self._io, size_bytes)
-        if size_bytes > _CALL_BYTES:
+        raw = HadoopReader(self._fs.open(self._path(path)), self._io, size_bytes)
+        if size_bytes > CALL_BYTES:
             return cast(BinaryIO, io.BufferedReader(raw, _READ_BYTES))
         with raw:
             return io.BytesIO(raw.readall())
 
     def create(self, path: str) -> NewFile:
-        return _HadoopFile(self._fs.create(self._path(path), False))
+        return HadoopFile(self._fs.create(self._path(path), False))
 
     def write_new(self, path: str, text: str) -> None:
         temporary = self._written_beside(path, text)
@@ -385,62 +384,3 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
-
-
-class _HadoopFile:
-    """A new file of a Hadoop file system."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, data: bytes) -> None:
-        for begin in range(0, len(data), _CALL_BYTES):
-            self._stream.write(bytearray(data[begin : begin + _CALL_BYTES]))
-
-    def close(self) -> None:
-        try:
-            self._stream.hsync()
-        finally:
-            self._stream.close()
-
-
-class _HadoopReader(io.RawIOBase):
-    """A file of a Hadoop file system, read from where it is asked for."""
-
-    def __init__(self, stream: Any, io_utils: Any, size_bytes: int) -> None:
-        self._stream = stream
-        self._io = io_utils
-        self._size_bytes = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readall(self) -> bytes:
-        # The interpreter's own reads in pieces of 8 kB.
-        pieces = []
-        while piece := self.read(_CALL_BYTES):
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        count = max(0, min(len(view), self._size_bytes - self._at, _CALL_BYTES))
-        if count:
-            self._stream.seek(self._at)
-            view[:count] = self._io.toByteArray(self._stream, count)
-            self._at += count
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
