@@ -25,6 +25,8 @@ from spark_kafkalite.spark.jobs.load.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Size
 from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.tables.delta_tables import table_topics
+from spark_kafkalite.spark.jobs.tables.table_errors import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +118,12 @@ def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
     unknown = names - {file.topic for _, file in published}
     if unknown:
         raise click.BadParameter(f"{files.root} has no files of {', '.join(sorted(unknown))}", param_hint="--topic")
+    tables = sorted({file.topic for _, file in published if not names or file.topic in names} & {*table_topics(files)})
+    if tables:
+        raise TableError(
+            f"{files.root}: {listed(tables)}: a Delta table names the files that compact would replace; merge them "
+            "with OPTIMIZE in Spark, and choose other topics with --topic"
+        )
     chosen = [(manifest, file) for manifest, file in published if not names or file.topic in names]
     bounds = MergeBounds(given["min_files"], given["file_size"])
     return merge_planning.plan_merges(

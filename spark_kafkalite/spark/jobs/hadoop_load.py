@@ -8,6 +8,7 @@ succeeds.
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any, get_args
 
@@ -16,11 +17,13 @@ import click
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.settings import read_properties
 from spark_kafkalite.spark.jobs.destination import lease, publish
-from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
+from spark_kafkalite.spark.jobs.destination.files import Files
+from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema, file_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load.load_options import (
     LoadOptions,
     RunBounds,
+    TableKind,
     TopicOptions,
     named_pattern,
     schema_text,
@@ -40,6 +43,8 @@ from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifest
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
+from spark_kafkalite.spark.jobs.tables.table_checkpoints import add_tables
 from spark_kafkalite.spark.schema_registry import Registry
 
 
@@ -188,6 +193,19 @@ from spark_kafkalite.spark.schema_registry import Registry
     show_default=True,
     help="How long after its end a day or an hour is waited for before it gets its _SUCCESS.",
 )
+@click.option(
+    "--table",
+    type=click.Choice(get_args(TableKind)),
+    default="none",
+    show_default=True,
+    help="delta: make each topic a Delta table at DESTINATION/TOPIC. A topic that is a table stays one in later runs. "
+    "Parquet only.",
+)
+@click.option(
+    "--table-resync",
+    is_flag=True,
+    help="Make the tables of the topics again from the manifests, under new ids, and set their old logs aside.",
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be loaded, and change nothing.")
 @click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
@@ -219,16 +237,24 @@ def main(**given: Any) -> None:
         for each in (options.usual, *(each for _, each in options.by_pattern)):
             _check_value_schema(each.layout)
         files = reachable_files(spark, "--destination", given["destination"])
+        tables = DeltaTables(files, _columns)
         if given["dry_run"]:
             newest = publish.newest_manifest(files)
-            click.echo(planned_text(plan_round(files, options, options.bounds, newest), given["as_json"]))
+            planned = plan_round(files, options, options.bounds, newest)
+            tables.check_only(options.tables_of(planned.plan.topics, table_topics(files)), newest)
+            click.echo(planned_text(planned, given["as_json"]))
             return
         run = publish.new_run()
         with lease.held(files, run, lease_ms=given["lease_ms"], wait_ms=given["wait_ms"], say=say) as held:
             recovery = publish.recover(files, run, held.check)
             summary = summary_of(files, recovery)
+            number = 0 if recovery.newest is None else recovery.newest.number
+            again = _topics_to_resync(options, files) if given["table_resync"] else ()
+            tables.recover(number, without=again)
+            tables.resync(again, number, run)
             if not given["recover_only"]:
-                run_load(spark, files, options, run, recovery.newest, summary)
+                run_load(spark, files, options, run, recovery.newest, summary, tables)
+            add_tables(summary, files, tables)
     except BaseException:
         summary = {}
         raise
@@ -238,6 +264,19 @@ def main(**given: Any) -> None:
             _write_metrics(given["metrics_file"], metrics_text(given["destination"], summary, seconds))
     summary["seconds"] = seconds
     click.echo(json.dumps(summary) if given["as_json"] else report(summary))
+
+
+def _columns(value: str, value_schema: str | None) -> dict[str, Any]:
+    """Return the columns of a load's files as the JSON of a Spark type. Needs a Spark session."""
+    found: dict[str, Any] = file_schema(value, value_schema).jsonValue()
+    return found
+
+
+def _topics_to_resync(options: LoadOptions, files: Files) -> tuple[str, ...]:
+    """Return the named topics, and the tables whose names the pattern matches."""
+    pattern = options.pattern
+    matching = [each for each in table_topics(files) if pattern is not None and re.fullmatch(pattern, each)]
+    return tuple(dict.fromkeys((*options.topics, *matching)))
 
 
 def _write_metrics(path: str, text: str) -> None:
@@ -265,6 +304,7 @@ _BY_TOPIC = {
     "on-hole": "on_hole",
     "late": "late",
     "grace": "grace_ms",
+    "table": "table",
 }
 
 
@@ -287,6 +327,8 @@ def _options(given: dict[str, Any]) -> LoadOptions:
     by_pattern = () if given["topic_config"] is None else topic_options_of(given["topic_config"], usual, known)
     for where, each in (("", usual), *((f"[topics.{pattern}]: ", each) for pattern, each in by_pattern)):
         problem = each.layout.problem()
+        if problem is None and each.table == "delta" and each.layout.file_format != "parquet":
+            problem = f"--table delta needs --format parquet, not {each.layout.file_format}"
         if problem is not None:
             raise click.UsageError(f"{where}{problem}")
     minutes = given["max_minutes"]

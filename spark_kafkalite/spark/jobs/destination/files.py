@@ -85,6 +85,10 @@ class Files(Protocol):
         """Open a file for reading from any place of it. Raises FileNotFoundError."""
         ...
 
+    def tail(self, path: str, most_bytes: int) -> tuple[int, bytes]:
+        """Return a file's length, and its last bytes. Raises FileNotFoundError."""
+        ...
+
     def write_new(self, path: str, text: str) -> None:
         """Write a new text file in one step, durable when this returns. Raises FileExists."""
         ...
@@ -110,6 +114,10 @@ class Files(Protocol):
 
     def rename_new(self, source: str, target: str) -> None:
         """Move a file to a new name, making the target's directory. Raises FileExists, FileNotFoundError."""
+        ...
+
+    def move_directory(self, source: str, target: str) -> None:
+        """Move a directory in one step to a name that nothing has. Raises FileNotFoundError."""
         ...
 
     def delete(self, path: str) -> None:
@@ -171,6 +179,12 @@ class LocalFiles:
     def open(self, path: str) -> BinaryIO:
         return (self._root / path).open("rb")
 
+    def tail(self, path: str, most_bytes: int) -> tuple[int, bytes]:
+        with (self._root / path).open("rb") as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size_bytes - most_bytes))
+            return size_bytes, file.read()
+
     def create(self, path: str) -> NewFile:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -222,6 +236,13 @@ class LocalFiles:
                 raise FileExists(f"{target} exists already") from None
         os.unlink(source)
         for directory in {source.parent, target.parent}:
+            _fsync_directory(directory)
+
+    def move_directory(self, source: str, target: str) -> None:
+        destination = self._root / target
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self._root / source, destination)
+        for directory in {(self._root / source).parent, destination.parent}:
             _fsync_directory(directory)
 
     def delete(self, path: str) -> None:
@@ -280,6 +301,11 @@ class HadoopFiles:
         limit = int(self._configuration.get("dfs.namenode.fs-limits.max-component-length", "0"))
         return min(limit or NAME_MAX_BYTES, NAME_MAX_BYTES)
 
+    def settings(self, prefix: str) -> dict[str, str]:
+        """Return the settings of Hadoop's client whose names begin with ``prefix``."""
+        found = self._configuration.getPropsWithPrefix(prefix)
+        return {f"{prefix}{name}": str(value) for name, value in found.items()}
+
     def _path(self, path: str) -> Any:
         return self._path_class(f"{self._root}/{path}" if path else self._root)
 
@@ -326,6 +352,14 @@ class HadoopFiles:
             return cast(BinaryIO, io.BufferedReader(raw, _READ_BYTES))
         with raw:
             return io.BytesIO(raw.readall())
+
+    def tail(self, path: str, most_bytes: int) -> tuple[int, bytes]:
+        size_bytes = self.size_bytes(path)
+        if size_bytes is None:
+            raise FileNotFoundError(f"{self._root}/{path}")
+        with HadoopReader(self._fs.open(self._path(path)), self._io, size_bytes) as reader:
+            reader.seek(max(0, size_bytes - most_bytes))
+            return size_bytes, reader.readall()
 
     def create(self, path: str) -> NewFile:
         return HadoopFile(self._fs.create(self._path(path), False))
@@ -380,6 +414,14 @@ class HadoopFiles:
             raise FileNotFoundError(f"{self._root}/{source}")
         if self.exists(target):
             raise FileExists(f"{self._root}/{target} exists already")
+        raise FilesError(f"{self._root}/{source} could not be renamed to {target}, and the file system gives no reason")
+
+    def move_directory(self, source: str, target: str) -> None:
+        self._fs.mkdirs(self._path(target.rpartition("/")[0]))
+        if self._fs.rename(self._path(source), self._path(target)):
+            return
+        if not self.exists(source):
+            raise FileNotFoundError(f"{self._root}/{source}")
         raise FilesError(f"{self._root}/{source} could not be renamed to {target}, and the file system gives no reason")
 
     def delete(self, path: str) -> None:

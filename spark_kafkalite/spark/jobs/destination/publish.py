@@ -91,7 +91,8 @@ def newest_manifest(files: Files) -> Manifest | None:
     return _read(files, numbers[-1]) if numbers else None
 
 
-def _newest_number(files: Files) -> int:
+def newest_number(files: Files) -> int:
+    """Return the number of the newest manifest, 0 when nothing has been published."""
     return max(manifest_numbers(files.names(MANIFESTS)), default=0)
 
 
@@ -101,6 +102,19 @@ def manifests(files: Files) -> list[Manifest]:
     Those up to the newest checkpoint come from the checkpoint (:mod:`.manifest_checkpoint`).
     """
     return _manifests(files, whole=False)[0]
+
+
+def manifests_after(files: Files, number: int) -> list[Manifest]:
+    """Return the committed manifests with numbers above ``number``, oldest first. Raises ManifestError.
+
+    It reads no more than these, unless a checkpoint has some of them.
+    """
+    names = files.names(MANIFESTS)
+    numbers, folded = manifest_numbers(names), checkpoint_numbers(names)
+    if folded and folded[-1] > number:
+        return [each for each in manifests(files) if each.number > number]
+    _check_row(files, numbers, folded[-1] if folded else 0)
+    return [_read(files, each) for each in numbers if each > number]
 
 
 def whole_manifests(files: Files) -> tuple[list[Manifest], frozenset[int]]:
@@ -295,9 +309,9 @@ def publish_manifest(files: Files, manifest: Manifest) -> None:
             _check_places(files, manifest)
         except ManifestError:
             # What is in a place may have been published by the run that took the number.
-            if _newest_number(files) < manifest.number:
+            if newest_number(files) < manifest.number:
                 raise
-        if _newest_number(files) >= manifest.number:
+        if newest_number(files) >= manifest.number:
             raise _overtaken(files, manifest)
         fault_point("staged")
     try:
@@ -397,7 +411,7 @@ def move_files(files: Files, manifest: Manifest) -> int:
             ) from None
         except FileNotFoundError:
             # Another run has moved it meanwhile. After the run of a newer manifest, it may have been merged away, too.
-            if files.exists(file.final) or _newest_number(files) > manifest.number:
+            if files.exists(file.final) or newest_number(files) > manifest.number:
                 continue
             raise ManifestError(
                 f"{manifest.path} (run {manifest.run}) names {file.final}, which is neither there nor at {file.staged} "

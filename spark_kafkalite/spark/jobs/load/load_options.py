@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import isfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -44,8 +44,9 @@ _LAYOUT: Final = (
     "schema_registry",
 )
 DRIVER_BYTES: Final = 16 << 20
+TableKind = Literal["none", "delta"]
 _POLICIES: Final = ("on_out_of_range", "on_recreated_topic", "new_partitions")
-_OTHERS: Final = ("on_hole", "late", "grace_ms", "max_quarantined")
+_OTHERS: Final = ("on_hole", "late", "grace_ms", "max_quarantined", "table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class TopicOptions:
     late: LatePolicy = "append"
     grace_ms: int = 600_000
     max_quarantined: MaxQuarantined = NONE_QUARANTINED
+    table: TableKind = "none"
 
     def changed(self, given: Mapping[str, Any]) -> TopicOptions:
         """Return the options with others of these names."""
@@ -105,6 +107,14 @@ class LoadOptions:
     def of_topic(self, topic: str) -> TopicOptions:
         """Return what holds for one topic."""
         return next((each for pattern, each in self.by_pattern if re.fullmatch(pattern, topic)), self.usual)
+
+    def tables_of(self, topics: Iterable[str], made: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the layouts of the topics that are tables, by topic. ``made`` are those that are tables already."""
+        return {
+            topic: of_topic.layout.document()
+            for topic in topics
+            if (of_topic := self.of_topic(topic)).table == "delta" or topic in made
+        }
 
     def unmatched(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return the options whose pattern, or name of a topic, none of the topics has: it may be mistyped."""

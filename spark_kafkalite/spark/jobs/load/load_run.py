@@ -31,6 +31,7 @@ from spark_kafkalite.spark.jobs.program.client_options import open_admin
 from spark_kafkalite.spark.jobs.program.faults import fault_point
 from spark_kafkalite.spark.jobs.program.progress import shown_progress
 from spark_kafkalite.spark.jobs.program.session import check_same_topics, compacted_topics, matching_topics, topic_logs
+from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
 from spark_kafkalite.spark.offset_ranges import limited
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.range_bytes import Sampler, limited_by_bytes
@@ -65,18 +66,19 @@ def run_load(
     run: str,
     newest: Manifest | None,
     summary: dict[str, Any],
+    tables: DeltaTables,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> None:
     """Load the new records, within the bounds, and add the results to the summary.
 
     ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
-    PlanError, AuditError and ManifestError, and what Spark and the file system raise.
+    PlanError, AuditError, ManifestError and TableError, and what Spark and the file system raise.
     """
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
     left = options.bounds
     while True:
         planned = plan_round(files, options, left, newest)
-        published = _publish(spark, files, options, run, planned, newest, summary)
+        published = _publish(spark, files, options, run, planned, newest, summary, tables)
         _add_round(summary, planned, published)
         if published is not None:
             summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
@@ -158,6 +160,8 @@ def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
         "unmatched": [],
         "more": False,
         "not_folded": None,
+        "tables": {},
+        "not_checkpointed": {},
     }
 
 
@@ -186,9 +190,12 @@ def _publish(
     planned: RoundPlan,
     newest: Manifest | None,
     summary: dict[str, Any],
+    tables: DeltaTables,
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
+    layouts = options.tables_of(plan.topics, tables.tables)
+    tables.prepare(layouts, 0 if newest is None else newest.number)
     with publish.dropped_on_failure(files, run):
         if plan.ranges:
             publish.write_plan(files, run, plan)
@@ -212,7 +219,10 @@ def _publish(
         if not plan.ranges:
             # The sign that there is something to be done after the commit.
             publish.write_plan(files, run, plan)
-    return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
+        tables.begin({file.topic for file in staged.files} & layouts.keys())
+    published = publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
+    tables.publish(published)
+    return published
 
 
 def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> staging.Staged:

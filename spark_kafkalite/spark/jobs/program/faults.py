@@ -23,6 +23,10 @@ POINTS: Final = (
     "manifest",  # after the manifest, before the first move
     "moved-one",  # after every move
     "recovery",  # before the fence, after it, and after every directory that a recovery deletes
+    "table-begun",  # the marks of new tables are written, before the manifest
+    "table-commit",  # before every commit to a table
+    "table-committed",  # after it, before the table's mark
+    "table-resync",  # the mark of a table that is made again is written; its old log is set aside
     "compaction",  # merged files are written, nobody has looked at them; after every file that leaves for them
 )
 _ACTIONS: Final = ("kill", "stop", "raise")

@@ -40,6 +40,7 @@ from spark_kafkalite.spark.jobs.program.outcome import (
     of_text,
     own_line,
 )
+from spark_kafkalite.spark.jobs.tables.table_errors import TableError
 from spark_kafkalite.spark.topic_id import topic_id_text
 from spark_kafkalite.spark.unix_sockets import UNIX_SOCKETS
 
@@ -99,6 +100,7 @@ _CODES: Final[tuple[tuple[type[KafkaliteError], ExitCode], ...]] = (
     (OffsetOutOfRange, ExitCode.DATA_LOSS),
     (TopicMissing, ExitCode.SOURCE),
     (ManifestError, ExitCode.DESTINATION),
+    (TableError, ExitCode.DESTINATION),
     (FilesError, ExitCode.DESTINATION),
     (FileExists, ExitCode.DESTINATION),
     (ConfigError, ExitCode.USAGE),
