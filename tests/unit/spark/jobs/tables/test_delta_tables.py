@@ -1,0 +1,530 @@
+"""Tables of a local destination: as other programs read them, after a death before every change, and after theirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_kafkalite.spark.jobs.destination import folding, publish
+from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, Manifest
+from spark_kafkalite.spark.jobs.tables.delta_log import DeltaLog, Listing
+from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
+from spark_kafkalite.spark.jobs.tables.table_checkpoints import write_checkpoint
+from spark_kafkalite.spark.jobs.tables.table_errors import TableError
+from tests.seeds import SOAK
+
+from .table_runs import Destination, columns_of
+
+deltalake = pytest.importorskip("deltalake")
+
+
+def rows(root: Path, topic: str = "t") -> list[int]:
+    """Return the offsets that deltalake reads from a table."""
+    found: list[int] = deltalake.DeltaTable(str(root / topic)).to_pyarrow_table()["offset"].to_pylist()
+    return sorted(found)
+
+
+def test_each_manifest_is_a_commit_that_deltalake_reads(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 4}, days=2)
+    destination.load({"t": 3, "u": 1})
+    assert rows(tmp_path) == list(range(7)) and rows(tmp_path, "u") == [0]
+    assert (len(destination.log("t")), len(destination.log("u"))) == (2, 1)
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert table.metadata().configuration == {"delta.appendOnly": "true", "delta.checkpointInterval": "10"}
+    assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
+    mark = json.loads((tmp_path / "_kafkalite/tables/t/table.json").read_text())
+    assert (table.metadata().id, mark["published"]) == (mark["table_id"], 2)
+    assert table.transaction_version(mark["app_id"]) == 2
+    newest = table.history(1)[0]
+    assert newest["userMetadata"].startswith("kafkalite manifest 2, run ")
+    assert newest["kafkalite"]["manifests"][0]["next_offsets"] == {"0": 7}
+
+
+def test_readers_prune_by_day_and_by_statistics(tmp_path: Path) -> None:
+    Destination(tmp_path).load({"t": 4}, days=2)
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert len(table.file_uris(file_pruning_predicate=[("day", "=", "2013-01-02")])) == 1
+    assert table.to_pyarrow_dataset(file_pruning_predicate=[("day", "=", "2013-01-02")]).count_rows() == 2
+    actions = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    first, second = sorted(actions, key=lambda each: each["path"])
+    assert (first["num_records"], first["min.offset"], second["max.offset"]) == (2, 0, 3)
+    assert first["max.timestamp"].isoformat() == "2013-01-01T00:00:00.001000+00:00"
+    assert second["min.timestamp"].isoformat() == "2013-01-02T00:00:00.002000+00:00"
+
+
+def test_polars_reads_a_table(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    Destination(tmp_path).load({"t": 4}, days=2)
+    frame = polars.read_delta(str(tmp_path / "t"))
+    assert sorted(frame["offset"].to_list()) == [0, 1, 2, 3]
+    assert sorted({day.isoformat() for day in frame["day"].to_list()}) == ["2013-01-01", "2013-01-02"]
+
+
+@pytest.mark.parametrize("partition_by", ["none", "hour"])
+def test_other_directories_are_other_partition_columns(tmp_path: Path, partition_by: str) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2}, layout={"partition_by": partition_by})
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert table.metadata().partition_columns == ([] if partition_by == "none" else ["day", "hour"])
+    assert rows(tmp_path) == [0, 1]
+    with pytest.raises(TableError, match=r"partition columns .*, and this run has day"):
+        destination.load({"t": 1})
+
+
+def test_a_file_with_a_cut_name_is_read(tmp_path: Path) -> None:
+    topic = "t" * 220
+    Destination(tmp_path).load({topic: 2})
+    assert any("%" in path.name for path in tmp_path.rglob("*.parquet"))
+    assert rows(tmp_path, topic) == [0, 1]
+
+
+@pytest.mark.parametrize("topic", ["_schemas", ".hidden", "t" * 256])
+def test_a_topic_whose_directory_has_a_percent_sign_is_refused(tmp_path: Path, topic: str) -> None:
+    with pytest.raises(TableError, match=f"topic {topic} cannot be a Delta table: its directory is .*%"):
+        Destination(tmp_path).load({topic: 1})
+    assert not (tmp_path / "_kafkalite" / "tables").exists()
+
+
+# Schemas --------------------------------------------------------------------------------------------------------------
+
+
+def test_new_columns_grow_the_schema_in_the_commit_of_their_files(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    for schema, row in (
+        ("id long", {"id": 1}),
+        ("id long, name string", {"id": 2, "name": "b"}),
+        ("id long", {"id": 3}),
+    ):
+        destination.load({"t": 1}, layout={"value": "json", "value_schema": schema}, rows={"t": [row]})
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    found = sorted(table.to_pyarrow_table()["value"].to_pylist(), key=lambda one: one["id"])
+    assert found == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    assert table.version() == 2
+    texts = [(tmp_path / "t/_delta_log" / name).read_text() for name in destination.log("t")]
+    assert [text.count('{"metaData"') for text in texts] == [1, 1, 0]
+
+
+def test_a_changed_type_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 1}, layout={"value": "json", "value_schema": "id long"}, rows={"t": [{"id": 1}]})
+    before = destination.log("t")
+    with pytest.raises(TableError, match=r"topic t: column value\.id is long in the table and string in this run"):
+        destination.load({"t": 1}, layout={"value": "json", "value_schema": "id string"})
+    assert publish.newest_number(destination.files) == 1
+    assert (destination.log("t"), destination.files.names("_kafkalite/staging")) == (before, [])
+
+
+# Deaths ---------------------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+class StoppingFiles(LocalFiles):
+    """A directory whose owner dies before its n-th change, or after it where ``after``."""
+
+    def __init__(self, root: Path, changes: int) -> None:
+        super().__init__(root)
+        self.changes_left = changes
+
+    def _change(self) -> None:
+        if self.changes_left == 0:
+            raise Stopped
+        self.changes_left -= 1
+
+    def write_new(self, path: str, text: str) -> None:
+        self._change()
+        super().write_new(path, text)
+
+    def replace(self, path: str, text: str) -> None:
+        self._change()
+        super().replace(path, text)
+
+    def rename_new(self, source: str, target: str) -> None:
+        self._change()
+        super().rename_new(source, target)
+
+    def move_directory(self, source: str, target: str) -> None:
+        self._change()
+        super().move_directory(source, target)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        super().delete(path)
+
+
+def stopped_everywhere(root: Path, act: Callable[[Destination], Any]) -> list[Path]:
+    """Return copies of a destination in which ``act`` died before each of its changes, and one in which it did not."""
+    found = []
+    for changes in range(1000):
+        copy = root.parent / f"stopped-{changes}"
+        subprocess.run(["cp", "-r", str(root), str(copy)], check=True)
+        found.append(copy)
+        try:
+            act(Destination(copy, StoppingFiles(copy, changes)))
+        except Stopped:
+            continue
+        return found
+    raise AssertionError("it never ended")
+
+
+def committed(root: Path, topic: str) -> list[int]:
+    """Return the offsets that the manifests have."""
+    parts = [p for m in publish.manifests(LocalFiles(root)) for f in m.files if f.topic == topic for p in f.parts]
+    return sorted(offset for part in parts for offset in range(part.first_offset, part.last_offset + 1))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first-load", "later-load"])
+def test_the_next_run_completes_a_run_that_died_before_any_of_its_changes(tmp_path: Path, first: bool) -> None:
+    root = tmp_path / "d"
+    root.mkdir()
+    if not first:
+        Destination(root).load({"t": 2, "u": 1})
+    copies = stopped_everywhere(root, lambda destination: destination.load({"t": 4, "u": 2}, days=2))
+    assert len(copies) > 10
+    behind = 0
+    for copy in copies:
+        had = committed(copy, "t")
+        behind += bool(had) and (not (copy / "t/_delta_log").exists() or rows(copy) != had)
+        destination = Destination(copy)
+        destination.load({"t": 0, "u": 0})
+        assert (rows(copy) if had else []) == had == committed(copy, "t")
+        destination.load({"t": 1})
+        for topic in "tu":
+            assert rows(copy, topic) == committed(copy, topic) if committed(copy, topic) else True
+    # Those that died between their manifest and their commit, at any of the moves in between.
+    assert behind >= 4
+
+
+def test_a_destination_that_was_loaded_without_tables_gets_one_with_all_its_files(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    destination = Destination(root)
+    for _ in range(3):
+        destination.load({"t": 2}, table=False)
+    assert table_topics(destination.files) == []
+    copies = stopped_everywhere(root, lambda each: each.load({"t": 0}))
+    for copy in copies:
+        Destination(copy).load({"t": 0})
+        assert rows(copy) == list(range(6))
+        assert len(Destination(copy).log("t")) == 1
+        Destination(copy).load({"t": 1}, table=False)
+        assert rows(copy) == list(range(7))
+
+
+def test_manifests_that_only_their_checkpoint_has_are_published(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    for _ in range(3):
+        destination.load({"t": 2}, table=False)
+    assert folding.fold(destination.files, 0, every=3) == 3
+    destination.load({"t": 1})
+    assert rows(tmp_path) == list(range(7))
+
+
+def test_a_run_that_was_paused_before_its_commit_adds_nothing_twice(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2})
+    paused = destination.tables()
+    paused.recover(1)
+    manifest = destination.load({"t": 2})
+    assert manifest is not None
+    destination.load({"t": 2})
+    paused.publish(manifest)
+    assert rows(tmp_path) == list(range(6)) and len(destination.log("t")) == 3
+    destination.load({"t": 1})
+    assert rows(tmp_path) == list(range(7))
+
+
+def test_another_writer_takes_the_version_in_between(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2})
+    tables = destination.tables()
+    tables.recover(1)
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 7 days"})
+    table.alter.add_columns([deltalake.Field("note", "string", nullable=True)])
+    manifest = destination.load({"t": 2}, layout={})
+    assert manifest is not None
+    tables.publish(manifest)
+    found = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert rows(tmp_path) == [0, 1, 2, 3]
+    # What the other has changed stays.
+    assert "note" in [field.name for field in found.schema().fields]
+    assert found.metadata().configuration["delta.logRetentionDuration"] == "interval 7 days"
+
+
+# What stops a run -----------------------------------------------------------------------------------------------------
+
+
+def mark_of(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "_kafkalite/tables/t/table.json").read_text())
+    return found
+
+
+def change_mark(root: Path, **changed: Any) -> None:
+    (root / "_kafkalite/tables/t/table.json").write_text(json.dumps(mark_of(root) | changed))
+
+
+def gone(root: Path) -> None:
+    subprocess.run(["rm", "-r", str(root / "t/_delta_log")], check=True)
+
+
+def made_again(root: Path) -> None:
+    gone(root)
+    deltalake.write_deltalake(str(root / "t"), pa.table({"offset": pa.array([1], pa.int64())}))
+
+
+def expired(root: Path) -> None:
+    for path in (root / "t/_delta_log").glob("*.json"):
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if '"txn"' not in line))
+
+
+def older(root: Path) -> None:
+    sorted((root / "t/_delta_log").glob("*.json"))[-1].unlink()
+
+
+def manifests_restored(root: Path) -> None:
+    change_mark(root, published=1)
+    (root / f"_kafkalite/manifests/{2:020d}.json").unlink()
+
+
+def feature(root: Path) -> None:
+    (root / f"t/_delta_log/{2:020d}.json").write_text(
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
+        '"writerFeatures":["deletionVectors"]}}\n'
+    )
+
+
+def hole(root: Path) -> None:
+    (root / f"t/_delta_log/{0:020d}.json").unlink()
+
+
+def damaged(root: Path) -> None:
+    (root / f"t/_delta_log/{1:020d}.json").write_text('{"commitInfo":{}}\n{"txn":')
+
+
+def missing_file(root: Path) -> None:
+    """Lose a file that a dead run has published, and not yet committed to the table."""
+    older(root)
+    change_mark(root, published=1, checked=1)
+    sorted((root / "t/day=2013-01-01").glob("*.parquet"))[-1].unlink()
+
+
+def cut_file(root: Path) -> None:
+    missing = sorted((root / "t/day=2013-01-01").glob("*.parquet"))[-1]
+    text = missing.read_bytes()
+    missing_file(root)
+    missing.write_bytes(text[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (gone, "is gone: its log is empty, and manifest 2 was published in it"),
+        (made_again, "has id .*: it was made again"),
+        (expired, r"has no transaction of this destination any more.*transactions have expired"),
+        (older, "has manifest 1 as its last transaction, but manifest 2 was published in it"),
+        (manifests_restored, "has manifest 2 as its last transaction, but the newest manifest is 1"),
+        (feature, "asks for the table feature deletionVectors, which this program does not know"),
+        (hole, r"0{20}\.json is not there, and no complete checkpoint replaces it"),
+        (damaged, r"1\.json is damaged: line 2 is not a JSON object"),
+        (missing_file, "with 2 records, published by .*, is not there"),
+        (cut_file, "published by .*, has .* bytes instead of"),
+    ],
+)
+def test_a_table_that_contradicts_its_mark_stops_the_run(
+    tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2})
+    destination.load({"t": 2})
+    change(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(TableError, match=message):
+        destination.load({"t": 2})
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_table_without_a_mark_is_not_taken_over(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"offset": pa.array([1], pa.int64())}))
+    with pytest.raises(TableError, match=r"log of a Delta table that this destination has no mark of"):
+        Destination(tmp_path).load({"t": 2})
+
+
+def test_a_restore_and_an_optimize_by_others_load_nothing_again(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    for _ in range(3):
+        destination.load({"t": 2})
+    deltalake.DeltaTable(str(tmp_path / "t")).optimize.compact()
+    destination.load({"t": 1})
+    assert rows(tmp_path) == list(range(7))
+    deltalake.DeltaTable(str(tmp_path / "t")).restore(1)
+    assert destination.load({"t": 0}) is None
+    assert rows(tmp_path) == [0, 1, 2, 3]
+    destination.load({"t": 1})
+    assert rows(tmp_path) == [0, 1, 2, 3, 7]
+
+
+def test_a_compaction_by_a_version_without_tables_is_refused(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    manifest = destination.load({"t": 2})
+    assert manifest is not None
+    compaction = Manifest(2, "c", manifest.created, manifest.files, manifest.topics, 2, 0, kind=COMPACT)
+    destination.files.write_new(compaction.path, compaction.to_json())
+    with pytest.raises(TableError, match="is a compaction of topic t"):
+        destination.load({"t": 1})
+
+
+# Made again -----------------------------------------------------------------------------------------------------------
+
+
+def resync(destination: Destination) -> None:
+    number = publish.newest_number(destination.files)
+    tables = destination.tables()
+    tables.recover(number, without=["t"])
+    tables.resync(["t"], number, publish.new_run())
+
+
+@pytest.mark.parametrize("change", [gone, made_again, expired, older, feature, hole, damaged])
+def test_a_resync_makes_the_table_again_wherever_it_dies(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    root = tmp_path / "d"
+    destination = Destination(root)
+    destination.load({"t": 2})
+    destination.load({"t": 2})
+    old = mark_of(root)["table_id"]
+    change(root)
+    for copy in stopped_everywhere(root, resync):
+        resync(Destination(copy))
+        assert rows(copy) == [0, 1, 2, 3]
+        assert mark_of(copy)["table_id"] != old
+        Destination(copy).load({"t": 1})
+        assert rows(copy) == list(range(5))
+
+
+def test_any_run_goes_on_with_a_resync_of_a_table_that_can_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    Destination(root).load({"t": 2})
+    copies = stopped_everywhere(root, resync)
+    assert len(copies) >= 4
+    for copy in copies:
+        Destination(copy).load({"t": 1})
+        assert rows(copy) == [0, 1, 2]
+
+
+def test_a_resync_refuses_where_files_of_the_manifests_are_gone(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    for _ in range(3):
+        destination.load({"t": 2})
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(TableError, match=r"cannot be written from its manifests: .*is not there; .*and VACUUM"):
+        resync(destination)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    destination.load({"t": 1})
+    assert rows(tmp_path) == list(range(7))
+
+
+def test_a_resync_of_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2}, table=False)
+    with pytest.raises(TableError, match="topic t is not a Delta table"):
+        resync(destination)
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_state_is_read_from_a_checkpoint_and_the_commits_after_it(tmp_path: Path, parts: int) -> None:
+    destination = Destination(tmp_path)
+    for _ in range(4):
+        destination.load({"t": 2})
+    assert write_checkpoint(destination.files, "t") is None
+    log = tmp_path / "t/_delta_log"
+    if parts > 1:
+        whole = log / f"{3:020d}.checkpoint.parquet"
+        table = pq.read_table(whole)
+        at = [0, 2, 4, table.num_rows]
+        for part in range(parts):
+            name = f"{3:020d}.checkpoint.{part + 1:010d}.{parts:010d}.parquet"
+            pq.write_table(table.slice(at[part], at[part + 1] - at[part]), log / name)
+        whole.unlink()
+        # One that lacks a part does not count.
+        pq.write_table(table, log / f"{4:020d}.checkpoint.{1:010d}.{2:010d}.parquet")
+    for name in destination.log("t"):
+        (log / name).unlink()
+    state = DeltaLog(destination.files, "t").read()
+    assert state is not None and (state.version, state.checkpoint_version) == (3, 3)
+    assert state.transactions == {mark_of(tmp_path)["app_id"]: 4}
+    if parts > 1:
+        return
+    destination.load({"t": 2}, layout={"value": "bytes"})
+    assert rows(tmp_path) == list(range(10))
+    assert len(DeltaLog(destination.files, "t").read_files()[0]) == 5
+
+
+def test_a_checkpoint_that_does_not_come_in_time_is_a_reason(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2})
+    assert write_checkpoint(destination.files, "t", deadline_s=0.0) == "deltalake did not write it within 0 s"
+    problem = write_checkpoint(destination.files, "u")
+    assert problem is not None and problem.startswith("deltalake: ")
+
+
+def test_a_listing_takes_complete_checkpoints_only() -> None:
+    names = [f"{n:020d}.json" for n in range(5)]
+    assert Listing.of(names).to_read == (0, 1, 2, 3, 4)
+    names += [f"{2:020d}.checkpoint.{1:010d}.{2:010d}.parquet", "_last_checkpoint", f".{4:020d}.json.tmp"]
+    assert Listing.of(names).checkpoint is None
+    names.append(f"{2:020d}.checkpoint.{2:010d}.{2:010d}.parquet")
+    assert (Listing.of(names).checkpoint, Listing.of(names).to_read, len(Listing.of(names).parts)) == (2, (3, 4), 2)
+    assert Listing.of([f"{2:020d}.checkpoint.parquet"]).version == 2
+    assert Listing.of([]).version is None
+
+
+COMMITTER = """
+import sys
+from pathlib import Path
+from tests.unit.spark.jobs.tables.table_runs import Destination
+Destination(Path(sys.argv[1])).load({"t": 200}, days=20)
+"""
+
+
+@pytest.mark.parametrize("kills", [30 if SOAK else 3])
+def test_a_process_killed_at_any_moment_leaves_a_whole_table(tmp_path: Path, kills: int) -> None:
+    import random
+
+    from tests.paths import PROJECT
+    from tests.seeds import SEED
+
+    chance = random.Random(SEED)
+    for _ in range(kills):
+        child = subprocess.Popen([sys.executable, "-c", COMMITTER, str(tmp_path)], cwd=PROJECT)
+        try:
+            child.wait(chance.uniform(0.3, 3.0))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    destination = Destination(tmp_path)
+    destination.load({"t": 1})
+    assert rows(tmp_path) == committed(tmp_path, "t")
+
+
+def test_the_tables_of_a_destination_are_its_marks(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 1, "u": 1})
+    (tmp_path / "_kafkalite/tables/v").mkdir()
+    assert table_topics(destination.files) == ["t", "u"]
+    assert DeltaTables(destination.files, columns_of).tables == {}
