@@ -54,6 +54,7 @@ from spark_kafkalite.spark.jobs.program.session import (
     start_session,
     topic_logs,
 )
+from spark_kafkalite.spark.jobs.tables.table_audit import compare_tables
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def main(**given: Any) -> None:
     The job compares every file's records, offsets and length with the manifest of its run. With --bootstrap-server it
     also reads the log a second time, and writes nothing. It compares the log with the manifest of each run, by
     partition and by directory of time. It reports offsets that the log no longer holds, and topics that were created
-    again.
+    again. It compares the files of Delta tables with the manifests.
 
     Each difference is a line, and makes the exit code 1.
     """
@@ -174,8 +175,16 @@ def run_audit(
     runs = recounting.audited_runs(manifests, folded, selection)
     if not runs:
         raise PlanError(f"{files.root}: no run has published anything of {selection}")
+    tables = compare_tables(files, manifests, selection.topics)
+    findings.mismatches += tables.mismatches
+    findings.not_compared += tables.not_compared
+    if tables.gone:
+        findings.not_compared.append(f"{len(tables.gone)} files that a Delta table no longer names, and are deleted")
+        runs = [run.without(tables.gone) for run in runs]
     in_files = _compare_files(spark, files, runs, findings)
-    findings.mismatches += _not_named(files, runs, {file.final for _, file in published_files(manifests)})
+    # The directories of a table may have files of OPTIMIZE.
+    listed = [run for run in runs if run.topic not in tables.topics]
+    findings.mismatches += _not_named(files, listed, {file.final for _, file in published_files(manifests)})
     findings.mismatches += recounting.compare_merged(manifests, runs)
     findings.not_compared += [
         f"{run.name}, topic {run.topic}: with the log, because only a checkpoint has its manifest, without offsets"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -91,6 +91,10 @@ class AuditedRun:
     standing: tuple[PublishedFile, ...]
     ranges: tuple[LoadedRange, ...] | None = ()
     is_accounted: bool = True
+
+    def without(self, gone: Collection[str]) -> AuditedRun:
+        """Return the run without files that are published no more, by final path."""
+        return replace(self, standing=tuple(file for file in self.standing if file.final not in gone))
 
     @property
     def layout(self) -> dict[str, str]:

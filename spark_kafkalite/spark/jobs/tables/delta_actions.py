@@ -27,6 +27,7 @@ from spark_kafkalite.spark.jobs.tables.table_errors import TableError
 from spark_kafkalite.spark.jobs.tables.table_schema import Schema
 from spark_kafkalite.version import VERSION
 
+ENGINE: Final = "spark-kafkalite"
 READER_VERSION: Final = 1
 WRITER_VERSION: Final = 2
 CHECKPOINT_INTERVAL: Final = 10
@@ -167,7 +168,7 @@ def commit_info(
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(partition_columns))},
             "isBlindAppend": True,
-            "engineInfo": f"spark-kafkalite/{VERSION}",
+            "engineInfo": f"{ENGINE}/{VERSION}",
             "operationMetrics": {
                 "numFiles": str(len(files)),
                 "numOutputRows": str(records),
