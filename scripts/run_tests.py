@@ -91,10 +91,10 @@ TEST = (
         is_second_run=True,
         is_urgent=True,
     ),
-    # Next to Spark's own connector, which is of this version here.
+    # Next to Spark's own connector and Delta Lake, which are of this version here.
     Suite(
         "spark42",
-        ("tests/spark/test_jvm_connector.py",),
+        ("tests/spark/test_jvm_connector.py", "tests/spark/test_delta_spark.py"),
         environment=".venv-spark42",
         select="not kafka",
         workers=1,

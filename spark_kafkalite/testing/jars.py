@@ -27,6 +27,7 @@ from xml.sax.saxutils import escape
 APACHE_KAFKA_VERSION: Final = "4.3.0"
 HADOOP_VERSION: Final = "3.5.0"  # of PySpark 4.3's own jars; the mini cluster must match them
 SPARK_CONNECTOR_VERSION: Final = "4.2.0"
+DELTA_VERSION: Final = "4.4.0"
 
 _DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 # A first fetch of the largest set takes about a minute; a registry that answers slowly must not hang a test run.
@@ -106,6 +107,20 @@ SPARK_AVRO: Final = JarSet(
     transitive=False,
 )
 
+# Delta Lake for Spark 4.2. There is none for 4.3, and this one fails there.
+DELTA_SPARK: Final = JarSet(
+    f"delta-spark-{DELTA_VERSION}",
+    (
+        f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}",
+        f"io.delta:delta-storage:{DELTA_VERSION}",
+        f"io.delta:delta-kernel-api:{DELTA_VERSION}",
+        f"io.delta:delta-kernel-defaults:{DELTA_VERSION}",
+        f"io.delta:delta-kernel-unitycatalog:{DELTA_VERSION}",
+        "io.unitycatalog:unitycatalog-client:0.6.0",
+    ),
+    transitive=False,
+)
+
 # The shaded mini cluster refers to JUnit and Mockito without bringing them.
 HDFS_MINI_CLUSTER: Final = JarSet(
     f"hdfs-mini-cluster-{HADOOP_VERSION}",
@@ -136,6 +151,7 @@ ALL_SETS: Final = (
     APACHE_KAFKA_1,
     SPARK_KAFKA_CONNECTOR,
     SPARK_AVRO,
+    DELTA_SPARK,
     HDFS_MINI_CLUSTER,
     YARN_ADDITIONS,
 )

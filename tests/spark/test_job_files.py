@@ -184,3 +184,21 @@ def test_a_lease_that_is_not_renewed_ends_by_the_clock_of_the_file_system(files:
     with lease.held(files, "r1", lease_ms=60_000, wait_ms=None, say=[].append) as held:
         assert held.number == 2
         assert (files.modified_ms(lease.lease_path(2)) or 0) >= written_ms + 400
+
+
+def test_the_end_of_a_file_is_read(files: Files) -> None:
+    made = files.create("a/b")
+    made.write(b"0123456789")
+    made.close()
+    assert files.tail("a/b", 4) == (10, b"6789")
+    assert files.tail("a/b", 100) == (10, b"0123456789")
+    with pytest.raises(FileNotFoundError):
+        files.tail("a/c", 4)
+
+
+def test_a_directory_moves_with_all_it_holds(files: Files) -> None:
+    files.write_new("a/b/c", "text")
+    files.move_directory("a/b", "x/y/z")
+    assert (files.names("a"), files.read("x/y/z/c")) == ([], "text")
+    with pytest.raises(FileNotFoundError):
+        files.move_directory("a/b", "x/y/w")

@@ -106,7 +106,7 @@ class DeltaTables:
         for topic, layout in layouts.items():
             table = self._tables.get(topic)
             state = None if table is None else table.state
-            log = DeltaLog(self._files, table_directory(topic, self._files.name_max_bytes))
+            log = DeltaLog(self._files, self._directory(topic))
             if table is None:
                 self._check_no_log(topic, log)
             columns = partition_columns_of(layout) if state is None else state.partition_columns
@@ -180,7 +180,7 @@ class DeltaTables:
     # One table --------------------------------------------------------------------------------------------------------
 
     def _directory(self, topic: str) -> str:
-        return table_directory(topic, self._files.name_max_bytes)
+        return table_directory(self._files.root, topic, self._files.name_max_bytes)
 
     def _new(self, topic: str, mark: TableMark) -> DeltaTable:
         return DeltaTable(topic, DeltaLog(self._files, self._directory(topic)), mark)

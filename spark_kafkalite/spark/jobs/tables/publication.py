@@ -37,8 +37,12 @@ class Batch:
         return self.manifests[-1].number
 
 
-def table_directory(topic: str, name_max_bytes: int) -> str:
+def table_directory(root: str, topic: str, name_max_bytes: int) -> str:
     """Return the directory of a topic's table. Raises TableError if readers cannot open a table there."""
+    if "%" in root:
+        raise TableError(
+            f"{root} contains '%', and readers do not open a Delta table there: load into another directory"
+        )
     name = directory_name(topic, name_max_bytes)
     if "%" in name:
         raise TableError(

@@ -42,8 +42,9 @@ def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> No
 
 def write_checkpoint(files: Files, directory: str, deadline_s: float = _DEADLINE_S) -> str | None:
     """Write the checkpoint of the table in a directory of the destination; return why that failed, or None."""
-    uri = f"{files.root}/{directory}"
-    scheme = urlsplit(uri).scheme
+    # A local path as it is: deltalake would decode it as a part of a URI.
+    uri = f"{files.root}/{directory}".removeprefix("file://")
+    scheme = urlsplit(uri).scheme or "file"
     if scheme not in _SCHEMES:
         return f"deltalake has no settings for {scheme}: from this program; run OPTIMIZE in Spark, which writes one"
     if find_spec("deltalake") is None:

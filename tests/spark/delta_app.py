@@ -1,0 +1,70 @@
+"""Reads the table of a load with Spark and Delta Lake, in a process of its own: ``delta_app.py TABLE WORK COMMAND``.
+
+``read`` prints what was read as one JSON object; ``optimize`` and ``restore`` change the table as its users do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafkalite.testing import jars
+from tests.spark.class_archive import session_settings
+
+
+def session() -> SparkSession:
+    settings = session_settings() | {
+        "spark.driver.extraClassPath": jars.class_path(jars.fetch(jars.DELTA_SPARK)),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    found = builder.getOrCreate()
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def read(spark: SparkSession, table: str, work: str) -> dict[str, Any]:
+    """Return what batch and stream readers see."""
+    streamed: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        streamed.extend(row.offset for row in batch.collect())
+
+    stream = spark.readStream.format("delta").option("startingVersion", 1).load(table)
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", f"{work}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+    frame = spark.read.format("delta").load(table)
+    day = frame.where("day = '2013-01-02'")
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version").collect()
+    return {
+        "offsets": sorted(row.offset for row in frame.select("offset").collect()),
+        "names": sorted(row.name for row in frame.where("value.name is not null").select("value.name").collect()),
+        "day": sorted(row.offset for row in day.collect()),
+        "files_of_day": len(frame.where("day = '2013-01-02'").inputFiles()),
+        "files_of_offset": len(frame.where("offset = 7").inputFiles()),
+        "streamed": sorted(streamed),
+        "metadata": [row.userMetadata for row in history],
+        "operations": [row.operation for row in history],
+    }
+
+
+def main() -> None:
+    table, work, command = sys.argv[1:]
+    spark = session()
+    if command == "read":
+        print(json.dumps(read(spark, table, work)))
+    elif command == "optimize":
+        spark.sql(f"OPTIMIZE delta.`{table}`")
+    else:
+        spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 0")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Tables of loads as Spark 4.2 with Delta Lake reads and changes them. Delta Lake has no jars for Spark 4.3."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafkalite.testing import jars
+from tests.paths import PROJECT
+from tests.unit.spark.jobs.tables.table_runs import Destination
+
+from .job_processes import JOB_PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def delta_jars() -> None:
+    if (reason := jars.available(jars.DELTA_SPARK)) is not None:
+        pytest.skip(reason)
+
+
+def spark(table: Path, work: Path, command: str) -> str:
+    """Run the program that has Delta Lake; return what it prints last."""
+    program = [sys.executable, "-m", "tests.spark.delta_app", str(table), str(work), command]
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, timeout=JOB_PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def test_spark_reads_optimizes_and_restores_a_table(tmp_path: Path) -> None:
+    destination = Destination(tmp_path / "d")
+    narrow = {"value": "json", "value_schema": "id long"}
+    wide = {"value": "json", "value_schema": "id long, name string"}
+    destination.load({"t": 4}, days=2, layout=narrow, rows={"t": [{"id": 1}, {"id": 2}]})
+    destination.load({"t": 2}, days=1, layout=wide, rows={"t": [{"id": 3, "name": "c"}, {"id": 4, "name": "d"}]})
+    destination.load({"t": 2}, days=2, layout=narrow, rows={"t": [{"id": 5}]})
+    table = tmp_path / "d/t"
+    found: dict[str, Any] = json.loads(spark(table, tmp_path, "read"))
+    assert found["offsets"] == list(range(8))
+    assert found["names"] == ["c", "d"]
+    assert found["day"] == [2, 3, 7]
+    # By the partition's value, and by the statistics of the files.
+    assert (found["files_of_day"], found["files_of_offset"]) == (2, 1)
+    # From the second commit on.
+    assert found["streamed"] == [4, 5, 6, 7]
+    assert [text.rpartition(": ")[2] for text in found["metadata"]] == ["4 records", "2 records", "2 records"]
+
+    spark(table, tmp_path, "optimize")
+    destination.load({"t": 1}, layout=narrow, rows={"t": [{"id": 6}]})
+    (tmp_path / "again").mkdir()
+    found = json.loads(spark(table, tmp_path / "again", "read"))
+    assert found["offsets"] == list(range(9))
+    assert found["operations"].count("OPTIMIZE") == 1
+
+    spark(table, tmp_path, "restore")
+    destination.load({"t": 1}, layout=narrow, rows={"t": [{"id": 7}]})
+    (tmp_path / "restored").mkdir()
+    assert json.loads(spark(table, tmp_path / "restored", "read"))["offsets"] == [0, 1, 2, 3, 9]
