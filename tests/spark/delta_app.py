@@ -1,6 +1,6 @@
-"""Reads the table of a load with Spark and Delta Lake, in a process of its own: ``delta_app.py TABLE WORK COMMAND``.
+"""Reads the table of a load with Spark and Delta Lake, in a process of its own: ``delta_app.py TABLE WORK [CHANGE]``.
 
-``read`` prints what was read as one JSON object; ``optimize`` and ``restore`` change the table as its users do.
+Prints what was read as one JSON object, and then changes the table as its users do: ``optimize`` or ``restore``.
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ def read(spark: SparkSession, table: str, work: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    table, work, command = sys.argv[1:]
+    table, work, *change = sys.argv[1:]
     spark = session()
-    if command == "read":
-        print(json.dumps(read(spark, table, work)))
-    elif command == "optimize":
+    print(json.dumps(read(spark, table, work)))
+    if change == ["optimize"]:
         spark.sql(f"OPTIMIZE delta.`{table}`")
-    else:
+    elif change == ["restore"]:
         spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 0")
     spark.stop()
 

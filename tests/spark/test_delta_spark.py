@@ -23,12 +23,13 @@ def delta_jars() -> None:
         pytest.skip(reason)
 
 
-def spark(table: Path, work: Path, command: str) -> str:
-    """Run the program that has Delta Lake; return what it prints last."""
-    program = [sys.executable, "-m", "tests.spark.delta_app", str(table), str(work), command]
+def spark(table: Path, work: Path, *change: str) -> dict[str, Any]:
+    """Run the program that has Delta Lake; return what it has read before it changed the table."""
+    program = [sys.executable, "-m", "tests.spark.delta_app", str(table), str(work), *change]
     done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, timeout=JOB_PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
-    return (done.stdout.strip().splitlines() or [""])[-1]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
 def test_spark_reads_optimizes_and_restores_a_table(tmp_path: Path) -> None:
@@ -36,10 +37,10 @@ def test_spark_reads_optimizes_and_restores_a_table(tmp_path: Path) -> None:
     narrow = {"value": "json", "value_schema": "id long"}
     wide = {"value": "json", "value_schema": "id long, name string"}
     destination.load({"t": 4}, days=2, layout=narrow, rows={"t": [{"id": 1}, {"id": 2}]})
-    destination.load({"t": 2}, days=1, layout=wide, rows={"t": [{"id": 3, "name": "c"}, {"id": 4, "name": "d"}]})
+    destination.load({"t": 2}, layout=wide, rows={"t": [{"id": 3, "name": "c"}, {"id": 4, "name": "d"}]})
     destination.load({"t": 2}, days=2, layout=narrow, rows={"t": [{"id": 5}]})
     table = tmp_path / "d/t"
-    found: dict[str, Any] = json.loads(spark(table, tmp_path, "read"))
+    found = spark(table, tmp_path / "first", "optimize")
     assert found["offsets"] == list(range(8))
     assert found["names"] == ["c", "d"]
     assert found["day"] == [2, 3, 7]
@@ -49,14 +50,10 @@ def test_spark_reads_optimizes_and_restores_a_table(tmp_path: Path) -> None:
     assert found["streamed"] == [4, 5, 6, 7]
     assert [text.rpartition(": ")[2] for text in found["metadata"]] == ["4 records", "2 records", "2 records"]
 
-    spark(table, tmp_path, "optimize")
     destination.load({"t": 1}, layout=narrow, rows={"t": [{"id": 6}]})
-    (tmp_path / "again").mkdir()
-    found = json.loads(spark(table, tmp_path / "again", "read"))
+    found = spark(table, tmp_path / "optimized", "restore")
     assert found["offsets"] == list(range(9))
     assert found["operations"].count("OPTIMIZE") == 1
 
-    spark(table, tmp_path, "restore")
     destination.load({"t": 1}, layout=narrow, rows={"t": [{"id": 7}]})
-    (tmp_path / "restored").mkdir()
-    assert json.loads(spark(table, tmp_path / "restored", "read"))["offsets"] == [0, 1, 2, 3, 9]
+    assert spark(table, tmp_path / "restored")["offsets"] == [0, 1, 2, 3, 9]
