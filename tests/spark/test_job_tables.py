@@ -36,6 +36,10 @@ def rows(destination: Path | str, topic: str) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
 
 
+def table(version: int, manifest: int, published: bool = True) -> dict[str, Any]:
+    return {"version": version, "manifest": manifest, "published": published}
+
+
 def values(destination: Path | str, topic: str) -> list[str]:
     return sorted(row["value"].decode() for row in rows(destination, topic))
 
@@ -43,11 +47,11 @@ def values(destination: Path | str, topic: str) -> list[str]:
 @pytest.mark.parametrize("way", [(), BY_TASKS], ids=["in the driver", "by tasks"])
 def test_a_topic_is_a_table_from_its_first_load_on(topics: Topics, tmp_path: Path, way: tuple[str, ...]) -> None:
     topic = days(topics)
-    assert load(topics, topic, tmp_path, "--table", "delta", *way)["tables"] == {topic: {"version": 0, "manifest": 1}}
+    assert load(topics, topic, tmp_path, "--table", "delta", *way)["tables"] == {topic: table(0, 1)}
     topics.fill(topic, ["d"], timestamp_ms=NEW_YEAR_MS)
     # A table stays one, and a run without new records changes nothing.
-    assert load(topics, topic, tmp_path, *way)["tables"] == {topic: {"version": 1, "manifest": 2}}
-    assert load(topics, topic, tmp_path)["tables"] == {topic: {"version": 1, "manifest": 2}}
+    assert load(topics, topic, tmp_path, *way)["tables"] == {topic: table(1, 2)}
+    assert load(topics, topic, tmp_path)["tables"] == {topic: table(1, 2, published=False)}
     assert values(tmp_path, topic) == ["a", "b", "c", "d"]
     assert [row["day"].isoformat() for row in rows(tmp_path, topic)] == [
         "2013-01-01", "2013-01-02", "2013-01-03", "2013-01-01",
@@ -115,24 +119,24 @@ def test_a_table_that_is_gone_stops_a_run_until_it_is_made_again(topics: Topics,
     assert f"kafkalite jobs run hadoop_load --recover --table-resync --topic {topic}" in told
     assert "is gone" in failure(hadoop_load, topics, *given, "--dry-run", code=5)
     found = run_alone(hadoop_load, *given, "--recover", "--table-resync")
-    assert found["tables"] == {topic: {"version": 0, "manifest": 1}}
-    assert load(topics, topic, tmp_path)["tables"] == {topic: {"version": 1, "manifest": 2}}
+    assert found["tables"] == {topic: table(0, 1)}
+    assert load(topics, topic, tmp_path)["tables"] == {topic: table(1, 2)}
     assert values(tmp_path, topic) == ["a", "b", "c", "d"]
 
 
 def test_checkpoints_come_every_ten_commits(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
-    for number in range(11):
+    for number in range(10):
         topics.fill(topic, [str(number)])
         found = load(topics, topic, tmp_path, "--table", "delta")
     assert found["not_checkpointed"] == {}
     log = tmp_path / topic / "_delta_log"
-    assert [path.name for path in log.glob("*.checkpoint.parquet")] == [f"{10:020d}.checkpoint.parquet"]
+    assert [path.name for path in log.glob("*.checkpoint.parquet")] == [f"{9:020d}.checkpoint.parquet"]
     for path in log.glob("*.json"):
         path.unlink()
-    topics.fill(topic, ["11"])
+    topics.fill(topic, ["10"])
     load(topics, topic, tmp_path)
-    assert values(tmp_path, topic) == sorted(str(number) for number in range(12))
+    assert values(tmp_path, topic) == sorted(str(number) for number in range(11))
 
 
 PLACES = ["table-begun", "staged", "manifest", "moved-one", "table-commit", "table-committed"]
@@ -187,19 +191,19 @@ def hdfs_root(
 def test_a_table_on_hdfs(topics: Topics, spark: SparkSession, hdfs_root: tuple[str, dict[str, str]]) -> None:
     root, settings = hdfs_root
     destination, topic = f"{root}/tables/{next(_COUNTER)}", days(topics)
-    for number in range(11):
+    for number in range(10):
         found = load(topics, topic, destination, "--table", "delta")
         topics.fill(topic, [f"v{number}"])
-    assert found["tables"] == {topic: {"version": 10, "manifest": 11}}
+    assert found["tables"] == {topic: table(9, 10)}
     assert found["not_checkpointed"] == {}
     state = DeltaLog(files_for(spark, destination), topic).read()
-    assert state is not None and (state.version, state.checkpoint_version) == (10, 10)
-    table = deltalake.DeltaTable(f"{destination}/{topic}", storage_options=settings)
-    assert sorted(each.decode() for each in table.to_pyarrow_table()["value"].to_pylist()) == sorted(
-        ["a", "b", "c", *(f"v{number}" for number in range(10))]
+    assert state is not None and (state.version, state.checkpoint_version) == (9, 9)
+    read = deltalake.DeltaTable(f"{destination}/{topic}", storage_options=settings)
+    assert sorted(each.decode() for each in read.to_pyarrow_table()["value"].to_pylist()) == sorted(
+        ["a", "b", "c", *(f"v{number}" for number in range(9))]
     )
     again = run_alone(hadoop_load, "--topic", topic, "--destination", destination, "--recover", "--table-resync")
-    assert again["tables"] == {topic: {"version": 0, "manifest": 11}}
-    assert load(topics, topic, destination)["tables"] == {topic: {"version": 1, "manifest": 12}}
+    assert again["tables"] == {topic: table(0, 10)}
+    assert load(topics, topic, destination)["tables"] == {topic: table(1, 11)}
     read = deltalake.DeltaTable(f"{destination}/{topic}", storage_options=settings)
-    assert read.to_pyarrow_table().num_rows == 14
+    assert read.to_pyarrow_table().num_rows == 13

@@ -18,7 +18,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.settings import read_properties
 from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema, file_schema
+from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema, file_schema, value_column_type
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load.load_options import (
     LoadOptions,
@@ -268,7 +268,7 @@ def main(**given: Any) -> None:
 
 def _columns(value: str, value_schema: str | None) -> dict[str, Any]:
     """Return the columns of a load's files as the JSON of a Spark type. Needs a Spark session."""
-    found: dict[str, Any] = file_schema(value, value_schema).jsonValue()
+    found: dict[str, Any] = file_schema(value_column_type(value, value_schema)).jsonValue()
     return found
 
 

@@ -153,7 +153,8 @@ def report(summary: Mapping[str, Any]) -> str:
     if summary["completed"]:
         lines.append(f"complete now: {listed(summary['completed'])}")
     for topic, table in summary["tables"].items():
-        lines.append(f"Delta table {topic}: version {table['version']}, up to manifest {table['manifest']}")
+        if table["published"]:
+            lines.append(f"Delta table {topic}: version {table['version']}, up to manifest {table['manifest']}")
     for topic, problem in summary["not_checkpointed"].items():
         lines.append(f"WARNING: Delta table {topic} has no new checkpoint, which readers open faster: {problem}")
     if summary.get("not_folded"):

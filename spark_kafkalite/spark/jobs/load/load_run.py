@@ -219,7 +219,7 @@ def _publish(
         if not plan.ranges:
             # The sign that there is something to be done after the commit.
             publish.write_plan(files, run, plan)
-        tables.begin({file.topic for file in staged.files} & layouts.keys())
+        tables.begin(layouts.keys(), staged.files)
     published = publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
     tables.publish(published)
     return published

@@ -190,7 +190,7 @@ class DeltaLog:
                     for name in present:
                         column = batch.column(name)
                         yield from ({name: _plain(each)} for each in column.filter(pc.is_valid(column)).to_pylist())
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise TableError(
                     f"{self._files.root}/{path} is damaged: {str(error).splitlines()[0]}: delete it if the commits "
                     "before it still exist, or make the table again with --table-resync"

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import FileExists, Files
-from spark_kafkalite.spark.jobs.destination.manifest import Manifest
+from spark_kafkalite.spark.jobs.destination.manifest import Manifest, PublishedFile
 from spark_kafkalite.spark.jobs.program.faults import fault_point
 from spark_kafkalite.spark.jobs.tables import delta_actions
 from spark_kafkalite.spark.jobs.tables.delta_log import LOG, DeltaLog
@@ -35,9 +36,11 @@ from spark_kafkalite.spark.jobs.tables.publication import (
     ColumnsOf,
     batches,
     check_batch,
+    check_files,
     check_layout,
     grown_schema,
     partition_columns_of,
+    partition_columns_of_files,
     schema_for,
     table_directory,
 )
@@ -49,18 +52,28 @@ from spark_kafkalite.spark.jobs.tables.table_state import TableState
 # How often a commit is tried while other writers take its version.
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.05
+_AT_ONCE: Final = 8
 # The mark's `checked` is written when so many manifests without files of the topic have come.
 _CHECK_EVERY: Final = 50
 
 
 @dataclass(slots=True)
 class DeltaTable:
-    """One topic's table: its log, its mark, and its state when it was last read or written."""
+    """One topic's table: its log, its mark, and its state when it was last read or written.
+
+    ``opened_at`` is the newest manifest that was in the table when the run began.
+    """
 
     topic: str
     log: DeltaLog
     mark: TableMark
     state: TableState | None = None
+    opened_at: int = 0
+
+    @property
+    def seen(self) -> int:
+        """No manifest up to this number is missing in the table."""
+        return max(self.number, self.mark.checked)
 
     @property
     def number(self) -> int:
@@ -80,6 +93,8 @@ class DeltaTables:
         self._files = files
         self._columns_of = columns_of
         self._tables: dict[str, DeltaTable] = {}
+        # Those above a number, as they were read when the newest was another number.
+        self._manifests: tuple[int, int, list[Manifest]] = (0, 0, [])
 
     @property
     def tables(self) -> Mapping[str, DeltaTable]:
@@ -94,11 +109,14 @@ class DeltaTables:
         ``newest_number`` is that of the newest manifest, 0 without one. ``without`` are topics whose tables are to be
         made again. Raises TableError.
         """
-        for topic in table_topics(self._files):
-            if topic not in without:
-                self._tables[topic] = self._opened(topic, newest_number)
+        topics = [topic for topic in table_topics(self._files) if topic not in without]
+        # On HDFS each takes some round trips.
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            opened = pool.map(lambda topic: self._opened(topic, newest_number), topics)
+            self._tables.update(zip(topics, opened, strict=True))
+        seen = [table.seen for table in self._tables.values()]
+        self._manifests_after(min(seen, default=newest_number), newest_number)
         for table in self._tables.values():
-            table.log.delete_leftovers()
             self._catch_up(table, newest_number)
 
     def check(self, layouts: Mapping[str, Mapping[str, str]]) -> None:
@@ -123,25 +141,41 @@ class DeltaTables:
         self.check(layouts)
         for topic in layouts.keys() - set(made):
             table = self._new(topic, TableMark.new(number))
-            self._check_history(table, publish.manifests(self._files), layouts[topic])
+            self._check_history(table, self._manifests_after(0, number), layouts[topic])
 
     def prepare(self, layouts: Mapping[str, Mapping[str, str]], newest_number: int) -> None:
         """Check as :meth:`check` does. Before that, make the tables of topics that have been loaded without one."""
         new = [topic for topic in layouts if topic not in self._tables]
         if new and newest_number:
-            loaded = {file.topic for manifest in publish.manifests(self._files) for file in manifest.files}
+            manifests = self._manifests_after(0, newest_number)
+            loaded = {file.topic for manifest in manifests for file in manifest.files}
             for topic in new:
                 if topic in loaded:
                     self._check_no_log(topic, DeltaLog(self._files, self._directory(topic)))
-                    self._make(topic, TableMark.new(newest_number), newest_number, layouts[topic])
+                    table = self._new(topic, TableMark.new(newest_number))
+                    self._check_history(table, manifests, layouts[topic])
+                    self._write_mark(table, table.mark)
+                    self._tables[topic] = table
+                    self._catch_up(table, newest_number)
         self.check(layouts)
 
-    def begin(self, topics: Iterable[str]) -> None:
-        """Write the marks of tables that are still to be made, before the manifest with their first files."""
-        for topic in topics:
-            if topic not in self._tables:
-                self._tables[topic] = table = self._new(topic, TableMark.new())
-                self._write_mark(table, table.mark)
+    def begin(self, topics: Collection[str], staged: Iterable[PublishedFile]) -> None:
+        """Check the files of the next manifest, and write the marks of tables that are still to be made.
+
+        ``topics`` are those that are tables. Raises TableError for a file that its table cannot have.
+        """
+        by_topic: dict[str, list[PublishedFile]] = {}
+        for file in staged:
+            if file.topic in topics:
+                by_topic.setdefault(file.topic, []).append(file)
+        for topic, files in by_topic.items():
+            table = self._tables.get(topic)
+            state = None if table is None else table.state
+            columns = partition_columns_of_files(files) if state is None else state.partition_columns
+            check_files(topic, files, columns)
+        for topic in by_topic.keys() - self._tables.keys():
+            self._tables[topic] = table = self._new(topic, TableMark.new())
+            self._write_mark(table, table.mark)
         fault_point("table-begun")
 
     def publish(self, manifest: Manifest) -> None:
@@ -158,7 +192,7 @@ class DeltaTables:
 
         Everything is checked before anything is changed. Raises TableError, also for a topic that is no table.
         """
-        manifests = publish.manifests(self._files)
+        manifests = self._manifests_after(0, newest_number)
         for topic in topics:
             log = DeltaLog(self._files, self._directory(topic))
             marked = self._files.exists(mark_path(log.directory))
@@ -200,6 +234,9 @@ class DeltaTables:
             self._write_mark(table, replace(mark, replaces=None))
         table.state = table.log.read()
         self._check(table, newest_number)
+        table.opened_at = table.number
+        if not reads_only:
+            table.log.delete_leftovers()
         return table
 
     def _check(self, table: DeltaTable, newest_number: int) -> None:
@@ -227,15 +264,6 @@ class DeltaTables:
         if self._files.exists(log.path):
             self._files.move_directory(log.path, f"{TABLES}/{log.directory}/{LOG.lstrip('_')}-{run}")
 
-    def _make(self, topic: str, mark: TableMark, newest_number: int, layout: Mapping[str, str]) -> None:
-        """Make the table of a topic that has been loaded before. Raises TableError before anything is written."""
-        table = self._new(topic, mark)
-        manifests = publish.manifests(self._files)
-        self._check_history(table, manifests, layout)
-        self._write_mark(table, mark)
-        self._tables[topic] = table
-        self._catch_up(table, newest_number)
-
     def _check_history(
         self, table: DeltaTable, manifests: Sequence[Manifest], layout: Mapping[str, str] | None = None
     ) -> None:
@@ -243,7 +271,7 @@ class DeltaTables:
         columns: tuple[str, ...] | None = None
         schema: Schema | None = None
         for batch in batches(table.topic, manifests, 0, table.mark.history):
-            columns = columns if columns is not None else _columns_of_files(batch)
+            columns = columns if columns is not None else batch.partition_columns
             check_batch(table.topic, batch, columns)
             schema = self._schema_with(table.topic, schema, batch, columns)
             table_files(self._files, batch.files)
@@ -254,13 +282,9 @@ class DeltaTables:
 
     def _catch_up(self, table: DeltaTable, newest_number: int) -> None:
         """Commit the manifests that the table lacks, and bring its mark up to date."""
-        seen = max(table.number, table.mark.checked)
+        seen = table.seen
         if newest_number > seen:
-            manifests = (
-                publish.manifests(self._files)
-                if seen < table.mark.history
-                else publish.manifests_after(self._files, seen)
-            )
+            manifests = self._manifests_after(0 if seen < table.mark.history else seen, newest_number)
             for batch in batches(table.topic, manifests, table.number, table.mark.history):
                 self._commit(table, batch)
         mark = replace(table.mark, published=table.number, checked=newest_number)
@@ -273,7 +297,7 @@ class DeltaTables:
         for _ in range(_TRIES):
             if table.number >= batch.number:
                 return
-            columns = table.state.partition_columns if table.state is not None else _columns_of_files(batch)
+            columns = table.state.partition_columns if table.state is not None else batch.partition_columns
             check_batch(table.topic, batch, columns)
             schema = self._schema_with(table.topic, None if table.state is None else table.state.schema, batch, columns)
             version = 0 if table.state is None else table.state.version + 1
@@ -305,13 +329,17 @@ class DeltaTables:
         assert schema is not None, "a batch has a manifest"
         return schema
 
+    def _manifests_after(self, number: int, newest_number: int) -> list[Manifest]:
+        """Return the manifests above ``number``; they are read once for all tables."""
+        after, newest, found = self._manifests
+        if number < after or newest != newest_number:
+            found = publish.manifests_after(self._files, number)
+            self._manifests = (number, newest_number, found)
+        return [manifest for manifest in found if manifest.number > number]
+
     def _write_mark(self, table: DeltaTable, mark: TableMark) -> None:
         self._files.replace(mark_path(table.log.directory), mark.to_json())
         table.mark = mark
-
-
-def _columns_of_files(batch: Batch) -> tuple[str, ...]:
-    return tuple(delta_actions.partition_values(batch.files[0][1]))
 
 
 def _actions(

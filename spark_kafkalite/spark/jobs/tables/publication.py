@@ -36,6 +36,11 @@ class Batch:
         """The number that the table has afterwards."""
         return self.manifests[-1].number
 
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The partition columns of its first file."""
+        return partition_columns_of_files([self.files[0][1]])
+
 
 def table_directory(root: str, topic: str, name_max_bytes: int) -> str:
     """Return the directory of a topic's table. Raises TableError if readers cannot open a table there."""
@@ -146,19 +151,32 @@ def check_layout(
 
 
 def check_batch(topic: str, batch: Batch, table_columns: Sequence[str]) -> None:
-    """Raise TableError if a file of the batch is not Parquet, or not in directories of the table's columns."""
+    """Raise TableError, naming the manifest, as :func:`check_files` does."""
     for manifest, file in batch.files:
+        try:
+            check_files(topic, [file], table_columns)
+        except TableError as error:
+            raise TableError(f"{manifest.path}: {error}") from None
+
+
+def partition_columns_of_files(files: Sequence[PublishedFile]) -> tuple[str, ...]:
+    """Return the partition columns that the directories of the first file make."""
+    return tuple(partition_values(files[0]))
+
+
+def check_files(topic: str, files: Iterable[PublishedFile], table_columns: Sequence[str]) -> None:
+    """Raise TableError if a file is not Parquet, or not in directories of the table's columns."""
+    for file in files:
         if file_format_of(file.final) != "parquet":
             raise TableError(
-                f"topic {topic}: {file.final}, published by {manifest.path}, is not Parquet, and a Delta table has "
-                "nothing else: load into another destination"
+                f"topic {topic}: {file.final} is not Parquet, and a Delta table has nothing else: load into another "
+                "destination"
             )
         columns = tuple(partition_values(file))
         if columns != tuple(table_columns):
             raise TableError(
-                f"topic {topic}: {file.final}, published by {manifest.path}, is in directories of "
-                f"{_listed(columns)}, and the table has the partition columns {_listed(table_columns)}: load into "
-                "another destination"
+                f"topic {topic}: {file.final} is in directories of {_listed(columns)}, and the table has the partition "
+                f"columns {_listed(table_columns)}: load into another destination"
             )
 
 

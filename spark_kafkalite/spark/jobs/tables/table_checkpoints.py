@@ -32,12 +32,16 @@ def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> No
     for topic, table in sorted(tables.tables.items()):
         if table.state is None:
             continue
-        if table.state.commits_after_checkpoint > CHECKPOINT_INTERVAL:
+        if table.state.commits_after_checkpoint >= CHECKPOINT_INTERVAL:
             problem = write_checkpoint(files, table.log.directory)
             if problem is not None:
                 behind = table.state.commits_after_checkpoint
                 summary["not_checkpointed"][topic] = f"{behind} commits after its last one: {problem}"
-        summary["tables"][topic] = {"version": table.state.version, "manifest": table.number}
+        summary["tables"][topic] = {
+            "version": table.state.version,
+            "manifest": table.number,
+            "published": table.number > table.opened_at,
+        }
 
 
 def write_checkpoint(files: Files, directory: str, deadline_s: float = _DEADLINE_S) -> str | None:

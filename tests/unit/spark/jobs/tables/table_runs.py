@@ -86,7 +86,7 @@ class Destination:
         accounts = [
             LoadedRange(*each.topic_partition, each.start_offset, each.end_offset, records=each.size) for each in ranges
         ]
-        tables.begin(layouts)
+        tables.begin(layouts.keys(), staged)
         manifest = publish.commit(
             self.files, run, plan, Staged(tuple(staged), tuple(accounts)), newest, layout=dict(layout or {})
         )
