@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,11 +20,18 @@ from spark_kafkalite.spark.jobs.tables.delta_actions import CHECKPOINT_INTERVAL
 from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
 from spark_kafkalite.version import install_command
 
-_DEADLINE_S: Final = 60.0
+# deltalake 1.6.6 hangs at some openings of a table on HDFS, and not at the next one.
+_DEADLINES_S: Final = (10.0, 20.0, 60.0)
 _LAST_CHARACTERS: Final = 300
 _SCHEMES: Final = ("file", "hdfs", "viewfs")
 # Hadoop's settings that deltalake's own client of HDFS reads.
-_SETTING_PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.nameservices", "dfs.ha.", "dfs.namenode.rpc-address")
+_SETTING_PREFIXES: Final = (
+    "fs.defaultFS",
+    "fs.viewfs.mounttable.",
+    "dfs.nameservices",
+    "dfs.ha.namenodes.",
+    "dfs.namenode.rpc-address",
+)
 
 
 def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> None:
@@ -44,8 +51,11 @@ def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> No
         }
 
 
-def write_checkpoint(files: Files, directory: str, deadline_s: float = _DEADLINE_S) -> str | None:
-    """Write the checkpoint of the table in a directory of the destination; return why that failed, or None."""
+def write_checkpoint(files: Files, directory: str, deadlines_s: Sequence[float] = _DEADLINES_S) -> str | None:
+    """Write the checkpoint of the table in a directory of the destination; return why that failed, or None.
+
+    ``deadlines_s``: after how long each try is ended.
+    """
     # A local path as it is: deltalake would decode it as a part of a URI.
     uri = f"{files.root}/{directory}".removeprefix("file://")
     scheme = urlsplit(uri).scheme or "file"
@@ -54,18 +64,19 @@ def write_checkpoint(files: Files, directory: str, deadline_s: float = _DEADLINE
     if find_spec("deltalake") is None:
         return f"deltalake writes them, and is not installed: {install_command('delta')}"
     command = [sys.executable, "-m", f"{__package__}.checkpoint_child", uri]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(_settings(files)), capture_output=True, text=True, timeout=deadline_s
-        )
-    except subprocess.TimeoutExpired:
-        return f"deltalake did not write it within {deadline_s:g} s"
-    except OSError as error:
-        return f"{command[0]}: {error.strerror}"
-    if done.returncode == 0:
-        return None
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return f"deltalake: {lines[-1][:_LAST_CHARACTERS]}"
+    settings = json.dumps(_settings(files))
+    for deadline_s in deadlines_s:
+        try:
+            done = subprocess.run(command, input=settings, capture_output=True, text=True, timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            continue
+        except OSError as error:
+            return f"{command[0]}: {error.strerror}"
+        if done.returncode == 0:
+            return None
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"deltalake: {lines[-1][:_LAST_CHARACTERS]}"
+    return f"deltalake did not write it within {' nor within '.join(f'{each:g} s' for each in deadlines_s)}"
 
 
 def _settings(files: Files) -> Mapping[str, str]:
