@@ -26,6 +26,7 @@ from typing import Final
 
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import FileExists, Files
+from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.destination.manifest import Manifest, PublishedFile
 from spark_kafkalite.spark.jobs.program.faults import fault_point
 from spark_kafkalite.spark.jobs.tables import delta_actions
@@ -154,8 +155,7 @@ class DeltaTables:
                     self._check_no_log(topic, DeltaLog(self._files, self._directory(topic)))
                     table = self._new(topic, TableMark.new(newest_number))
                     self._check_history(table, manifests, layouts[topic])
-                    self._write_mark(table, table.mark)
-                    self._tables[topic] = table
+                    self._tables[topic] = table = self._begun(table, newest_number)
                     self._catch_up(table, newest_number)
         self.check(layouts)
 
@@ -174,8 +174,7 @@ class DeltaTables:
             columns = partition_columns_of_files(files) if state is None else state.partition_columns
             check_files(topic, files, columns)
         for topic in by_topic.keys() - self._tables.keys():
-            self._tables[topic] = table = self._new(topic, TableMark.new())
-            self._write_mark(table, table.mark)
+            self._tables[topic] = self._begun(self._new(topic, TableMark.new()), 0)
         fault_point("table-begun")
 
     def publish(self, manifest: Manifest) -> None:
@@ -203,7 +202,7 @@ class DeltaTables:
                 )
             table = DeltaTable(topic, log, TableMark.new(newest_number, self._id_of(log)))
             self._check_history(table, manifests)
-            self._write_mark(table, table.mark)
+            self._files.replace(mark_path(log.directory), table.mark.to_json())
             fault_point("table-resync")
             self._set_aside(log, run)
             fault_point("table-resync")
@@ -237,6 +236,14 @@ class DeltaTables:
         table.opened_at = table.number
         if not reads_only:
             table.log.delete_leftovers()
+        return table
+
+    def _begun(self, table: DeltaTable, newest_number: int) -> DeltaTable:
+        """Write the first mark of a table. If another run has written one meanwhile, return that run's table."""
+        try:
+            self._files.write_new(mark_path(table.log.directory), table.mark.to_json())
+        except FileExists:
+            return self._opened(table.topic, max(newest_number, publish.newest_number(self._files)))
         return table
 
     def _check(self, table: DeltaTable, newest_number: int) -> None:
@@ -303,6 +310,7 @@ class DeltaTables:
             version = 0 if table.state is None else table.state.version + 1
             text = delta_actions.commit_text(_actions(table, batch, found, columns, schema))
             fault_point("table-commit")
+            self._check_mark(table)
             try:
                 table.log.write(version, text)
             except FileExists:
@@ -337,7 +345,18 @@ class DeltaTables:
             self._manifests = (number, newest_number, found)
         return [manifest for manifest in found if manifest.number > number]
 
+    def _check_mark(self, table: DeltaTable) -> None:
+        """Raise DestinationHeld if another run has made the table again: this one would damage its log."""
+        path = mark_path(table.log.directory)
+        mark = TableMark.from_json(self._files.read(path), f"{self._files.root}/{path}")
+        if mark.table_id != table.mark.table_id:
+            raise DestinationHeld(
+                f"{self._files.root}: another run took over and made the Delta table of topic {table.topic} again; it "
+                "has what this run has published"
+            )
+
     def _write_mark(self, table: DeltaTable, mark: TableMark) -> None:
+        self._check_mark(table)
         self._files.replace(mark_path(table.log.directory), mark.to_json())
         table.mark = mark
 

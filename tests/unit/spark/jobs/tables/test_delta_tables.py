@@ -15,11 +15,13 @@ import pytest
 
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
+from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, Manifest
 from spark_kafkalite.spark.jobs.tables.delta_log import DeltaLog, Listing
 from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
 from spark_kafkalite.spark.jobs.tables.table_checkpoints import write_checkpoint
 from spark_kafkalite.spark.jobs.tables.table_errors import TableError
+from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
 from .table_runs import Destination, columns_of
@@ -243,6 +245,57 @@ def test_a_run_that_was_paused_before_its_commit_adds_nothing_twice(tmp_path: Pa
     assert rows(tmp_path) == list(range(6)) and len(destination.log("t")) == 3
     destination.load({"t": 1})
     assert rows(tmp_path) == list(range(7))
+
+
+def test_a_run_that_was_paused_before_its_first_mark_leaves_the_table_of_another(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    paused = destination.tables()
+    paused.recover(0)
+    manifest = destination.load({"t": 2})
+    assert manifest is not None
+    before = mark_of(tmp_path)
+    paused.begin({"t"}, manifest.files)
+    paused.publish(manifest)
+    assert mark_of(tmp_path) == before
+    destination.load({"t": 1})
+    assert rows(tmp_path) == [0, 1, 2]
+
+
+def test_a_run_that_was_paused_while_the_table_was_made_again_leaves_it_alone(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    for _ in range(3):
+        destination.load({"t": 2})
+    paused = destination.tables()
+    paused.recover(3)
+    manifest = destination.load({"t": 2})
+    assert manifest is not None
+    resync(destination)
+    with pytest.raises(DestinationHeld, match="made the Delta table of topic t again"):
+        paused.publish(manifest)
+    destination.load({"t": 1})
+    assert rows(tmp_path) == list(range(9))
+
+
+OTHER_WRITER = """
+import sys
+import deltalake
+for number in range(40):
+    table = deltalake.DeltaTable(sys.argv[1])
+    table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {number + 1} days"})
+"""
+
+
+def test_another_writer_commits_all_the_time(tmp_path: Path) -> None:
+    destination = Destination(tmp_path)
+    destination.load({"t": 2})
+    other = subprocess.Popen([sys.executable, "-c", OTHER_WRITER, str(tmp_path / "t")])
+    for _ in range(20):
+        destination.load({"t": 2})
+    assert other.wait(PATIENCE_S) == 0
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert rows(tmp_path) == list(range(42))
+    assert (table.version(), table.transaction_version(mark_of(tmp_path)["app_id"])) == (60, 21)
+    assert table.metadata().configuration["delta.logRetentionDuration"] == "interval 40 days"
 
 
 def test_another_writer_takes_the_version_in_between(tmp_path: Path) -> None:
