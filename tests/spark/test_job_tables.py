@@ -58,6 +58,12 @@ def test_a_topic_is_a_table_from_its_first_load_on(topics: Topics, tmp_path: Pat
     ]  # fmt: skip
     actions = deltalake.DeltaTable(str(tmp_path / topic)).get_add_actions(flatten=True).to_struct_array().to_pylist()
     assert {each["min.timestamp"].isoformat()[:10] for each in actions} == {f"2013-01-0{day}" for day in (1, 2, 3)}
+    # How Spark reads a day of a table without Delta Lake: docs/warehouse.md.
+    of_day = deltalake.DeltaTable(str(tmp_path / topic)).file_uris(file_pruning_predicate=[("day", "=", "2013-01-01")])
+    frame = topics.spark.read.option("basePath", f"file://{tmp_path / topic}").parquet(*of_day)
+    assert sorted((row.value.decode(), str(row.day)) for row in frame.collect()) == [
+        ("a", "2013-01-01"), ("d", "2013-01-01"),
+    ]  # fmt: skip
     code, audited = _audit(tmp_path)
     assert (code, audited["mismatches"]) == (0, [])
 

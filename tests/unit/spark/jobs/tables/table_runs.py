@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,81 @@ class Destination:
     def log(self, topic: str) -> list[str]:
         """Return the names of the commits of a topic's table."""
         return sorted(path.name for path in (self.root / topic / "_delta_log").glob("*.json"))
+
+
+def rows(root: Path, topic: str = "t") -> list[int]:
+    """Return the offsets that deltalake reads from a table."""
+    import deltalake
+
+    found: list[int] = deltalake.DeltaTable(str(root / topic)).to_pyarrow_table()["offset"].to_pylist()
+    return sorted(found)
+
+
+def mark_of(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "_kafkalite/tables/t/table.json").read_text())
+    return found
+
+
+def committed(root: Path, topic: str) -> list[int]:
+    """Return the offsets that the manifests have."""
+    parts = [p for m in publish.manifests(LocalFiles(root)) for f in m.files if f.topic == topic for p in f.parts]
+    return sorted(offset for part in parts for offset in range(part.first_offset, part.last_offset + 1))
+
+
+class Stopped(Exception):
+    pass
+
+
+class StoppingFiles(LocalFiles):
+    """A directory whose owner dies before its n-th change, or after it where ``after``."""
+
+    def __init__(self, root: Path, changes: int) -> None:
+        super().__init__(root)
+        self.changes_left = changes
+
+    def _change(self) -> None:
+        if self.changes_left == 0:
+            raise Stopped
+        self.changes_left -= 1
+
+    def write_new(self, path: str, text: str) -> None:
+        self._change()
+        super().write_new(path, text)
+
+    def replace(self, path: str, text: str) -> None:
+        self._change()
+        super().replace(path, text)
+
+    def rename_new(self, source: str, target: str) -> None:
+        self._change()
+        super().rename_new(source, target)
+
+    def move_directory(self, source: str, target: str) -> None:
+        self._change()
+        super().move_directory(source, target)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        super().delete(path)
+
+
+def stopped_everywhere(root: Path, act: Callable[[Destination], Any]) -> list[Path]:
+    """Return copies of a destination in which ``act`` died before each of its changes, and one in which it did not."""
+    found = []
+    for changes in range(1000):
+        copy = root.parent / f"stopped-{changes}"
+        subprocess.run(["cp", "-r", str(root), str(copy)], check=True)
+        found.append(copy)
+        try:
+            act(Destination(copy, StoppingFiles(copy, changes)))
+        except Stopped:
+            continue
+        return found
+    raise AssertionError("it never ended")
+
+
+def resync(destination: Destination) -> None:
+    number = publish.newest_number(destination.files)
+    tables = destination.tables()
+    tables.recover(number, without=["t"])
+    tables.resync(["t"], number, publish.new_run())
