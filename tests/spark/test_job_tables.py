@@ -48,7 +48,7 @@ def values(destination: Path | str, topic: str) -> list[str]:
 def test_a_topic_is_a_table_from_its_first_load_on(topics: Topics, tmp_path: Path, way: tuple[str, ...]) -> None:
     topic = days(topics)
     assert load(topics, topic, tmp_path, "--table", "delta", *way)["tables"] == {topic: table(0, 1)}
-    topics.fill(topic, ["d"], timestamp_ms=NEW_YEAR_MS)
+    topics.fill(topic, ["d"], timestamp_ms=NEW_YEAR_MS, headers=[("h", b"1"), ("h", b"2")], key=b"k")
     # A table stays one, and a run without new records changes nothing.
     assert load(topics, topic, tmp_path, *way)["tables"] == {topic: table(1, 2)}
     assert load(topics, topic, tmp_path)["tables"] == {topic: table(1, 2, published=False)}
@@ -58,6 +58,8 @@ def test_a_topic_is_a_table_from_its_first_load_on(topics: Topics, tmp_path: Pat
     ]  # fmt: skip
     actions = deltalake.DeltaTable(str(tmp_path / topic)).get_add_actions(flatten=True).to_struct_array().to_pylist()
     assert {each["min.timestamp"].isoformat()[:10] for each in actions} == {f"2013-01-0{day}" for day in (1, 2, 3)}
+    last = rows(tmp_path, topic)[-1]
+    assert (last["key"], last["headers"]) == (b"k", [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}])
     # How Spark reads a day of a table without Delta Lake: docs/warehouse.md.
     of_day = deltalake.DeltaTable(str(tmp_path / topic)).file_uris(file_pruning_predicate=[("day", "=", "2013-01-01")])
     frame = topics.spark.read.option("basePath", f"file://{tmp_path / topic}").parquet(*of_day)

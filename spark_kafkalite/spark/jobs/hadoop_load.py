@@ -228,6 +228,8 @@ def main(**given: Any) -> None:
     not load, and topics that were created again.
     """
     options = _options(given)
+    if given["table_resync"] and given["dry_run"]:
+        raise click.UsageError("--table-resync makes tables again, which --dry-run does not: leave one of them out")
     if given["metrics_file"] is not None:
         check_metrics_file(given["metrics_file"])
     started = time.monotonic()

@@ -94,7 +94,7 @@ class DeltaTables:
         self._files = files
         self._columns_of = columns_of
         self._tables: dict[str, DeltaTable] = {}
-        # Those above a number, as they were read when the newest was another number.
+        # A number, the newest manifest's number when this was read, and the manifests above the first number.
         self._manifests: tuple[int, int, list[Manifest]] = (0, 0, [])
 
     @property
@@ -111,6 +111,8 @@ class DeltaTables:
         made again. Raises TableError.
         """
         topics = [topic for topic in table_topics(self._files) if topic not in without]
+        if not topics:
+            return
         # On HDFS each takes some round trips.
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             opened = pool.map(lambda topic: self._opened(topic, newest_number), topics)
@@ -192,6 +194,7 @@ class DeltaTables:
         Everything is checked before anything is changed. Raises TableError, also for a topic that is no table.
         """
         manifests = self._manifests_after(0, newest_number)
+        tables = []
         for topic in topics:
             log = DeltaLog(self._files, self._directory(topic))
             marked = self._files.exists(mark_path(log.directory))
@@ -202,12 +205,14 @@ class DeltaTables:
                 )
             table = DeltaTable(topic, log, TableMark.new(newest_number, self._id_of(log)))
             self._check_history(table, manifests)
-            self._files.replace(mark_path(log.directory), table.mark.to_json())
+            tables.append(table)
+        for table in tables:
+            self._files.replace(mark_path(table.log.directory), table.mark.to_json())
             fault_point("table-resync")
-            self._set_aside(log, run)
+            self._set_aside(table.log, run)
             fault_point("table-resync")
             self._write_mark(table, replace(table.mark, replaces=None))
-            self._tables[topic] = table
+            self._tables[table.topic] = table
             self._catch_up(table, newest_number)
 
     # One table --------------------------------------------------------------------------------------------------------
@@ -295,7 +300,9 @@ class DeltaTables:
             for batch in batches(table.topic, manifests, table.number, table.mark.history):
                 self._commit(table, batch)
         mark = replace(table.mark, published=table.number, checked=newest_number)
-        if mark.published != table.mark.published or mark.checked >= table.mark.checked + _CHECK_EVERY:
+        # Manifests that were restored from an older copy take numbers again that were checked.
+        lags = not mark.checked - _CHECK_EVERY < table.mark.checked <= mark.checked
+        if mark.published != table.mark.published or lags:
             self._write_mark(table, mark)
 
     def _commit(self, table: DeltaTable, batch: Batch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, Manifest
 from spark_kafkalite.spark.jobs.tables.table_errors import TableError
 
-from .table_runs import Destination, mark_of, resync, rows, stopped_everywhere
+from .table_runs import Destination, committed, mark_of, resync, rows, stopped_everywhere
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -101,6 +101,18 @@ def test_a_table_that_contradicts_its_mark_stops_the_run(
     with pytest.raises(TableError, match=message):
         destination.load({"t": 2})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_numbers_that_restored_manifests_take_again_are_published(tmp_path: Path) -> None:
+    destination = Destination(tmp_path / "d")
+    destination.load({"t": 2})
+    # The mark of a destination whose later manifests had no files of the topic, and are gone.
+    change_mark(tmp_path / "d", checked=5)
+    destination.load({"t": 0})
+    copies = stopped_everywhere(tmp_path / "d", lambda each: each.load({"t": 2}))
+    for copy in copies:
+        Destination(copy).load({"t": 0})
+        assert rows(copy) == committed(copy, "t")
 
 
 def test_a_table_without_a_mark_is_not_taken_over(tmp_path: Path) -> None:
