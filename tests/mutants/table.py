@@ -361,7 +361,7 @@ MUTANTS: Final = (
     Mutant(
         "manifest_number_not_checked_again",
         f"{_DESTINATION}/publish.py",
-        "        if _newest_number(files) >= manifest.number:\n"
+        "        if newest_number(files) >= manifest.number:\n"
         "            raise _overtaken(files, manifest)\n"
         '        fault_point("staged")',
         '        fault_point("staged")',

@@ -18,6 +18,8 @@ from tests.spark.class_archive import session_settings
 def session() -> SparkSession:
     settings = session_settings() | {
         "spark.driver.extraClassPath": jars.class_path(jars.fetch(jars.DELTA_SPARK)),
+        # The state of a table is computed in 50 tasks otherwise.
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }

@@ -23,10 +23,15 @@ def delta_jars() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(autouse=True)
+def no_query_is_left() -> None:
+    """Start no session here: the program has one of its own."""
+
+
 def spark(table: Path, work: Path, *change: str) -> dict[str, Any]:
     """Run the program that has Delta Lake; return what it has read before it changed the table."""
     program = [sys.executable, "-m", "tests.spark.delta_app", str(table), str(work), *change]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, timeout=JOB_PATIENCE_S)
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, timeout=2 * JOB_PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

@@ -31,6 +31,8 @@ NOTHING: dict[str, Any] = {
     "completed": [],
     "unmatched": [],
     "more": False,
+    "tables": {},
+    "not_checkpointed": {},
     "topics": {},
     "records_without_timestamp": 0,
 }

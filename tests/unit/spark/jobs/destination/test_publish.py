@@ -181,7 +181,7 @@ def test_a_manifest_that_is_made_between_the_look_and_the_commit_is_not_replaced
     first = publish.commit(files, "r1", plan_of(0, 2), Staged(), None)
     publish.write_plan(files, "r2", plan_of(0, 2))
     # As r2 has seen the destination before r1 committed.
-    monkeypatch.setattr(publish, "_newest_number", lambda files: 0)
+    monkeypatch.setattr(publish, "newest_number", lambda files: 0)
     with pytest.raises(DestinationHeld, match=r"made manifest 1 while this one \(r2\)"):
         publish.commit(files, "r2", plan_of(0, 2), Staged(), None)
     assert publish.newest_manifest(files) == first

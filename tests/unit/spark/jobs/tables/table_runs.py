@@ -30,7 +30,6 @@ from spark_kafkalite.spark.offset_ranges import OffsetRange
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = 1_356_998_400_000
-FIRST_DAY = "day=2013-01-01"
 
 
 def columns_of(value: str, value_schema: str | None) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
+from spark_kafkalite.spark.jobs.tables import table_checkpoints
 from spark_kafkalite.spark.jobs.tables.delta_log import DeltaLog, Listing
 from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
 from spark_kafkalite.spark.jobs.tables.table_checkpoints import write_checkpoint
@@ -289,6 +291,25 @@ def test_a_checkpoint_that_does_not_come_in_time_is_a_reason(tmp_path: Path) -> 
     assert problem is not None and problem.startswith("deltalake: ")
 
 
+def test_a_due_checkpoint_that_is_not_written_is_in_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = Destination(tmp_path)
+    monkeypatch.setattr(table_checkpoints, "find_spec", lambda _: None)
+    for count, due in ((9, False), (1, True)):
+        for _ in range(count):
+            destination.load({"t": 1})
+        tables = destination.tables()
+        tables.recover(publish.newest_number(destination.files))
+        summary: dict[str, Any] = {"tables": {}, "not_checkpointed": {}}
+        table_checkpoints.add_tables(summary, destination.files, tables)
+        assert list(summary["not_checkpointed"]) == (["t"] if due else [])
+    assert summary["tables"] == {"t": {"version": 9, "manifest": 10, "published": False}}
+    assert summary["not_checkpointed"]["t"] == (
+        "10 commits after its last one: deltalake writes them, and is not installed: pip install 'deltalake>=1.6'"
+    )
+
+
 def test_a_listing_takes_complete_checkpoints_only() -> None:
     names = [f"{n:020d}.json" for n in range(5)]
     assert Listing.of(names).to_read == (0, 1, 2, 3, 4)
@@ -303,6 +324,7 @@ def test_a_listing_takes_complete_checkpoints_only() -> None:
 COMMITTER = """
 import sys
 from pathlib import Path
+from typing import Any
 from tests.unit.spark.jobs.tables.table_runs import Destination
 Destination(Path(sys.argv[1])).load({"t": 200}, days=20)
 """
