@@ -1,6 +1,7 @@
 """Reads the table of a load with Spark and Delta Lake, in a process of its own: ``delta_app.py TABLE WORK [CHANGE]``.
 
-Prints what was read as one JSON object, and then changes the table as its users do: ``optimize`` or ``restore``.
+Prints what was read as one JSON object, and then changes the table as its users do: ``optimize`` or ``restore``. With
+``restored`` it reads no stream, because Delta Lake ends one where files were removed.
 """
 
 from __future__ import annotations
@@ -31,16 +32,21 @@ def session() -> SparkSession:
     return found
 
 
-def read(spark: SparkSession, table: str, work: str) -> dict[str, Any]:
-    """Return what batch and stream readers see."""
-    streamed: list[int] = []
+def streamed(spark: SparkSession, table: str, work: str) -> list[int]:
+    """Return the offsets that a stream reads from version 1 on."""
+    found: list[int] = []
 
     def take(batch: DataFrame, _: int) -> None:
-        streamed.extend(row.offset for row in batch.collect())
+        found.extend(row.offset for row in batch.collect())
 
     stream = spark.readStream.format("delta").option("startingVersion", 1).load(table)
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", f"{work}/checkpoint")
     query.trigger(availableNow=True).start().awaitTermination()
+    return sorted(found)
+
+
+def read(spark: SparkSession, table: str) -> dict[str, Any]:
+    """Return what batch readers see."""
     frame = spark.read.format("delta").load(table)
     day = frame.where("day = '2013-01-02'")
     history = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version").collect()
@@ -50,7 +56,6 @@ def read(spark: SparkSession, table: str, work: str) -> dict[str, Any]:
         "day": sorted(row.offset for row in day.collect()),
         "files_of_day": len(frame.where("day = '2013-01-02'").inputFiles()),
         "files_of_offset": len(frame.where("offset = 7").inputFiles()),
-        "streamed": sorted(streamed),
         "metadata": [row.userMetadata for row in history],
         "operations": [row.operation for row in history],
     }
@@ -59,11 +64,14 @@ def read(spark: SparkSession, table: str, work: str) -> dict[str, Any]:
 def main() -> None:
     table, work, *change = sys.argv[1:]
     spark = session()
-    print(json.dumps(read(spark, table, work)))
+    found = read(spark, table)
+    if change != ["restored"]:
+        found["streamed"] = streamed(spark, table, work)
+    print(json.dumps(found))
     if change == ["optimize"]:
         spark.sql(f"OPTIMIZE delta.`{table}`")
     elif change == ["restore"]:
-        spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 0")
+        spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 2")
     spark.stop()
 
 
