@@ -195,7 +195,9 @@ def _publish(
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
     layouts = options.tables_of(plan.topics, tables.tables)
-    tables.prepare(layouts, 0 if newest is None else newest.number)
+    tables.make(layouts, 0 if newest is None else newest.number)
+    if plan.ranges:
+        tables.check(layouts)
     with publish.dropped_on_failure(files, run):
         if plan.ranges:
             publish.write_plan(files, run, plan)

@@ -5,8 +5,9 @@ of the manifests alone, so that any later run completes what a run has left, whe
 
 1. Before a run loads, :meth:`DeltaTables.recover` compares each table with its mark (``table_mark``), and publishes the
    manifests that a table lacks. A table that contradicts its mark stops the run.
-2. Before a run stages, :meth:`DeltaTables.prepare` compares the schema and the directories of what it is going to load
-   with the table's. So no manifest is written that a table could not take.
+2. Before a run stages, :meth:`DeltaTables.make` makes the tables of topics that were loaded without one, and
+   :meth:`DeltaTables.check` compares the schema and the directories of what the run is going to load with the table's.
+   So no manifest is written that a table could not take.
 3. Before its manifest a run writes the marks of new tables (:meth:`DeltaTables.begin`).
 4. After its manifest, and the moves of its files, it commits to each table (:meth:`DeltaTables.publish`) and writes the
    mark again.
@@ -146,9 +147,13 @@ class DeltaTables:
             table = self._new(topic, TableMark.new(number))
             self._check_history(table, self._manifests_after(0, number), layouts[topic])
 
-    def prepare(self, layouts: Mapping[str, Mapping[str, str]], newest_number: int) -> None:
-        """Check as :meth:`check` does. Before that, make the tables of topics that have been loaded without one."""
-        new = [topic for topic in layouts if topic not in self._tables]
+    def make(self, layouts: Mapping[str, Mapping[str, str]], newest_number: int) -> None:
+        """Make the tables of topics that have been loaded without one. Raises TableError before it writes one.
+
+        ``layouts`` are those of the topics that are tables, by topic.
+        """
+        # Also of a topic without records: its name is no table's.
+        new = [topic for topic in layouts if self._directory(topic) and topic not in self._tables]
         if new and newest_number:
             manifests = self._manifests_after(0, newest_number)
             loaded = {file.topic for manifest in manifests for file in manifest.files}
@@ -159,7 +164,6 @@ class DeltaTables:
                     self._check_history(table, manifests, layouts[topic])
                     self._tables[topic] = table = self._begun(table, newest_number)
                     self._catch_up(table, newest_number)
-        self.check(layouts)
 
     def begin(self, topics: Collection[str], staged: Iterable[PublishedFile]) -> None:
         """Check the files of the next manifest, and write the marks of tables that are still to be made.

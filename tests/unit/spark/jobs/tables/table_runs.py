@@ -70,9 +70,10 @@ class Destination:
         tables = self.tables()
         tables.recover(number)
         layouts = {topic: dict(layout or {}) for topic in topics if table or topic in tables.tables}
-        tables.prepare(layouts, number)
+        tables.make(layouts, number)
         if not any(topics.values()):
             return None
+        tables.check(layouts)
         staged, ranges, loaded = [], [], {}
         for topic, count in topics.items():
             start = 0 if newest is None or topic not in newest.topics else newest.topics[topic].next_offsets[0]
