@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.settings import read_properties
 from spark_kafkalite.spark.jobs.destination import lease, publish
-from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load.load_options import (
     LoadOptions,
@@ -40,7 +39,9 @@ from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifest
 from spark_kafkalite.spark.jobs.program.outcome import error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
-from spark_kafkalite.spark.schema_registry import Registry
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.schema_registry import Registry
 
 
 @click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -302,6 +303,8 @@ def _schema_registry(url: str | None, config: str | None) -> Registry | None:
         if config is not None:
             raise click.UsageError("--schema-registry-config needs --schema-registry")
         return None
+    from spark_kafkalite.spark.schema_registry import Registry
+
     try:
         return Registry.at(url, {} if config is None else read_properties(config))
     except ConfigError as error:
@@ -309,6 +312,8 @@ def _schema_registry(url: str | None, config: str | None) -> Registry | None:
 
 
 def _check_value_schema(layout: FileLayout) -> None:
+    from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
+
     try:
         check_value_schema(layout)
     except ValueError as error:

@@ -16,8 +16,9 @@ from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile
+from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
-from spark_kafkalite.spark.jobs.load import completeness, staging
+from spark_kafkalite.spark.jobs.load import completeness
 from spark_kafkalite.spark.jobs.load.accounting import check_holes, with_late
 from spark_kafkalite.spark.jobs.load.completeness import Directories
 from spark_kafkalite.spark.jobs.load.load_options import LoadOptions, RunBounds, TopicOptions
@@ -184,8 +185,11 @@ def _publish(
     return publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
 
 
-def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> staging.Staged:
+def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> Staged:
     """Stage each group of topics that have one layout."""
+    # PySpark and Arrow take most of a second to import, and a run that only looks does without them.
+    from spark_kafkalite.spark.jobs.load import staging
+
     plan = planned.plan
     in_driver = planned.size_bytes <= options.driver_bytes and len(plan.ranges) <= _DRIVER_RANGES
     by_bytes = options.usual.layout.is_made_of_pieces
@@ -204,7 +208,7 @@ def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, p
             )
             for number, (usual, topics) in enumerate(_groups(options, plan.topics))
         ]
-    return staging.Staged(
+    return Staged(
         tuple(file for part in parts for file in part.files),
         tuple(each for part in parts for each in part.ranges),
         sum(part.records_without_timestamp for part in parts),
@@ -222,9 +226,7 @@ def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[Topic
     return iter(groups.values())
 
 
-def _placed(
-    files: Files, options: LoadOptions, plan: LoadPlan, staged: staging.Staged
-) -> tuple[staging.Staged, Directories]:
+def _placed(files: Files, options: LoadOptions, plan: LoadPlan, staged: Staged) -> tuple[Staged, Directories]:
     """Return what is staged with what is late marked and placed, and the directories that the run completes."""
     placed: list[PublishedFile] = []
     topics: dict[str, LoadedTopic] = {}

@@ -32,6 +32,7 @@ from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.planning import DataLossError, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.program.outcome import (
     ExitCode,
+    Told,
     first_line,
     java_causes,
     of_causes,
@@ -109,9 +110,6 @@ _CODES: Final[tuple[tuple[type[KafkaliteError], ExitCode], ...]] = (
 @contextmanager
 def failures_in_one_line() -> Iterator[None]:
     """Turn what a job's user can do something about into JobFailed: our errors, Spark's and those of file systems."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except SparkConditionError as error:
@@ -122,19 +120,32 @@ def failures_in_one_line() -> Iterator[None]:
     except OSError as error:
         told = of_os_error(error)
         raise JobFailed(told.line, told.code) from error
-    except PySparkException as error:
+    except Exception as error:
+        found = _of_spark(error)
+        if found is None:
+            raise
+        raise JobFailed(found.line, found.code) from error
+
+
+def _of_spark(error: Exception) -> Told | None:
+    """Return how to report an error of Spark or of its JVM, None for any other."""
+    # Whether the error is one of theirs or not: a job that fails before it needs Spark has not imported either.
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PySparkException):
         told = of_text(str(error))
         origin = getattr(error, "_origin", None)
         if told.code == ExitCode.FAILED and origin is not None:
             chain = of_causes(java_causes(origin))
             # What nothing is known of is told best in Spark's own words.
             told = told if chain.code == ExitCode.FAILED else chain
-        raise JobFailed(told.line, told.code) from error
-    except Py4JJavaError as error:
-        told = of_causes(java_causes(error.java_exception))
-        raise JobFailed(told.line, told.code) from error
-    except Py4JError as error:
-        raise JobFailed(f"the driver's JVM does not answer any more: {first_line(str(error))}") from error
+        return told
+    if isinstance(error, Py4JJavaError):
+        return of_causes(java_causes(error.java_exception))
+    if isinstance(error, Py4JError):
+        return Told(ExitCode.FAILED, f"the driver's JVM does not answer any more: {first_line(str(error))}")
+    return None
 
 
 def say(text: str) -> None:
