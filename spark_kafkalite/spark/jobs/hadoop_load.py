@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -34,13 +35,17 @@ from spark_kafkalite.spark.jobs.load.load_report import (
     write_metrics,
 )
 from spark_kafkalite.spark.jobs.load.load_run import plan_round, run_load, summary_of
+from spark_kafkalite.spark.jobs.load.sensor import waiting_work
 from spark_kafkalite.spark.jobs.program.client_options import client_options, client_settings
 from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
-from spark_kafkalite.spark.jobs.program.outcome import error_line
+from spark_kafkalite.spark.jobs.program.destination_files import files_of, files_without_session
+from spark_kafkalite.spark.jobs.program.outcome import ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
-from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.program.session import say, start_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_kafkalite.spark.schema_registry import Registry
 
 
@@ -185,6 +190,12 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be loaded, and change nothing.")
 @click.option(
+    "--sensor",
+    is_flag=True,
+    help="Only print, as a JSON line, what waits by topic: exit code 0 if a run has something to do, 7 if it has not. "
+    "Changes nothing and starts no Spark.",
+)
+@click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
 @keep_manifests_option
@@ -204,17 +215,20 @@ def main(**given: Any) -> None:
     files. Names too long for the file system are cut and end in a hash. A run's manifest lists offsets that it could
     not load, and topics that were created again.
     """
+    if given["sensor"]:
+        _sense(given)
+        return
     options = _options(given)
     if given["metrics_file"] is not None:
         check_metrics_file(given["metrics_file"])
     started = time.monotonic()
     summary: dict[str, Any] = {}
+    session = cache(partial(_session, options))
     try:
-        spark = start_session("kafkalite hadoop_load")
-        for each in (options.usual, *(each for _, each in options.by_pattern)):
-            _check_value_schema(each.layout)
-        files = reachable_files(spark, "--destination", given["destination"])
+        files = files_of(session, "--destination", given["destination"])
         if given["dry_run"]:
+            if any(each.layout.value_schema is not None for each in options.topic_options):
+                session()
             newest = publish.newest_manifest(files)
             click.echo(planned_text(plan_round(options, options.bounds, newest), given["as_json"]))
             return
@@ -223,7 +237,7 @@ def main(**given: Any) -> None:
             recovery = publish.recover(files, run, held.check)
             summary = summary_of(files, recovery)
             if not given["recover_only"]:
-                run_load(spark, files, options, run, recovery.newest, summary)
+                run_load(session, files, options, run, recovery.newest, summary)
     except BaseException:
         summary = {}
         raise
@@ -233,6 +247,28 @@ def main(**given: Any) -> None:
             _write_metrics(given["metrics_file"], metrics_text(given["destination"], summary, seconds))
     summary["seconds"] = seconds
     click.echo(json.dumps(summary) if given["as_json"] else report(summary))
+
+
+def _sense(given: dict[str, Any]) -> None:
+    """Print what waits, and end with exit code 0 or NOTHING_WAITS."""
+    for other in ("dry_run", "recover_only"):
+        if given[other]:
+            option = next(each.opts[0] for each in main.params if each.name == other)
+            raise click.UsageError(f"--sensor only looks, and does nothing that {option} asks for; give one of them")
+    options = _options(given)
+    with files_without_session("--destination", given["destination"]) as files:
+        work = waiting_work(files, options)
+    click.echo(work.to_json())
+    if not work.exists:
+        click.get_current_context().exit(ExitCode.NOTHING_WAITS)
+
+
+def _session(options: LoadOptions) -> SparkSession:
+    """Start the session, and check the schemas that only Spark can read."""
+    spark = start_session("kafkalite hadoop_load")
+    for each in options.topic_options:
+        _check_value_schema(each.layout)
+    return spark
 
 
 def _write_metrics(path: str, text: str) -> None:

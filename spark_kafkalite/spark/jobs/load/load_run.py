@@ -19,7 +19,7 @@ from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifes
 from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.jobs.load import completeness
-from spark_kafkalite.spark.jobs.load.accounting import check_holes, with_late
+from spark_kafkalite.spark.jobs.load.accounting import check_accounts, check_holes, with_late
 from spark_kafkalite.spark.jobs.load.completeness import Directories
 from spark_kafkalite.spark.jobs.load.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, TopicLogs, plan_load
@@ -57,7 +57,7 @@ class RoundPlan:
 
 
 def run_load(
-    spark: SparkSession,
+    session: Callable[[], SparkSession],
     files: Files,
     options: LoadOptions,
     run: str,
@@ -67,14 +67,15 @@ def run_load(
 ) -> None:
     """Load the new records, within the bounds, and add the results to the summary.
 
-    ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
-    PlanError, AuditError and ManifestError, and what Spark and the file system raise.
+    ``session`` returns the session, and starts it at the first call; only a round with new records calls it. ``run`` is
+    the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises PlanError,
+    AuditError and ManifestError, and what Spark and the file system raise.
     """
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
     left = options.bounds
     while True:
         planned = plan_round(options, left, newest)
-        published = _publish(spark, files, options, run, planned, newest)
+        published = _publish(session, files, options, run, planned, newest)
         _add_round(summary, planned, published)
         if published is not None:
             summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
@@ -94,12 +95,7 @@ def run_load(
 
 def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
     """Return what the next round of a destination is going to load. Raises PlanError."""
-    with open_admin(options.bootstrap_server, options.client) as admin:
-        topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
-        logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
-    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
-    whole = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
-    unmatched = options.unmatched(topics)
+    whole, logs, unmatched = new_records(options, newest)
     if not whole.ranges:
         return RoundPlan(whole, logs, 0.0, more=False, unmatched=unmatched)
     sampler = ClusterOffsets(reader_options({**options.source, "assign": whole.assign_option()})).samples
@@ -107,6 +103,24 @@ def plan_round(options: LoadOptions, bounds: RunBounds, newest: Manifest | None)
     targets = {topic: options.of_topic(topic).layout.file_bytes for topic in plan.topics}
     plan, size_bytes = planned_in_tasks(sampler, plan, targets)
     return RoundPlan(plan, logs, size_bytes, plan.size < whole.size, unmatched)
+
+
+def new_records(options: LoadOptions, newest: Manifest | None) -> tuple[LoadPlan, TopicLogs, tuple[str, ...]]:
+    """Return the plan of all records that are not loaded yet, the logs, and the options that match no topic.
+
+    Raises PlanError.
+    """
+    with open_admin(options.bootstrap_server, options.client) as admin:
+        topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
+        logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
+    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
+    plan = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
+    return plan, logs, options.unmatched(topics)
+
+
+def quiet_directories(files: Files, options: LoadOptions, plan: LoadPlan) -> tuple[str, ...]:
+    """Return the directories that a run of a plan without ranges completes."""
+    return _placed(files, options, plan, Staged())[1].completed
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
@@ -156,16 +170,23 @@ def _bounded(plan: LoadPlan, bounds: RunBounds, sampler: Sampler) -> LoadPlan:
 
 
 def _publish(
-    spark: SparkSession, files: Files, options: LoadOptions, run: str, planned: RoundPlan, newest: Manifest | None
+    session: Callable[[], SparkSession],
+    files: Files,
+    options: LoadOptions,
+    run: str,
+    planned: RoundPlan,
+    newest: Manifest | None,
 ) -> Manifest | None:
     """Stage and commit a planned round; None when there was nothing to publish."""
     plan = planned.plan
     with publish.dropped_on_failure(files, run):
-        if plan.ranges:
+        if not plan.ranges:
+            staged = Staged(ranges=check_accounts(plan, (), ()))
+        else:
+            spark = session()
             publish.write_plan(files, run, plan)
             fault_point("planned")
-        staged = _staged(spark, files, run, options, planned)
-        if plan.ranges:
+            staged = _staged(spark, files, run, options, planned)
             with open_admin(options.bootstrap_server, options.client) as admin:
                 check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
                 suspicious = {

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,7 +129,9 @@ def failures_in_one_line() -> Iterator[None]:
 
 def _of_spark(error: Exception) -> Told | None:
     """Return how to report an error of Spark or of its JVM, None for any other."""
-    # Whether the error is one of theirs or not: a job that fails before it needs Spark has not imported either.
+    # An error of theirs needs them; a job that ends before it needs Spark does not spend the time to import them.
+    if "pyspark.errors" not in sys.modules:
+        return None
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -159,9 +161,15 @@ def wants_stack_traces() -> bool:
     return context is not None and bool(context.meta.get(DEBUG))
 
 
-def is_submitted() -> bool:
+def is_submitted(environment: Mapping[str, str] | None = None) -> bool:
     """Whether this process is the driver of a spark-submit: its JVM runs, and it may have shipped files."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+    return "PYSPARK_GATEWAY_PORT" in (os.environ if environment is None else environment)
+
+
+def session_runs() -> bool:
+    """Whether this process has a Spark context, without importing PySpark for the answer."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 def start_session(name: str) -> SparkSession:
@@ -192,10 +200,18 @@ def _quieten(spark: SparkSession) -> None:
 
 def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
     """Return the files of a directory whose file system has answered. Raises JobFailed naming the option otherwise."""
+    return answering(lambda: files_for(spark, path), option, path)
+
+
+def answering(make: Callable[[], Files], option: str, path: str) -> Files:
+    """Return the files that ``make`` returns, after their file system has answered.
+
+    Raises JobFailed, which names the ``option`` and the path, if it does not.
+    """
     from py4j.protocol import Py4JJavaError
 
     try:
-        files = files_for(spark, path)
+        files = make()
         files.exists(HOME)
     except Py4JJavaError as error:
         told = of_causes(java_causes(error.java_exception))
