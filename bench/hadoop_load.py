@@ -101,7 +101,7 @@ def _load(bench: Bench, topic: str, count: int) -> float:
     files = files_for(bench.spark, str(destination))
     recovery = publish.recover(files)
     summary = summary_of(files, recovery)
-    run_load(bench.spark, files, LoadOptions(bench.ours, (topic,)), publish.new_run(), recovery.newest, summary)
+    run_load(lambda: bench.spark, files, LoadOptions(bench.ours, (topic,)), publish.new_run(), recovery.newest, summary)
     seconds = time.monotonic() - started
     assert summary["records"] == count, f"{summary['records']} of {count} records were loaded"
     shutil.rmtree(destination)

@@ -1,5 +1,7 @@
 """Everything that depends on the version of PySpark. Every other module is written for PySpark 4.2 and newer.
 
+PySpark 4.0 has no Unix sockets between its JVM and Python (:data:`HAS_UNIX_SOCKETS`).
+
 PySpark 4.0 and 4.1 differ in three ways. They ask a streaming source for the end of a batch without its start and its
 limit (``latestOffset()``). They never announce that a run is to end at the current ends of the logs. A query's progress
 shows no ends of the logs. So:
@@ -15,9 +17,11 @@ This module tests for names, not for version numbers, because vendors of Spark b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.util import local_connect_and_auth
 
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 from spark_kafkalite.spark.options import ReaderOptions
@@ -89,6 +93,7 @@ else:
 
 __all__ = [
     "AVAILABLE_NOW_OPTIONS",
+    "HAS_UNIX_SOCKETS",
     "PROGRESS_HAS_LOG_ENDS",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
@@ -103,6 +108,8 @@ __all__ = [
     "start_available_now",
 ]
 
+# Whether the JVM and its Python workers can talk over Unix sockets: what connects takes a port or a socket's path.
+HAS_UNIX_SOCKETS: Final = "conn_info" in signature(local_connect_and_auth).parameters
 # Whether ``latestOffset`` in the progress is the end of the log. Elsewhere it is the end of the batch.
 PROGRESS_HAS_LOG_ENDS: Final = _ENGINE_LIMITS
 # Options of a source whose query start_available_now() is to start.

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.spark.conditions import INVALID_SCHEMA, SparkConditionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -66,6 +64,11 @@ def projected_schema(schema: StructType) -> pa.Schema:
 
     Raises SparkConditionError for a column that the source does not have, or that has another type there.
     """
+    # ``.load()`` needs the form that Spark sees only, in a process that need not import Arrow.
+    import pyarrow as pa
+
+    from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
+
     ours = {field.name: field for field in spark_schema(include_headers=True)}
     fields = []
     for field in schema:

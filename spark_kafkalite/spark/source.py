@@ -5,32 +5,27 @@ between them. So it holds only the options. ``schema()`` runs at ``.load()`` and
 options and looks up the topics at the brokers. It does not know whether the query is a batch or a stream. ``reader()``
 and ``streamReader()`` check what depends on that; ``writer()`` and ``streamWriter()`` check a write.
 
-A query starts several Python processes, and each imports this module. So this module imports the code that writes only
-for a write, and the code that fetches and decodes only for a task.
+A query starts several Python processes, and each imports this module: the first one only to find the format's name,
+before ``.load()`` asks for the schema. So each method imports what it needs, and this module nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
 
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
-from spark_kafkalite.spark.options import ReaderOptions, WriterOptions, reader_options, writer_options
-from spark_kafkalite.spark.pyspark_versions import engine_reader
-from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
-from spark_kafkalite.spark.refused_stream import RefusedStreamReader
-from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.spark.worker_log import SINK, SOURCE, say, speak_of
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    from spark_kafkalite.spark.options import ReaderOptions, WriterOptions
 
 FORMAT_NAME = "kafkalite"
 
@@ -60,16 +55,28 @@ class KafkaliteDataSource(DataSource):
 
         Raises SparkConditionError for options, connection and topics.
         """
+        from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+        from spark_kafkalite.spark.read_schema import spark_schema
+
         options = self._reading()
         ClusterOffsets(options).check()
         return spark_schema(options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises SparkConditionError for what a batch must not ask."""
+        from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
+        from spark_kafkalite.spark.read_schema import projected_schema
+
         return KafkaliteBatchReader(self._reading(), projected_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the stream reader; for what a stream must not ask, one that raises SparkConditionError when used."""
+        from spark_kafkalite.spark.conditions import SparkConditionError
+        from spark_kafkalite.spark.pyspark_versions import engine_reader
+        from spark_kafkalite.spark.read_schema import projected_schema
+        from spark_kafkalite.spark.refused_stream import RefusedStreamReader
+        from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+
         try:
             options = self._reading()
             options.check_streaming()
@@ -79,11 +86,14 @@ class KafkaliteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises SparkConditionError for wrong options and columns, and for overwriting."""
+        from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
+
         if overwrite:
             raise SparkConditionError(
                 INVALID_OPTION, 'mode=overwrite: a topic is a log and cannot be overwritten; use .mode("append")'
             )
         from spark_kafkalite.spark.sink_check import check_sink
+        from spark_kafkalite.spark.worker_log import say
         from spark_kafkalite.spark.writer import KafkaliteBatchWriter
 
         options = self._writing()
@@ -95,6 +105,7 @@ class KafkaliteDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the streaming writer. ``overwrite`` is set for outputMode("complete"); rows are appended anyway."""
         from spark_kafkalite.spark.sink_check import check_sink
+        from spark_kafkalite.spark.worker_log import say
         from spark_kafkalite.spark.writer import KafkaliteStreamWriter
 
         options = self._writing()
@@ -105,11 +116,17 @@ class KafkaliteDataSource(DataSource):
         return writer
 
     def _reading(self) -> ReaderOptions:
+        from spark_kafkalite.spark.options import reader_options
+        from spark_kafkalite.spark.worker_log import SOURCE, speak_of
+
         options = reader_options(self.options)
         speak_of(SOURCE, options.subject)
         return options
 
     def _writing(self) -> WriterOptions:
+        from spark_kafkalite.spark.options import writer_options
+        from spark_kafkalite.spark.worker_log import SINK, speak_of
+
         options = writer_options(self.options)
         speak_of(SINK, options.target)
         return options

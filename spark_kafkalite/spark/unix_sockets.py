@@ -27,8 +27,10 @@ def lacks_unix_sockets(spark: SparkSession) -> bool:
 
     False for a session of Spark Connect: its server decides.
     """
+    from spark_kafkalite.spark.pyspark_versions import HAS_UNIX_SOCKETS
+
     context: Any = getattr(spark, "_sc", None)
-    if context is None or _version(context.version) < (4, 1):
+    if context is None or not HAS_UNIX_SOCKETS:
         return False
     return str(context.getConf().get(UNIX_SOCKETS, "false")).lower() != "true"
 
@@ -39,7 +41,3 @@ def recommend_unix_sockets(spark: SparkSession) -> None:
     if not _recommended and lacks_unix_sockets(spark):
         _recommended = True
         _LOG.warning("%s", RECOMMENDATION)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())

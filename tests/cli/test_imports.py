@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+from spark_kafkalite import Admin
 from tests.patience import PATIENCE_S
 
 # Modules, and packages with all that they hold, that have nothing to do with a list of topics.
@@ -46,11 +48,12 @@ sys.exit(status)
 """
 
 
-def loaded_by(*arguments: str) -> set[str]:
-    """Return the modules that a command has loaded when it ends."""
+def loaded_by(*arguments: str, code: int = 0) -> set[str]:
+    """Return the modules that a command has loaded when it ends, with this exit code."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True
+        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False
     )
+    assert done.returncode == code
     word, *modules = done.stdout.splitlines()[-1].split()
     assert word == "loaded"
     return set(modules)
@@ -73,3 +76,12 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
         "spark_kafkalite.printable",
         "spark_kafkalite.version",
     }
+
+
+def test_a_sensor_loads_neither_spark_nor_arrow(bootstrap: str, tmp_path: Path) -> None:
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topic("sensed", 1)
+    given = ("--topic", "sensed", "--destination", f"file://{tmp_path}", "--bootstrap-server", bootstrap)
+    loaded = loaded_by("jobs", "run", "hadoop_load", "--sensor", *given, code=7)
+    assert "spark_kafkalite.spark.jobs.load.sensor" in loaded
+    assert loaded & {"pyspark", "py4j", "pyarrow", "pandas"} == set()

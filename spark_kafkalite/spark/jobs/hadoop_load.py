@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, get_args
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -18,7 +20,6 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.settings import read_properties
 from spark_kafkalite.spark.jobs.destination import lease, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema, file_schema, value_column_type
 from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, RECORD_TIME, FileLayout, ValueForm
 from spark_kafkalite.spark.jobs.load.load_options import (
     LoadOptions,
@@ -38,14 +39,20 @@ from spark_kafkalite.spark.jobs.load.load_report import (
     write_metrics,
 )
 from spark_kafkalite.spark.jobs.load.load_run import plan_round, run_load, summary_of
+from spark_kafkalite.spark.jobs.load.sensor import waiting_work
 from spark_kafkalite.spark.jobs.program.client_options import client_options, client_settings
 from spark_kafkalite.spark.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
-from spark_kafkalite.spark.jobs.program.outcome import error_line
+from spark_kafkalite.spark.jobs.program.destination_files import files_of, files_without_session
+from spark_kafkalite.spark.jobs.program.outcome import ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
-from spark_kafkalite.spark.jobs.program.session import reachable_files, say, start_session
+from spark_kafkalite.spark.jobs.program.session import say, start_session
 from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
 from spark_kafkalite.spark.jobs.tables.table_checkpoints import add_tables
-from spark_kafkalite.spark.schema_registry import Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_kafkalite.spark.schema_registry import Registry
 
 
 @click.command(name="hadoop_load", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -208,6 +215,12 @@ from spark_kafkalite.spark.schema_registry import Registry
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be loaded, and change nothing.")
 @click.option(
+    "--sensor",
+    is_flag=True,
+    help="Only print, as a JSON line, what waits by topic: exit code 0 if a run has something to do, 7 if it has not. "
+    "Changes nothing and starts no Spark.",
+)
+@click.option(
     "--metrics-file", metavar="FILE", help="Write figures of the run there for a node exporter, in Prometheus' text."
 )
 @keep_manifests_option
@@ -227,6 +240,9 @@ def main(**given: Any) -> None:
     files. Names too long for the file system are cut and end in a hash. A run's manifest lists offsets that it could
     not load, and topics that were created again.
     """
+    if given["sensor"]:
+        _sense(given)
+        return
     options = _options(given)
     if given["table_resync"] and given["dry_run"]:
         raise click.UsageError("--table-resync makes tables again, which --dry-run does not: leave one of them out")
@@ -234,15 +250,15 @@ def main(**given: Any) -> None:
         check_metrics_file(given["metrics_file"])
     started = time.monotonic()
     summary: dict[str, Any] = {}
+    session = cache(partial(_session, options))
     try:
-        spark = start_session("kafkalite hadoop_load")
-        for each in (options.usual, *(each for _, each in options.by_pattern)):
-            _check_value_schema(each.layout)
-        files = reachable_files(spark, "--destination", given["destination"])
-        tables = DeltaTables(files, _columns)
+        files = files_of(session, "--destination", given["destination"])
+        tables = DeltaTables(files, partial(_columns, session))
         if given["dry_run"]:
+            if any(each.layout.value_schema is not None for each in options.topic_options):
+                session()
             newest = publish.newest_manifest(files)
-            planned = plan_round(files, options, options.bounds, newest)
+            planned = plan_round(session, files, options, options.bounds, newest)
             tables.check_only(options.tables_of(planned.plan.topics, table_topics(files)), newest)
             click.echo(planned_text(planned, given["as_json"]))
             return
@@ -255,7 +271,7 @@ def main(**given: Any) -> None:
             tables.recover(number, without=again)
             tables.resync(again, number, run)
             if not given["recover_only"]:
-                run_load(spark, files, options, run, recovery.newest, summary, tables)
+                run_load(session, files, options, run, recovery.newest, summary, tables)
             add_tables(summary, files, tables)
     except BaseException:
         summary = {}
@@ -268,8 +284,12 @@ def main(**given: Any) -> None:
     click.echo(json.dumps(summary) if given["as_json"] else report(summary))
 
 
-def _columns(value: str, value_schema: str | None) -> dict[str, Any]:
-    """Return the columns of a load's files as the JSON of a Spark type. Needs a Spark session."""
+def _columns(session: Callable[[], SparkSession], value: str, value_schema: str | None) -> dict[str, Any]:
+    """Return the columns of a load's files as the JSON of a Spark type. Only Spark can read a schema of values."""
+    from spark_kafkalite.spark.jobs.formats.decoding import file_schema, value_column_type
+
+    if value_schema is not None:
+        session()
     found: dict[str, Any] = file_schema(value_column_type(value, value_schema)).jsonValue()
     return found
 
@@ -279,6 +299,28 @@ def _topics_to_resync(options: LoadOptions, files: Files) -> tuple[str, ...]:
     pattern = options.pattern
     matching = [each for each in table_topics(files) if pattern is not None and re.fullmatch(pattern, each)]
     return tuple(dict.fromkeys((*options.topics, *matching)))
+
+
+def _sense(given: dict[str, Any]) -> None:
+    """Print what waits, and end with exit code 0 or NOTHING_WAITS."""
+    for other in ("dry_run", "recover_only", "table_resync"):
+        if given[other]:
+            option = next(each.opts[0] for each in main.params if each.name == other)
+            raise click.UsageError(f"--sensor only looks, and does nothing that {option} asks for; give one of them")
+    options = _options(given)
+    with files_without_session("--destination", given["destination"]) as files:
+        work = waiting_work(files, options)
+    click.echo(work.to_json())
+    if not work.exists:
+        click.get_current_context().exit(ExitCode.NOTHING_WAITS)
+
+
+def _session(options: LoadOptions) -> SparkSession:
+    """Start the session, and check the schemas that only Spark can read."""
+    spark = start_session("kafkalite hadoop_load")
+    for each in options.topic_options:
+        _check_value_schema(each.layout)
+    return spark
 
 
 def _write_metrics(path: str, text: str) -> None:
@@ -353,6 +395,8 @@ def _schema_registry(url: str | None, config: str | None) -> Registry | None:
         if config is not None:
             raise click.UsageError("--schema-registry-config needs --schema-registry")
         return None
+    from spark_kafkalite.spark.schema_registry import Registry
+
     try:
         return Registry.at(url, {} if config is None else read_properties(config))
     except ConfigError as error:
@@ -360,6 +404,8 @@ def _schema_registry(url: str | None, config: str | None) -> Registry | None:
 
 
 def _check_value_schema(layout: FileLayout) -> None:
+    from spark_kafkalite.spark.jobs.formats.decoding import check_value_schema
+
     try:
         check_value_schema(layout)
     except ValueError as error:

@@ -127,12 +127,13 @@ class Files(Protocol):
 
 def files_for(spark: SparkSession, destination: str) -> Files:
     """Return the files of ``destination``, a local path or any URI that this session's Hadoop knows."""
-    jvm: Any = spark._jvm
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    return files_in(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), destination)
+
+
+def files_in(jvm: Any, configuration: Any, destination: str) -> Files:
+    """Return the files of ``destination``, by the JVM's Hadoop with this configuration unless they are local."""
     scheme = urlsplit(destination).scheme or urlsplit(configuration.get("fs.defaultFS", "file:///")).scheme
-    if scheme == "file":
-        return local_files(destination)
-    return HadoopFiles(jvm, configuration, destination)
+    return local_files(destination) if scheme == "file" else HadoopFiles(jvm, configuration, destination)
 
 
 def local_files(destination: str) -> LocalFiles:

@@ -59,9 +59,9 @@ from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import (
     read_checkpoint,
 )
 from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
+from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.load.completeness import SUCCESS, Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
-from spark_kafkalite.spark.jobs.load.staging import Staged
 from spark_kafkalite.spark.jobs.program.faults import FaultInjected, fault_point
 
 

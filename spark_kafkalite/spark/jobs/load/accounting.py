@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedRange, PublishedFile
-from spark_kafkalite.spark.jobs.load.load_source import RangeAccount
 from spark_kafkalite.spark.jobs.load.planning import DataLossError, LoadPlan
 from spark_kafkalite.spark.offset_ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.jobs.load.load_source import RangeAccount
 
 HolePolicy = Literal["fail", "accept"]
 

@@ -104,6 +104,11 @@ class LoadOptions:
         """The options of the reading source."""
         return {"kafka.isolation.level": "read_committed", **source_options(self.bootstrap_server, self.client)}
 
+    @property
+    def topic_options(self) -> tuple[TopicOptions, ...]:
+        """All options that some topic may have."""
+        return (self.usual, *(each for _, each in self.by_pattern))
+
     def of_topic(self, topic: str) -> TopicOptions:
         """Return what holds for one topic."""
         return next((each for pattern, each in self.by_pattern if re.fullmatch(pattern, topic)), self.usual)

@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
 
 from spark_kafkalite.spark.conditions import listed
-from spark_kafkalite.spark.jobs.load.load_run import RoundPlan
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.jobs.load.load_run import RoundPlan
 
 # Figures of the summary, the names they have for Prometheus, and what they are.
 _FIGURES = {

@@ -15,14 +15,13 @@ from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile
+from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile, topic_layout
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.formats.decoding import value_column_type
+from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
-from spark_kafkalite.spark.jobs.load import completeness, layout_changes, staging
-from spark_kafkalite.spark.jobs.load.accounting import check_holes, with_late
+from spark_kafkalite.spark.jobs.load import completeness
+from spark_kafkalite.spark.jobs.load.accounting import check_accounts, check_holes, with_late
 from spark_kafkalite.spark.jobs.load.completeness import Directories
-from spark_kafkalite.spark.jobs.load.layout_changes import WrittenLayout, written_layouts
 from spark_kafkalite.spark.jobs.load.load_options import LoadOptions, RunBounds, TopicOptions
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan, TopicLogs, plan_load
 from spark_kafkalite.spark.jobs.load.quarantine import MaxQuarantined
@@ -38,6 +37,7 @@ from spark_kafkalite.spark.range_bytes import Sampler, limited_by_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 # Of a round, where a run is bounded by time and by nothing else.
 _ROUND_BYTES: Final = 4 * 1024**3
@@ -60,7 +60,7 @@ class RoundPlan:
 
 
 def run_load(
-    spark: SparkSession,
+    session: Callable[[], SparkSession],
     files: Files,
     options: LoadOptions,
     run: str,
@@ -71,14 +71,16 @@ def run_load(
 ) -> None:
     """Load the new records, within the bounds, and add the results to the summary.
 
-    ``run`` is the name of the first round, ``newest`` the destination's newest manifest, after its recovery. Raises
-    PlanError, AuditError, ManifestError and TableError, and what Spark and the file system raise.
+    ``session`` returns the session, and starts it at the first call; only a round with new records calls it, or one
+    with another schema of values. ``run`` is the name of the first round, ``newest`` the destination's newest manifest,
+    after its recovery. Raises PlanError, AuditError, ManifestError and TableError, and what Spark and the file system
+    raise.
     """
     until_s = None if options.bounds.max_ms is None else clock_s() + options.bounds.max_ms / 1000
     left = options.bounds
     while True:
-        planned = plan_round(files, options, left, newest)
-        published = _publish(spark, files, options, run, planned, newest, summary, tables)
+        planned = plan_round(session, files, options, left, newest)
+        published = _publish(session, files, options, run, planned, newest, summary, tables)
         _add_round(summary, planned, published)
         if published is not None:
             summary["not_folded"] = folding.problem_of_folding(files, options.keep_manifests_ms)
@@ -96,18 +98,19 @@ def run_load(
         run = publish.new_run()
 
 
-def plan_round(files: Files, options: LoadOptions, bounds: RunBounds, newest: Manifest | None) -> RoundPlan:
-    """Return what the next round of a destination is going to load.
+def plan_round(
+    session: Callable[[], SparkSession],
+    files: Files,
+    options: LoadOptions,
+    bounds: RunBounds,
+    newest: Manifest | None,
+) -> RoundPlan:
+    """Return what the next round of a destination is going to load. ``session`` is as in :func:`run_load`.
 
     Raises PlanError, and LayoutChangeRefused if the round's files would not fit those of the destination.
     """
-    with open_admin(options.bootstrap_server, options.client) as admin:
-        topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
-        logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
-    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
-    whole = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
-    _check_layouts(files, options, whole)
-    unmatched = options.unmatched(topics)
+    whole, logs, unmatched = new_records(options, newest)
+    _check_layouts(session, files, options, whole)
     if not whole.ranges:
         return RoundPlan(whole, logs, 0.0, more=False, unmatched=unmatched)
     sampler = ClusterOffsets(reader_options({**options.source, "assign": whole.assign_option()})).samples
@@ -117,20 +120,44 @@ def plan_round(files: Files, options: LoadOptions, bounds: RunBounds, newest: Ma
     return RoundPlan(plan, logs, size_bytes, plan.size < whole.size, unmatched)
 
 
-def _check_layouts(files: Files, options: LoadOptions, plan: LoadPlan) -> None:
+def _check_layouts(session: Callable[[], SparkSession], files: Files, options: LoadOptions, plan: LoadPlan) -> None:
+    asked = {topic: options.of_topic(topic).layout.document() for topic in plan.topics}
+    if all(loaded.layout == {} or loaded.layout == topic_layout(asked[topic]) for topic, loaded in plan.topics.items()):
+        return
+    # With PySpark's types, which a run without a change does without.
+    from spark_kafkalite.spark.jobs.formats.decoding import value_column_type
+    from spark_kafkalite.spark.jobs.load.layout_changes import WrittenLayout, check_layouts, written_layouts
+
+    def type_of(form: tuple[str, str | None]) -> DataType:
+        if form[1] is not None:
+            session()
+        return value_column_type(*form)
+
     written = {
         topic: WrittenLayout.of(loaded.layout) for topic, loaded in plan.topics.items() if loaded.layout is not None
     }
     if plan.ranges and len(written) < len(plan.topics):
         # An older version wrote the newest manifest.
         written = written_layouts(published_files(publish.manifests(files))) | written
-    layout_changes.check_layouts(
-        files.root,
-        written,
-        {topic: options.of_topic(topic).layout.document() for topic in plan.topics},
-        lambda form: value_column_type(*form),
-        change_layout=options.change_layout,
-    )
+    check_layouts(files.root, written, asked, type_of, change_layout=options.change_layout)
+
+
+def new_records(options: LoadOptions, newest: Manifest | None) -> tuple[LoadPlan, TopicLogs, tuple[str, ...]]:
+    """Return the plan of all records that are not loaded yet, the logs, and the options that match no topic.
+
+    Raises PlanError.
+    """
+    with open_admin(options.bootstrap_server, options.client) as admin:
+        topics = (*options.topics, *(matching_topics(admin, options.pattern) if options.pattern else ()))
+        logs = topic_logs(admin, dict.fromkeys(topics), IsolationLevel.READ_COMMITTED)
+    loaded: Mapping[str, LoadedTopic] = newest.topics if newest is not None else {}
+    plan = plan_load(loaded, logs, {topic: options.of_topic(topic).policies for topic in topics})
+    return plan, logs, options.unmatched(topics)
+
+
+def quiet_directories(files: Files, options: LoadOptions, plan: LoadPlan) -> tuple[str, ...]:
+    """Return the directories that a run of a plan without ranges completes."""
+    return _placed(files, options, plan, Staged())[1].completed
 
 
 def summary_of(files: Files, recovery: publish.Recovery) -> dict[str, Any]:
@@ -183,7 +210,7 @@ def _bounded(plan: LoadPlan, bounds: RunBounds, sampler: Sampler) -> LoadPlan:
 
 
 def _publish(
-    spark: SparkSession,
+    session: Callable[[], SparkSession],
     files: Files,
     options: LoadOptions,
     run: str,
@@ -199,12 +226,14 @@ def _publish(
     if plan.ranges:
         tables.check(layouts)
     with publish.dropped_on_failure(files, run):
-        if plan.ranges:
+        if not plan.ranges:
+            staged = Staged(ranges=check_accounts(plan, (), ()))
+        else:
+            spark = session()
             publish.write_plan(files, run, plan)
             fault_point("planned")
-        staged = _staged(spark, files, run, options, planned)
-        summary["early_event_times"] += staged.early_event_times
-        if plan.ranges:
+            staged = _staged(spark, files, run, options, planned)
+            summary["early_event_times"] += staged.early_event_times
             with open_admin(options.bootstrap_server, options.client) as admin:
                 check_same_topics(admin, planned.logs.topic_ids, "nothing was published; run again")
                 suspicious = {
@@ -227,8 +256,11 @@ def _publish(
     return published
 
 
-def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> staging.Staged:
+def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> Staged:
     """Stage each group of topics that have one layout."""
+    # PySpark and Arrow take most of a second to import, and a run that only looks does without them.
+    from spark_kafkalite.spark.jobs.load import staging
+
     plan = planned.plan
     in_driver = planned.size_bytes <= options.driver_bytes and len(plan.ranges) <= _DRIVER_RANGES
     by_bytes = options.usual.layout.is_made_of_pieces
@@ -247,7 +279,7 @@ def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, p
             )
             for number, (usual, topics) in enumerate(_groups(options, plan.topics))
         ]
-    return staging.Staged(
+    return Staged(
         tuple(file for part in parts for file in part.files),
         tuple(each for part in parts for each in part.ranges),
         sum(part.records_without_timestamp for part in parts),
@@ -266,9 +298,7 @@ def _groups(options: LoadOptions, topics: Iterable[str]) -> Iterator[tuple[Topic
     return iter(groups.values())
 
 
-def _placed(
-    files: Files, options: LoadOptions, plan: LoadPlan, staged: staging.Staged
-) -> tuple[staging.Staged, Directories]:
+def _placed(files: Files, options: LoadOptions, plan: LoadPlan, staged: Staged) -> tuple[Staged, Directories]:
     """Return what is staged with what is late marked and placed, and the directories that the run completes."""
     placed: list[PublishedFile] = []
     topics: dict[str, LoadedTopic] = {}

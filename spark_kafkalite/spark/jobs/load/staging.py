@@ -9,11 +9,11 @@ is what was written, and held against the accounts of the reading tasks (:mod:`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedRange, PublishedFile, staging_path
+from spark_kafkalite.spark.jobs.destination.manifest import FilePart, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.destination.names import (
     ACCOUNT_OFFSET,
     ACCOUNTS,
@@ -28,6 +28,7 @@ from spark_kafkalite.spark.jobs.destination.names import (
     shared_file_name,
     staged_topic,
 )
+from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats import decoding, lines, parquet_pieces
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.load import driver_staging, load_source, quarantine
@@ -54,27 +55,6 @@ _OPEN_FILES: Final = "spark.sql.maxConcurrentOutputFileWriters"
 # Of one task; of more directories Spark sorts what comes.
 _MOST_OPEN_FILES: Final = 400
 _FACTS: Final = "partition int, offset long, timestamp timestamp"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What a run wrote to its staging directory, and what became of every offset of its plan.
-
-    ``quarantine`` are the files of records that could not be decoded. ``event_time_fallbacks`` counts records in
-    ``files`` without the event time that was asked for, ``early_event_times`` those with one of the first months of
-    1970, as a number of seconds is if it is taken for milliseconds.
-    """
-
-    files: tuple[PublishedFile, ...] = ()
-    ranges: tuple[LoadedRange, ...] = ()
-    records_without_timestamp: int = 0
-    quarantine: tuple[PublishedFile, ...] = ()
-    event_time_fallbacks: int = 0
-    early_event_times: int = 0
-
-    @property
-    def records(self) -> int:
-        return sum(file.records for file in self.files)
 
 
 def stage(

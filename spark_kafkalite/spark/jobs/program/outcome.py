@@ -20,7 +20,7 @@ from spark_kafkalite.spark import conditions
 
 
 class ExitCode(IntEnum):
-    """The exit codes of a job that fails."""
+    """The exit codes of a job other than 0, which is success."""
 
     FAILED = 1
     USAGE = 2
@@ -28,6 +28,7 @@ class ExitCode(IntEnum):
     DATA_LOSS = 4
     DESTINATION = 5
     HELD = 6
+    NOTHING_WAITS = 7
     # As in shells: 128 plus the signal's number.
     STOPPED = 143
 
@@ -41,6 +42,7 @@ Exit codes:
   4  data would be lost: out of range, recreated topic, truncated log, a hole
   5  destination: its file system is down, full, read-only, unknown, or refuses; a topic does not take records
   6  another run holds the destination, or has taken it over
+  7  hadoop_load --sensor: nothing is to be loaded
   143  stopped by SIGTERM
 Errors are one line on stderr; --debug shows the traceback behind it.
 """

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,7 @@ from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.planning import DataLossError, PlanError, TopicLogs
 from spark_kafkalite.spark.jobs.program.outcome import (
     ExitCode,
+    Told,
     first_line,
     java_causes,
     of_causes,
@@ -114,9 +115,6 @@ _CODES: Final[tuple[tuple[type[KafkaliteError], ExitCode], ...]] = (
 @contextmanager
 def failures_in_one_line() -> Iterator[None]:
     """Turn what a job's user can do something about into JobFailed: our errors, Spark's and those of file systems."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except SparkConditionError as error:
@@ -127,19 +125,34 @@ def failures_in_one_line() -> Iterator[None]:
     except OSError as error:
         told = of_os_error(error)
         raise JobFailed(told.line, told.code) from error
-    except PySparkException as error:
+    except Exception as error:
+        found = _of_spark(error)
+        if found is None:
+            raise
+        raise JobFailed(found.line, found.code) from error
+
+
+def _of_spark(error: Exception) -> Told | None:
+    """Return how to report an error of Spark or of its JVM, None for any other."""
+    # An error of theirs needs them; a job that ends before it needs Spark does not spend the time to import them.
+    if "pyspark.errors" not in sys.modules:
+        return None
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PySparkException):
         told = of_text(str(error))
         origin = getattr(error, "_origin", None)
         if told.code == ExitCode.FAILED and origin is not None:
             chain = of_causes(java_causes(origin))
             # What nothing is known of is told best in Spark's own words.
             told = told if chain.code == ExitCode.FAILED else chain
-        raise JobFailed(told.line, told.code) from error
-    except Py4JJavaError as error:
-        told = of_causes(java_causes(error.java_exception))
-        raise JobFailed(told.line, told.code) from error
-    except Py4JError as error:
-        raise JobFailed(f"the driver's JVM does not answer any more: {first_line(str(error))}") from error
+        return told
+    if isinstance(error, Py4JJavaError):
+        return of_causes(java_causes(error.java_exception))
+    if isinstance(error, Py4JError):
+        return Told(ExitCode.FAILED, f"the driver's JVM does not answer any more: {first_line(str(error))}")
+    return None
 
 
 def say(text: str) -> None:
@@ -153,9 +166,15 @@ def wants_stack_traces() -> bool:
     return context is not None and bool(context.meta.get(DEBUG))
 
 
-def is_submitted() -> bool:
+def is_submitted(environment: Mapping[str, str] | None = None) -> bool:
     """Whether this process is the driver of a spark-submit: its JVM runs, and it may have shipped files."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+    return "PYSPARK_GATEWAY_PORT" in (os.environ if environment is None else environment)
+
+
+def session_runs() -> bool:
+    """Whether this process has a Spark context, without importing PySpark for the answer."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 def start_session(name: str) -> SparkSession:
@@ -186,10 +205,18 @@ def _quieten(spark: SparkSession) -> None:
 
 def reachable_files(spark: SparkSession, option: str, path: str) -> Files:
     """Return the files of a directory whose file system has answered. Raises JobFailed naming the option otherwise."""
+    return answering(lambda: files_for(spark, path), option, path)
+
+
+def answering(make: Callable[[], Files], option: str, path: str) -> Files:
+    """Return the files that ``make`` returns, after their file system has answered.
+
+    Raises JobFailed, which names the ``option`` and the path, if it does not.
+    """
     from py4j.protocol import Py4JJavaError
 
     try:
-        files = files_for(spark, path)
+        files = make()
         files.exists(HOME)
     except Py4JJavaError as error:
         told = of_causes(java_causes(error.java_exception))

@@ -24,10 +24,10 @@ from spark_kafkalite.spark.jobs.destination.manifest import (
 )
 from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.destination.names import file_name
+from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.completeness import Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
-from spark_kafkalite.spark.jobs.load.staging import Staged
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from tests.paths import PROJECT
 
