@@ -114,9 +114,9 @@ def provide_python(spark: SparkSession, *, will_register: bool) -> bool:
 
     If neither ``PYSPARK_PYTHON`` nor ``PYSPARK_DRIVER_PYTHON`` is set, Spark's ``python3`` lacks the package, and this
     process runs in a virtual environment, then tasks and registered sources of the application use this process's
-    Python from now on. If the Python of tasks has the package, and only the planning one lacks it, nothing is changed:
-    a registration is enough. Elsewhere it warns, with what to set. ``will_register``: the caller registers the format anyway,
-    so that only the Python of tasks counts.
+    Python from now on. If only the planning Python lacks the package, a registration is enough, and nothing is changed.
+    Elsewhere it warns, with what to set. ``will_register``: the caller registers the format anyway, so that only the
+    Python of tasks counts.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
