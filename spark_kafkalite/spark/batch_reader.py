@@ -31,11 +31,13 @@ from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import PositionKind
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
 from spark_kafkalite.spark.repeated_plan import FirstTask, PlanEnds, warn_if_repeated
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import say
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
 
+@without_frames
 class KafkaliteBatchReader(DataSourceReader):
     """What Spark asks for one batch read."""
 

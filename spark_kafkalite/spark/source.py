@@ -30,6 +30,7 @@ from spark_kafkalite.spark.pyspark_versions import engine_reader
 from spark_kafkalite.spark.read_schema import projected_schema, spark_schema
 from spark_kafkalite.spark.refused_stream import RefusedStreamReader
 from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import SINK, SOURCE, say, speak_of
 
 FORMAT_NAME = "kafkalite"
@@ -44,6 +45,7 @@ class _GivenOptions(dict[str, str]):
     __str__ = __repr__
 
 
+@without_frames
 class KafkaliteDataSource(DataSource):
     """Reads and writes topics of any broker that speaks Kafka's protocol."""
 

@@ -59,6 +59,7 @@ from spark_kafkalite.spark.pyspark_versions import (
     SupportsTriggerAvailableNow,
 )
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ _LOOKS: Final = 4
 _ZERO_ID: Final = bytes(16)
 
 
+@without_frames
 class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks of the source of one streaming query."""
 
@@ -445,7 +447,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
             for each in ranges_between(begin, end_offsets)
         ]
-        return tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))
+        return [*tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))]
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same.

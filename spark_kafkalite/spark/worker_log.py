@@ -146,7 +146,7 @@ def speak_of(speaker: str, subject: str) -> None:
 
     A process of Spark does one thing at a time. In other processes this does nothing.
     """
-    if not _is_sparks_own():
+    if not is_sparks_own():
         return
     _handler().speak_of(speaker, subject)
 
@@ -181,7 +181,8 @@ def application_directory() -> Path | None:
     return Path(directory) if directory else None
 
 
-def _is_sparks_own() -> bool:
+def is_sparks_own() -> bool:
+    """Whether Spark has started this process to run the source or the sink in it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
