@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 
+from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import Files, FilesError, files_for
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, STAGING, Manifest, ManifestError, PublishedFile
@@ -68,10 +69,15 @@ def read_published(
 
     Raises FileNotFoundError when nothing has been published there, ManifestError, naming run and file, when the
     manifests and the files contradict each other or runs gave values different types, and ValueError for another
-    ``on_missing``.
+    ``on_missing``, ConfigError for Spark Connect.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigError(
+            "read_published needs classic Spark: it lists files through the session's JVM, which a client of Spark "
+            "Connect does not have. Run it on the server's host"
+        )
     files = files_for(spark, path)
     runs, published = _published(files)
     if not published:
