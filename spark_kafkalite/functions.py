@@ -4,6 +4,8 @@
 micro-batch is written by a batch write inside ``foreachBatch``. At-least-once, as the sink is: a batch that is repeated
 after a failure is written again.
 
+:func:`latest` reads a topic as it is now, for a join inside ``foreachBatch``.
+
 :func:`split_registry_frame` takes the header off values that were written with a schema registry's serializers. It is
 an expression of Spark's own functions: no Python runs on the rows.
 
@@ -19,10 +21,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from spark_kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["from_registry", "split_registry_frame", "to_registry", "write_update"]
+__all__ = ["from_registry", "latest", "split_registry_frame", "to_registry", "write_update"]
 
 _MAGIC: Final = b"\0"
 # Magic and schema id.
@@ -58,6 +60,28 @@ def write_update(data: DataFrame, options: Mapping[str, object] | None = None, *
         batch.write.format("kafkalite").options(**given).mode("append").save()
 
     return data.writeStream.outputMode("update").foreachBatch(write)
+
+
+def latest(spark: SparkSession, options: Mapping[str, object] | None = None, **keywords: object) -> DataFrame:
+    """Return a DataFrame of a topic as it is now: a new batch read, whose offsets its first action looks up.
+
+    Spark looks offsets up once for each ``.load()``, so a topic that is loaded outside of ``foreachBatch`` and joined
+    with a stream stays as it was in the first micro-batch. Call this inside::
+
+        def enrich(batch, batch_id):
+            products = latest(batch.sparkSession, brokers, subscribe="products").select(...)
+            batch.join(products, "product", "left").write.mode("append").parquet(path)
+
+        orders.writeStream.foreachBatch(enrich).start()
+
+    ``options`` are those of a batch read, ``keywords`` the same where a name can be a Python one. Raises ConfigError if
+    they set where the read ends, and what ``.load()`` raises.
+    """
+    given = {name: str(value) for name, value in {**(options or {}), **keywords}.items()}
+    ends = sorted(name for name in given if name.lower().startswith("ending"))
+    if ends:
+        raise ConfigError(f"latest() reads up to the end of the log, and {ends[0]} sets another end: leave it out")
+    return spark.read.format("kafkalite").options(**given).load()
 
 
 def split_registry_frame(value: Column | str, format: Literal["avro", "json", "protobuf"] = "avro") -> Column:

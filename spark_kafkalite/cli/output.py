@@ -104,4 +104,12 @@ def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int]
     columns += [Rate(), TimeElapsedColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda amount: bar.advance(task, amount)
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            # A file may grow while it is read, and a poll may return more records than were asked for.
+            bar.update(task, completed=done if total is None else min(done, total))
+
+        yield advance

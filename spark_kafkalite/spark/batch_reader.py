@@ -1,8 +1,9 @@
 """Batch reads on the driver: which ranges each task reads.
 
-``reader()`` runs when Spark plans the first action over a ``.load()``, and Spark keeps its answer for that DataFrame:
-later actions read the same ranges, and records that came since are seen by a new ``.load()``. Ends are resolved here,
-so that ``maxRecordsPerPartition`` also applies to a read from earliest to latest. Holds only what can be pickled.
+``reader()`` runs when Spark plans the first action over a ``.load()``. From PySpark 4.1 on Spark keeps its answer for
+that DataFrame: later actions read the same ranges, and only a new ``.load()`` sees records that came since. A task
+warns of that (:mod:`.repeated_plan`). Ends are resolved here, so that ``maxRecordsPerPartition`` also applies to a read
+from earliest to latest. Holds only what can be pickled.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from spark_kafkalite.spark.offset_ranges import OffsetRange, Offsets, packed, ra
 from spark_kafkalite.spark.options import ReaderOptions
 from spark_kafkalite.spark.positions import PositionKind
 from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask, tasks_of
+from spark_kafkalite.spark.repeated_plan import FirstTask, PlanEnds, warn_if_repeated
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import say
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
 
 
+@without_frames
 class KafkaliteBatchReader(DataSourceReader):
     """What Spark asks for one batch read."""
 
@@ -63,12 +67,15 @@ class KafkaliteBatchReader(DataSourceReader):
         check_resolved(start, end)
         tasks = planned_tasks(self._options, lookup, ranges_between(start, end))
         # With no task at all Spark would call read() with a partition of its own making.
-        return tasks_of(self._options, tasks) or [ReadTask(())]
+        first, *others = tasks_of(self._options, tasks) or [ReadTask(())]
+        return [FirstTask(first, PlanEnds.of(self._ending.positions, end)), *others]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; runs in a Python worker."""
         from spark_kafkalite.spark.partition_reader import read_task
 
+        if isinstance(partition, FirstTask):
+            warn_if_repeated(self._plan, partition)
         return read_task(self._plan, partition)
 
 

@@ -44,6 +44,7 @@ from spark_kafkalite.spark.query_lag import (
     as_prometheus,
     log_ends_of,
 )
+from spark_kafkalite.spark.registration import register_if_hidden
 from spark_kafkalite.spark.source import FORMAT_NAME
 from spark_kafkalite.spark.unix_sockets import recommend_unix_sockets
 from spark_kafkalite.spark.warning_post import PostBox, PostedWarning
@@ -333,6 +334,7 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
     if listener is None:
         listener = _INSTALLED[spark] = KafkaliteListener(spark)
         spark.streams.addListener(listener)
+        register_if_hidden(spark)
         recommend_unix_sockets(spark)
         try:
             jvm: Any = spark._jvm

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal
 
+from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark import published_scope
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.destination import publish
@@ -97,10 +98,15 @@ def read_published(
     manifests and the files contradict each other, when runs gave values of a topic different types, and when there is
     no run ``since_run`` or a compaction has merged over it. Raises ValueError for another ``on_missing``, for a
     ``path`` that Spark takes for a pattern, for ``days`` of files without a day, and, naming the topics, if their
-    values have different types and ``topic`` is not given.
+    values have different types and ``topic`` is not given. Raises ConfigError for Spark Connect.
     """
     if on_missing not in ("fail", "warn"):
         raise ValueError(f"on_missing={on_missing!r}: must be fail or warn")
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigError(
+            "read_published needs classic Spark: it lists files through the session's JVM, which a client of Spark "
+            "Connect does not have. Run it on the server's host"
+        )
     scope = PublishedScope.of(topic, days, since_run)
     files = files_for(spark, path)
     if (problem := place_problem(files.root)) is not None:

@@ -25,6 +25,7 @@ from pyspark.util import local_connect_and_auth
 
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
 from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def one_batch_notes(options: ReaderOptions) -> tuple[str, ...]:
     )
 
 
+@without_frames
 class OwnStartReader(DataSourceStreamReader):
     """Gives a reader its start and its limit, for an engine that calls ``latestOffset()`` without them.
 

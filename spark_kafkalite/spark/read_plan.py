@@ -52,7 +52,7 @@ class ReadTask(InputPartition):
         return f"ReadTask({', '.join(map(str, self.ranges))})"
 
 
-def tasks_of(options: ReaderOptions, ranges: Iterable[Iterable[OffsetRange]]) -> list[InputPartition]:
+def tasks_of(options: ReaderOptions, ranges: Iterable[Iterable[OffsetRange]]) -> list[ReadTask]:
     """Return a task for each list of ranges. Raises SparkConditionError when there is no token for them."""
     token = token_for_tasks(reading_config(options.client).client, options.client, str(options.subscription))
     return [ReadTask(tuple(each), token) for each in ranges]

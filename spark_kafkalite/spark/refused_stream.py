@@ -13,8 +13,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.pyspark_versions import ReadAllAvailable, ReadLimit
+from spark_kafkalite.spark.tracebacks import without_frames
 
 
+@without_frames
 class RefusedStreamReader(DataSourceStreamReader):
     """Replaces the reader of a query that cannot begin."""
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from spark_kafkalite.spark.tracebacks import without_frames
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -39,6 +41,7 @@ class _GivenOptions(dict[str, str]):
     __str__ = __repr__
 
 
+@without_frames
 class KafkaliteDataSource(DataSource):
     """Reads and writes topics of any broker that speaks Kafka's protocol."""
 

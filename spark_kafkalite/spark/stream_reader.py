@@ -60,6 +60,7 @@ from spark_kafkalite.spark.pyspark_versions import (
     SupportsTriggerAvailableNow,
 )
 from spark_kafkalite.spark.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import say
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ _LONGEST_WAIT_S: Final = 0.2
 _LOOKS: Final = 4
 
 
+@without_frames
 class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks of the source of one streaming query."""
 
@@ -435,7 +437,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
             for each in ranges_between(begin, end_offsets)
         ]
-        return tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))
+        return [*tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))]
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:
         """Return the first offsets of partitions whose end went backwards, unless the topic is known to be the same.

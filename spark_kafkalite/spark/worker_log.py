@@ -146,7 +146,7 @@ def speak_of(speaker: str, subject: str) -> None:
 
     A process of Spark does one thing at a time. In other processes this does nothing.
     """
-    if not _is_sparks_own():
+    if not is_sparks_own():
         return
     _handler().speak_of(speaker, subject)
 
@@ -175,7 +175,14 @@ def _told_apart(record: logging.LogRecord) -> str:
     return " ".join([str(record.msg), *(str(each) for each in arguments if not isinstance(each, (int, float)))])
 
 
-def _is_sparks_own() -> bool:
+def application_directory() -> Path | None:
+    """Return Spark's directory of the application on this host, which Spark deletes at its end; None for none."""
+    directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(directory) if directory else None
+
+
+def is_sparks_own() -> bool:
+    """Whether Spark has started this process to run the source or the sink in it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
@@ -185,8 +192,8 @@ def _handler() -> WorkerLog:
     for handler in logger.handlers:
         if isinstance(handler, WorkerLog):
             return handler
-    directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    said = SaidBefore(Path(directory, "kafkalite-said") if directory else None)
+    directory = application_directory()
+    said = SaidBefore(None if directory is None else directory / "kafkalite-said")
     handler = WorkerLog(said, _to_stderr, post)
     logger.addHandler(handler)
     return handler

@@ -50,6 +50,7 @@ from spark_kafkalite.spark.origin import ORIGIN, ORIGIN_TYPE
 from spark_kafkalite.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafkalite.spark.task_tokens import token_for_tasks
 from spark_kafkalite.spark.topic_retention import timestamp_rules
+from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import SINK, speak_of
 from spark_kafkalite.spark.worker_memory import settle_worker
 
@@ -272,6 +273,7 @@ class _Sending:
             delivery.result()
 
 
+@without_frames
 class KafkaliteBatchWriter(_Sink, DataSourceArrowWriter):
     """What Spark asks of ``df.write``."""
 
@@ -284,6 +286,7 @@ class KafkaliteBatchWriter(_Sink, DataSourceArrowWriter):
         _warn_aborted(self._target, messages)
 
 
+@without_frames
 class KafkaliteStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """What Spark asks of ``df.writeStream``; a new one for each batch."""
 

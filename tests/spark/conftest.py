@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +78,20 @@ def spark(
 def driver_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the session's JVM and its Python processes write to standard error."""
     return tmp_path_factory.mktemp("driver") / "stderr"
+
+
+@pytest.fixture
+def warned(driver_stderr: Path, spark: SparkSession) -> Callable[[str], list[str]]:
+    """The lines since the test began that have a text in them."""
+    before = driver_stderr.stat().st_size
+
+    def lines(text: str) -> list[str]:
+        with driver_stderr.open("rb") as file:
+            file.seek(before)
+            said = file.read().decode().splitlines()
+        return [line for line in said if text in line]
+
+    return lines
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,10 @@ from tests.patience import PATIENCE_S
 from .topics import Topics
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
-_SECTIONS = ("Ten programs", "Writes that may be repeated")
+STATIC_SIDE = "A topic as the static side of a join"
+_SECTIONS = ("Ten programs", STATIC_SIDE, "Writes that may be repeated")
 # The topics that programs name, as they stand in their text: at the beginning of a string.
-_TOPICS = "clicks|enriched|once|orders|sales|sold|spenders|stamped|totals|visits"
+_TOPICS = "clicks|enriched|once|orders|products|sales|sold|spenders|stamped|totals|visits"
 _TOPIC_IN_TEXT = re.compile(rf"""(?<=")({_TOPICS})(?=["-])""")
 
 _ORDERS = (

@@ -2,6 +2,8 @@
 
 import pytest
 
+from spark_kafkalite.model import TopicPartition
+
 from .topics import await_end, last_line
 
 pytestmark = pytest.mark.spark
@@ -114,6 +116,42 @@ def test_a_schema_with_a_column_that_is_not_there(topics, spark):
     with pytest.raises(Exception, match="KAFKALITE_INVALID_SCHEMA") as caught:
         frame.count()
     assert last_line(caught.value).startswith("[KAFKALITE_INVALID_SCHEMA] schema=value string: the column is binary")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, marks=pytest.mark.versions) for case in ("load", "plan", "stream", "sink", "written row")),
+        # 4.0 would plan the second action without the record.
+        "task",
+    ],
+)
+def test_no_frames_of_ours_are_shown(topics, spark, checkpoint, case):
+    """The first line names the condition of Spark and ours, wherever an error comes from."""
+    topic = topics.new()
+    topics.fill(topic, ["x"])
+    rows = spark.sql("SELECT CAST(NULL AS STRING) AS topic, 'v' AS value")
+    with pytest.raises(Exception, match="KAFKA") as caught:
+        match case:
+            case "load":
+                topics.read(topic, startingOffset="x")
+            case "plan":
+                topics.read(topic, startingOffsets="latest").count()
+            case "task":
+                frame = topics.read(topic)
+                assert frame.count() == 1
+                topics.admin.delete_records({TopicPartition(topic, 0): 1})
+                frame.count()
+            case "stream":
+                topics.run(topics.stream(topic, endingOffsets="latest"), checkpoint)
+            case "sink":
+                rows.write.format("kafkalite").options(**topics.options({"topic": "a/b"})).mode("append").save()
+            case "written row":
+                rows.write.format("kafkalite").options(**topics.options({})).mode("append").save()
+    text = str(caught.value)
+    assert "Traceback (most recent call last)" not in text
+    assert "/spark_kafkalite/" not in text
+    last_line(caught.value)
 
 
 @pytest.mark.any_spark

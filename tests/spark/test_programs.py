@@ -11,7 +11,7 @@ from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
 from .conftest import HAS_JVM_CONNECTOR
-from .programs import Shop, blocks
+from .programs import STATIC_SIDE, Shop, blocks
 from .test_stamps import forget_last_commit
 from .topics import Topics
 
@@ -137,6 +137,23 @@ def test_exactly_once_into_files(shop):
     shop.topics.producer.flush(PATIENCE_S)
     shop.run(program(10))
     assert [row[0] for row in shop.files("orders")] == [1, 2, 2, 3, 4, 5]
+
+
+def test_a_topic_as_the_static_side(shop):
+    if shop.source != "kafkalite":
+        pytest.skip("latest() reads with kafkalite")
+    products = f"{shop.prefix}-products"
+    shop.topics.fill(products, ["old"], key=b"tea")
+    shop.topics.fill(products, ["drinks"], key=b"tea")
+    [text] = blocks()[STATIC_SIDE]
+    shop.run(text)
+    shop.topics.fill(products, ["dishes"], key=b"cup")
+    shop.order(5, "ann", "cup", 4.0, "12:30")
+    shop.topics.producer.flush(PATIENCE_S)
+    shop.run(text)
+    found = sorted((row.id, row.category) for row in shop.spark.read.parquet(str(shop.base / "enriched")).collect())
+    assert [row for row in found if row[0] in (1, 4)] == [(1, "drinks"), (4, "drinks")]
+    assert [row for row in found if row[0] not in (1, 4)] == [(2, None), (2, None), (3, None), (5, "dishes")]
 
 
 def test_effectively_once(shop):

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +17,6 @@ pytestmark = pytest.mark.spark
 
 HELD_BACK = r"( \(and \d+ times more since it was last shown\))?"
 MOMENT = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
-
-
-@pytest.fixture
-def warned(driver_stderr: Path, spark) -> Callable[[str], list[str]]:
-    """The lines since the test began that have a text in them."""
-    before = driver_stderr.stat().st_size
-
-    def lines(text: str) -> list[str]:
-        with driver_stderr.open("rb") as file:
-            file.seek(before)
-            said = file.read().decode().splitlines()
-        return [line for line in said if text in line]
-
-    return lines
 
 
 def texts(lines: list[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,9 @@ from spark_kafkalite.cli.doctor import probe
 from spark_kafkalite.cli.doctor.findings import clock_offset_s, problems
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, name_values, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.worker_python import WorkerPython
 
 _EPILOG = """\b
 Examples:
@@ -38,9 +42,9 @@ def command(
 ) -> int:
     """Check this host, and with --spark every executor, against a cluster.
 
-    It checks Python, packages, the address that each broker advertises, its certificate and our own, and compares
-    executors' clocks with the driver's. If something is wrong, it ends with 1 and a list of what to do. It writes
-    nothing.
+    It checks Python, packages, the address that each broker advertises, its certificate and our own. With --spark it
+    also checks the Python that Spark starts for format("kafkalite"), and compares executors' clocks with the driver's.
+    If something is wrong, it ends with 1 and a list of what to do. It writes nothing.
     """
     if (master is not None or conf) and not with_spark:
         raise click.UsageError("--master and --conf are for --spark")
@@ -52,11 +56,13 @@ def command(
     driver = probe.look(settings, addresses, False)
     executors: list[dict[str, Any]] = []
     expected = 0
+    planning: WorkerPython | None = None
     if with_spark:
-        executors, expected = _executors(master, spark_conf, settings, addresses)
-    wrong = problems(driver, executors, expected)
+        executors, expected, planning = _executors(master, spark_conf, settings, addresses)
+    wrong = problems(driver, executors, expected, planning)
     if as_json:
-        print_json({"driver": driver, "executors": executors, "executors_expected": expected, "problems": wrong})
+        found = {"driver": driver, "executors": executors, "executors_expected": expected}
+        print_json({**found, "planning_python": planning and asdict(planning), "problems": wrong})
         return 1 if wrong else 0
     _show(driver, executors)
     for each in wrong:
@@ -68,18 +74,20 @@ def command(
 
 def _executors(
     master: str | None, conf: dict[str, str], settings: dict[str, object], addresses: list[tuple[str, int]]
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[list[dict[str, Any]], int, WorkerPython]:
+    """Return (what the probes found, the number of executors, the Python with which Spark plans on this host)."""
     from spark_kafkalite.cli.doctor.executors import look_on_executors, start_session
 
     spark = start_session(master, conf)
     from spark_kafkalite.spark.jobs.program.session import failures_in_one_line
     from spark_kafkalite.spark.unix_sockets import RECOMMENDATION, lacks_unix_sockets
+    from spark_kafkalite.spark.worker_python import planning_python
 
     if lacks_unix_sockets(spark):
         click.echo(f"Recommended: {RECOMMENDATION}", err=True)
     try:
         with failures_in_one_line():
-            return look_on_executors(spark, settings, addresses)
+            return *look_on_executors(spark, settings, addresses), planning_python(spark)
     finally:
         spark.stop()
 

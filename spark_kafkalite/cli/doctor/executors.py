@@ -7,8 +7,6 @@ rounds with more tasks reach the executors that were missed.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -30,12 +28,14 @@ _SETTLED_S: Final = 3.0
 
 
 def start_session(master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Return the session of ``spark-submit`` or of this environment. Raises ClickException if it is unusable."""
+    """Return the session of ``spark-submit`` or of this environment. Raises ClickException if it is unusable.
+
+    It sets no ``PYSPARK_PYTHON``: the doctor reports the Python that an application's session would start.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise click.ClickException(f"--spark needs PySpark here: {install_command('spark')}") from None
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("kafkalite doctor")
     if master is not None:
         builder = builder.master(master)

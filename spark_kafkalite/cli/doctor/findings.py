@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.version import install_command
+
+if TYPE_CHECKING:
+    from spark_kafkalite.spark.worker_python import WorkerPython
 
 # A month is enough to renew a certificate in; those of a day or a week are renewed by programs.
 _EXPIRES_SOON_S: Final = 30 * 86_400
@@ -15,12 +18,29 @@ _CLOCK_TOLERANCE_S: Final = 1.0
 _NEEDED: Final = ("spark-kafkalite", "pyarrow", "crc32c", "cramjam")
 
 
-def problems(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], expected: int) -> list[str]:
-    """Return what to do, in sentences that name the place; nothing when all is well. ``expected`` executors exist."""
+def problems(
+    driver: Mapping[str, Any],
+    executors: Sequence[Mapping[str, Any]],
+    expected: int,
+    planning: WorkerPython | None = None,
+) -> list[str]:
+    """Return what to do, in sentences that name the place; nothing when all is well.
+
+    ``expected`` executors exist. ``planning`` is the Python with which Spark plans on the driver's host.
+    """
     found = list(_of_one("driver", driver))
+    if planning is not None and not planning.is_usable:
+        from spark_kafkalite.spark.worker_python import advice
+
+        found.append(f"driver: {advice(planning)}")
+    else:
+        planning = None
     for each in executors:
         where = f"executor {each['process']} on {each['host']}"
-        found += _of_one(where, each)
+        # One remedy for one Python: the one above.
+        is_planning = planning is not None and (each["host"], each["executable"]) == (driver["host"], planning.path)
+        if not is_planning:
+            found += _of_one(where, each)
         found += _against_driver(where, each, driver)
     if len(executors) < expected:
         found.append(

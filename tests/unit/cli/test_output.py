@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
+from rich.progress import Progress, TaskID
 
-from spark_kafkalite.cli.output import print_table
+from spark_kafkalite.cli.output import print_table, progress
 
 HEADINGS = ("GROUP", "LAG", "CONSUMER-ID")
 ROW = ("billing", 12345, "reader-7a650722-3380-42bc-b0dc-af34516dbb44")
@@ -50,3 +52,20 @@ def test_a_terminal_too_narrow_for_any_table_gets_what_a_pipe_gets(at_width) -> 
 def test_without_columns_to_cut_cells_are_folded(at_width) -> None:  # type: ignore[no-untyped-def]
     shown = at_width(40)
     assert "…" not in shown and "reader-7a65" in shown
+
+
+def test_a_progress_bar_ends_at_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    update = Progress.update
+
+    def note(self: Progress, task: TaskID, **given: Any) -> None:
+        shown.append(given["completed"])
+        update(self, task, **given)
+
+    monkeypatch.setattr(Progress, "update", note)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for total in (5, None):
+        with progress("reading", total, "records") as advance:
+            for _ in range(3):
+                advance(2)
+    assert shown == [2, 4, 5, 2, 4, 6]

@@ -125,7 +125,7 @@ class LoadReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
-        return tasks_of(self._options, self._tasks)
+        return [*tasks_of(self._options, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows and the account of each range, or pieces of files. Runs in a Python worker."""

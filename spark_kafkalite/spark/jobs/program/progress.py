@@ -105,7 +105,9 @@ def _lines(what: str, total_records: int, total_bytes: float, out: TextIO) -> It
 
 def line(what: str, done: int, total_records: int, total_bytes: float, seconds: float) -> str:
     """Return the line of a log: how much of how much, how fast, and how long it may take."""
-    share = min(1.0, done / total_records) if total_records else 1.0
+    # A task that Spark repeats counts twice.
+    done = min(done, total_records)
+    share = done / total_records if total_records else 1.0
     megabytes, total_megabytes = share * total_bytes / 1e6, total_bytes / 1e6
     left = f", about {seconds * (1 - share) / share:,.0f} s left" if share else ""
     return (

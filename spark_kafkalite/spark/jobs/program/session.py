@@ -190,6 +190,10 @@ def start_session(name: str) -> SparkSession:
     spark = builder.getOrCreate()
     if not hasattr(spark, "_jsc"):
         raise JobFailed("jobs need classic Spark: a Spark Connect session has no JVM that reaches Hadoop file systems")
+    # A JVM that spark-submit has started has an environment of its own.
+    from spark_kafkalite.spark.registration import register_if_hidden
+
+    register_if_hidden(spark)
     if not wants_stack_traces():
         _quieten(spark)
     return spark
