@@ -94,14 +94,20 @@ def test_what_a_table_cannot_take_is_refused_before_anything_is_loaded(topics: T
     load(topics, topic, tmp_path, "--table", "delta", "--value", "json", "--value-schema", "id BIGINT")
     topics.fill(topic, ['{"id": 2}'])
     given = ["--topic", topic, "--destination", str(tmp_path)]
-    for options, message in (
-        (["--value", "json", "--value-schema", "id STRING"], "column value.id is long in the table and string in this"),
-        (["--value", "json", "--value-schema", "id INTERVAL DAY"], "which a Delta table without table features cannot"),
-        (["--format", "orc"], "a Delta table has Parquet only"),
-        (["--partition-by", "hour"], "its Delta table has the partition columns day, and this run has day and hour"),
+    same = ["--value", "json", "--value-schema", "id BIGINT"]
+    for options, message, code in (
+        (["--value", "json", "--value-schema", "id STRING"], "field value.id is bigint in its files and string in", 2),
+        (["--value", "json", "--value-schema", "id BIGINT, d INTERVAL DAY"], "which a Delta table without table", 5),
+        ([*same, "--format", "orc"], "or, to write new files with --format orc", 2),
+        ([*same, "--format", "orc", "--change-layout"], "a Delta table has Parquet only", 5),
+        (
+            [*same, "--partition-by", "hour", "--change-layout"],
+            "its Delta table has the partition columns day, and this run has day and hour",
+            5,
+        ),
     ):
         for dry_run in ([], ["--dry-run"]):
-            assert message in failure(hadoop_load, topics, *given, *options, *dry_run, code=5), options
+            assert message in failure(hadoop_load, topics, *given, *options, *dry_run, code=code), options
     told = failure(hadoop_load, topics, *given, "--table", "delta", "--format", "orc", code=2)
     assert "--table delta needs --format parquet, not orc" in told
     assert len(data_files(tmp_path)) == 1

@@ -67,7 +67,7 @@ def submit(
     environment = {**os.environ, **variables, **python, "SPARK_HOME": str(home)}
     return subprocess.run(
         [*command, str(script), *arguments],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False,
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=9 * PATIENCE_S, check=False,
     )  # fmt: skip
 
 

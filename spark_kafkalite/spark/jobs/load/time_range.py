@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Of a record without a timestamp, -1 ms; no time range holds it.
-_NO_TIMESTAMP_US: Final = -1_000
+# Of a record without a timestamp, in ms; no time range holds it.
+_NO_TIMESTAMP_MS: Final = -1
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 
@@ -28,18 +28,20 @@ class TimeRange:
     def rows_in(self, timestamps: pa.Array) -> pa.Array | None:
         """Return a mask of the rows whose timestamps are in the range; None if all are.
 
-        ``timestamps`` is timestamp[us] without nulls. A record without a timestamp is in no range.
+        ``timestamps`` is timestamp[us], or int64 in ms. A record without a timestamp, or with one that no column of
+        microseconds can hold (null), is in no range.
         """
         if not len(timestamps):
             return None
-        micros = timestamps.view(pa.int64())
-        low, high = _bound_us(self.start_ms, _INT64_MIN), _bound_us(self.end_ms, _INT64_MAX)
-        span = pc.min_max(micros)
+        per_ms = 1 if pa.types.is_int64(timestamps.type) else 1000
+        values, none = timestamps.view(pa.int64()), _NO_TIMESTAMP_MS * per_ms
+        low, high = _bound(self.start_ms, per_ms, _INT64_MIN), _bound(self.end_ms, per_ms, _INT64_MAX)
+        span = pc.min_max(values)
         least, most = span["min"].as_py(), span["max"].as_py()
-        if low <= least and most < high and not least <= _NO_TIMESTAMP_US <= most:
+        if not values.null_count and low <= least and most < high and not least <= none <= most:
             return None
-        inside = pc.and_(pc.greater_equal(micros, low), pc.less(micros, high))
-        return pc.and_(inside, pc.not_equal(micros, _NO_TIMESTAMP_US))
+        inside = pc.and_(pc.greater_equal(values, low), pc.less(values, high))
+        return pc.and_(inside, pc.not_equal(values, none))
 
     def within(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are in the range of a batch that has the column ``timestamp``."""
@@ -47,5 +49,5 @@ class TimeRange:
         return batch if mask is None else batch.filter(mask)
 
 
-def _bound_us(bound_ms: int | None, otherwise: int) -> int:
-    return otherwise if bound_ms is None else min(max(bound_ms * 1000, _INT64_MIN), _INT64_MAX)
+def _bound(bound_ms: int | None, per_ms: int, otherwise: int) -> int:
+    return otherwise if bound_ms is None else min(max(bound_ms * per_ms, _INT64_MIN), _INT64_MAX)

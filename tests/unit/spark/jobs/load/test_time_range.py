@@ -26,8 +26,17 @@ def batch(*timestamps_ms: int) -> pa.RecordBatch:
     ],
 )
 def test_rows_of_a_range(times: TimeRange, kept: list[int]) -> None:
-    found = times.within(batch(9, 10, 19, 20, -1, LAST_MS, -7))
-    assert found.column("offset").to_pylist() == kept
+    rows = batch(9, 10, 19, 20, -1, LAST_MS, -7)
+    assert times.within(rows).column("offset").to_pylist() == kept
+    # As copies read them: milliseconds.
+    in_ms = rows.set_column(0, "timestamp", pa.array([9, 10, 19, 20, -1, LAST_MS, -7], pa.int64()))
+    assert times.within(in_ms).column("offset").to_pylist() == kept
+
+
+def test_a_time_that_no_column_holds_is_in_no_range() -> None:
+    micros = pa.array([15_000, None], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.record_batch({"timestamp": micros, "offset": pa.array([0, 1])})
+    assert TimeRange(10, 20).within(rows).column("offset").to_pylist() == [0]
 
 
 def test_a_batch_that_is_in_the_range_as_a_whole_is_not_copied() -> None:
