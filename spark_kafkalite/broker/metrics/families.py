@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.metrics.exposition import Page, labels
-from spark_kafkalite.broker.metrics.meters import Histogram, Meters
+from spark_kafkalite.broker.metrics.meters import Histogram, Meters, TopicMeter
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
@@ -34,19 +34,31 @@ if TYPE_CHECKING:
 
 # Partitions or topics that are written in one step: some 200 us.
 _AT_ONCE: Final = 50
-_TOPIC_COUNTERS: Final = (
-    ("bytesin", "bytes_in", "Bytes of record batches that were appended here, also by the broker itself."),
-    ("bytesout", "bytes_out", "Bytes of record batches that consumers received."),
-    ("messagesin", "messages_in", "Records that were appended here."),
-    ("totalproducerequests", "produce_requests", "Batches of partitions in Produce requests."),
-    ("totalfetchrequests", "fetch_requests", "Partitions in answers to consumers' Fetch requests."),
+_TOPIC_COUNTERS: Final[tuple[tuple[str, Callable[[TopicMeter], int], str], ...]] = (
+    (
+        "bytesin",
+        lambda meter: meter.bytes_in,
+        "Bytes of batches that were appended, also by the broker itself.",
+    ),
+    ("bytesout", lambda meter: meter.bytes_out, "Bytes of record batches that consumers received."),
+    ("messagesin", lambda meter: meter.messages_in, "Records that were appended here."),
+    ("totalproducerequests", lambda meter: meter.produce_requests, "Batches of partitions in Produce requests."),
+    ("totalfetchrequests", lambda meter: meter.fetch_requests, "Partitions in answers to consumers' Fetch requests."),
     (
         "failedproducerequests",
-        "failed_produce_requests",
+        lambda meter: meter.failed_produce_requests,
         "Batches that Produce requests brought and that were refused.",
     ),
-    ("failedfetchrequests", "failed_fetch_requests", "Partitions that were answered with an error to consumers."),
-    ("replicationbytesout", "replication_bytes_out", "Bytes of record batches that followers received."),
+    (
+        "failedfetchrequests",
+        lambda meter: meter.failed_fetch_requests,
+        "Partitions that consumers got an error for.",
+    ),
+    (
+        "replicationbytesout",
+        lambda meter: meter.replication_bytes_out,
+        "Bytes of batches that followers received.",
+    ),
 )
 
 
@@ -119,14 +131,14 @@ def connections(page: Page, acceptor: Acceptor, listeners: Iterable[str]) -> Non
 
 def topics(page: Page, meters: Meters) -> Work[None]:
     """Write the counters of topics. The series without a topic is the sum over all."""
-    for suffix, attribute, text in _TOPIC_COUNTERS:
+    for suffix, counter, text in _TOPIC_COUNTERS:
         name = f"kafka_server_brokertopicmetrics_{suffix}_total"
         page.family(name, "counter", text)
-        page.add(name, "", meters.topics.total(attribute))
+        page.add(name, "", meters.topics.total(counter))
         for number, (topic, meter) in enumerate(sorted(meters.topics.by_name.items())):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 yield None
-            page.add(name, labels(topic=topic), getattr(meter, attribute))
+            page.add(name, labels(topic=topic), counter(meter))
 
 
 def partitions(page: Page, hosted: Iterable[Partition], replication: Replication, offline: int) -> Work[None]:

@@ -90,9 +90,9 @@ class TopicMeters:
                 for name in TopicMeter.__slots__:
                     setattr(self.rest, name, getattr(self.rest, name) + getattr(meter, name))
 
-    def total(self, name: str) -> int:
+    def total(self, counter: Callable[[TopicMeter], int]) -> int:
         """Return the sum of one counter over all topics."""
-        return sum(getattr(meter, name) for meter in (self.rest, *self.by_name.values()))
+        return sum(map(counter, (self.rest, *self.by_name.values())))
 
 
 class RequestTimes:
@@ -190,12 +190,6 @@ class Meters:
         self.requests = RequestMeter()
         self.loop = LoopMeter(loop)
         self.flushes = Histogram()
-        self.registry_sessions_lost = 0
-        self.isr_shrinks = 0
-        self.isr_expands = 0
-        self.elections = 0
-        # Connections accepted since the start, by listener.
-        self.accepted: dict[str, int] = {}
 
     def timed_flush(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return a flush that is measured; it runs in a thread."""
