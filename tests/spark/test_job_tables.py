@@ -23,16 +23,21 @@ from .job_processes import JobProcess
 from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, days, failure, load, run_alone
 from .topics import Topics
 
-deltalake = pytest.importorskip("deltalake")
-
 pytestmark = [pytest.mark.any_spark]
 
 _COUNTER = itertools.count()
 
 
+def delta_table(path: Path | str, **options: Any) -> Any:
+    """Return a table as deltalake sees it. Only the environment of the newest PySpark has that library."""
+    import deltalake
+
+    return deltalake.DeltaTable(str(path), **options)
+
+
 def rows(destination: Path | str, topic: str) -> list[dict[str, Any]]:
     """Return the rows that deltalake reads from a topic's table, by offset."""
-    table = deltalake.DeltaTable(f"{destination}/{topic}").to_pyarrow_table()
+    table = delta_table(f"{destination}/{topic}").to_pyarrow_table()
     return sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
 
 
@@ -56,12 +61,12 @@ def test_a_topic_is_a_table_from_its_first_load_on(topics: Topics, tmp_path: Pat
     assert [row["day"].isoformat() for row in rows(tmp_path, topic)] == [
         "2013-01-01", "2013-01-02", "2013-01-03", "2013-01-01",
     ]  # fmt: skip
-    actions = deltalake.DeltaTable(str(tmp_path / topic)).get_add_actions(flatten=True).to_struct_array().to_pylist()
+    actions = delta_table(tmp_path / topic).get_add_actions(flatten=True).to_struct_array().to_pylist()
     assert {each["min.timestamp"].isoformat()[:10] for each in actions} == {f"2013-01-0{day}" for day in (1, 2, 3)}
     last = rows(tmp_path, topic)[-1]
     assert (last["key"], last["headers"]) == (b"k", [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}])
     # How Spark reads a day of a table without Delta Lake: docs/warehouse.md.
-    of_day = deltalake.DeltaTable(str(tmp_path / topic)).file_uris(file_pruning_predicate=[("day", "=", "2013-01-01")])
+    of_day = delta_table(tmp_path / topic).file_uris(file_pruning_predicate=[("day", "=", "2013-01-01")])
     frame = topics.spark.read.option("basePath", f"file://{tmp_path / topic}").parquet(*of_day)
     assert sorted((row.value.decode(), str(row.day)) for row in frame.collect()) == [
         ("a", "2013-01-01"), ("d", "2013-01-01"),
@@ -212,12 +217,12 @@ def test_a_table_on_hdfs(topics: Topics, spark: SparkSession, hdfs_root: tuple[s
     assert found["not_checkpointed"] == {}
     state = DeltaLog(files_for(spark, destination), topic).read()
     assert state is not None and (state.version, state.checkpoint_version) == (9, 9)
-    read = deltalake.DeltaTable(f"{destination}/{topic}", storage_options=settings)
+    read = delta_table(f"{destination}/{topic}", storage_options=settings)
     assert sorted(each.decode() for each in read.to_pyarrow_table()["value"].to_pylist()) == sorted(
         ["a", "b", "c", *(f"v{number}" for number in range(9))]
     )
     again = run_alone(hadoop_load, "--topic", topic, "--destination", destination, "--recover", "--table-resync")
     assert again["tables"] == {topic: table(0, 10)}
     assert load(topics, topic, destination)["tables"] == {topic: table(1, 11)}
-    read = deltalake.DeltaTable(f"{destination}/{topic}", storage_options=settings)
+    read = delta_table(f"{destination}/{topic}", storage_options=settings)
     assert read.to_pyarrow_table().num_rows == 13
