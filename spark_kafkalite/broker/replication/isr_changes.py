@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.event_loop import end_of_pass
@@ -78,9 +78,8 @@ class IsrChanges:
         self._slices = slices
         self._view = view
         self._replicas = replicas
-        self.writes = IsrWrites(loop, view, replicas, self.look)
         self._writer: StateWriter[_IsrWrite] = StateWriter(
-            loop, slices, GuardedNodes(store), self.writes, _PACE, end_of_pass(loop)
+            loop, slices, GuardedNodes(store), IsrWrites(loop, view, replicas, self.look), _PACE, end_of_pass(loop)
         )
         self._registering = _Registering(loop, broker_id, self.look_at_all)
         self._slow_members = SlowMembers(
@@ -91,6 +90,11 @@ class IsrChanges:
         self._held: dict[Leader, None] = {}
         self._held_timer: asyncio.TimerHandle | None = None
         self._stopped = False
+
+    @property
+    def writes(self) -> IsrWrites:
+        """The changes that were written, and how many."""
+        return cast(IsrWrites, self._writer.writes)
 
     def start(self) -> None:
         """Begin to check the present leaders, and later ones."""

@@ -128,7 +128,7 @@ class StateWriter(Generic[W]):
         self._loop = loop
         self._turns = _Turns(loop, slices)
         self._nodes = nodes
-        self._writes = writes
+        self.writes = writes
         self._retry_s = pace.retry_s
         self._together: _Lane[W] = _Lane(pace.steps, pace.together, self._write_together)
         self._alone: _Lane[W] = _Lane(pace.alone, 1, self._write_alone)
@@ -183,7 +183,7 @@ class StateWriter(Generic[W]):
         self._begins_soon = False
         for lane in (self._together, self._alone):
             while lane.waiting and len(lane.tasks) < lane.at_once and not self._is_stopped:
-                task = self._loop.create_task(self._write(lane, lane.next(self._writes.may_share)))
+                task = self._loop.create_task(self._write(lane, lane.next(self.writes.may_share)))
                 lane.tasks.add(task)
                 task.add_done_callback(lane.tasks.discard)
                 task.add_done_callback(lambda _: self._begin())
@@ -201,7 +201,7 @@ class StateWriter(Generic[W]):
         try:
             to_write_alone = await lane.write(writes)
         except Exception as error:
-            if not self._writes.failed(writes, error):
+            if not self.writes.failed(writes, error):
                 return ()
             self._loop.call_later(self._retry_s, self._write_again, lane, writes)
             return writes
@@ -214,15 +214,15 @@ class StateWriter(Generic[W]):
         if self._idle is not None and not self._under_way:
             self._idle.set()
         for each in ended:
-            self._writes.ended(each)
+            self.writes.ended(each)
 
     def _write_again(self, lane: _Lane[W], writes: Sequence[W]) -> None:
         lane.waiting.extend(writes)
         self._begin()
 
     async def _write_together(self, writes: Sequence[W]) -> Sequence[W]:
-        await self._writes.prepare(writes)
-        due = [(each, change) for each in writes if (change := self._writes.change(each)) is not None]
+        await self.writes.prepare(writes)
+        due = [(each, change) for each in writes if (change := self.writes.change(each)) is not None]
         if not due:
             return ()
         try:
@@ -230,29 +230,29 @@ class StateWriter(Generic[W]):
         except NodeError:
             return [each for each, _ in due]
         for (each, change), state in zip(due, states, strict=True):
-            self._writes.written(each, change, state)
+            self.writes.written(each, change, state)
         return ()
 
     async def _write_alone(self, writes: Sequence[W]) -> Sequence[W]:
         (write,) = writes
         await self._turns.next()
-        while (change := self._writes.change(write)) is not None:
+        while (change := self.writes.change(write)) is not None:
             try:
                 (state,) = await self._nodes.write([change])
             except GuardMissing:
                 raise
             except (BadVersion, NoNode, NodeExists) as error:
                 await self._turns.next()
-                if not self._writes.refused(write, error):
+                if not self.writes.refused(write, error):
                     break
                 found = await self._nodes.read(change)
                 await self._turns.next()
-                self._writes.found(write, change, found)
+                self.writes.found(write, change, found)
                 if found is None:
                     break
             else:
                 await self._turns.next()
-                self._writes.written(write, change, state)
+                self.writes.written(write, change, state)
                 break
         return ()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.spark import tracebacks
+from spark_kafkalite.spark import worker_log
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.tracebacks import HIDE, without_frames
 
@@ -28,7 +28,7 @@ Base.write.__module__ = Base.abort.__module__ = "spark_kafkalite.spark.writer"
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(tracebacks, "is_sparks_own", lambda: True)
+    monkeypatch.setattr(worker_log, "is_sparks_own", lambda: True)
     monkeypatch.delenv(HIDE, raising=False)
 
     class Reader(Base):
@@ -86,7 +86,7 @@ def test_a_choice_of_the_user_stays(reader) -> None:
 
 
 def test_an_application_keeps_its_environment(reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "is_sparks_own", lambda: False)
+    monkeypatch.setattr(worker_log, "is_sparks_own", lambda: False)
     with pytest.raises(SparkConditionError):
         reader.partitions()
     assert HIDE not in os.environ
