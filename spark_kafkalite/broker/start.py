@@ -34,7 +34,7 @@ from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
 from spark_kafkalite.broker.loop_watch import LoopWatch
 from spark_kafkalite.broker.metrics.endpoint import MetricsEndpoint
-from spark_kafkalite.broker.metrics.health import BrokerState, Health
+from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
@@ -113,7 +113,7 @@ class _Ground:
     memory: RequestMemory
     inner_wire: InnerWire
     peers: Peers
-    health: Health
+    health: BrokerHealth
     # None in a broker that serves no metrics.
     metrics: MetricsEndpoint | None
 
@@ -257,7 +257,7 @@ class BrokerStart:
         view.add_listener(inner_wire.cluster_changed)
         # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
-        health, metrics = Health(), None
+        health, metrics = BrokerHealth(), None
         if config.metrics_listener is not None:
             meters = Meters(loop)
             view.add_listener(lambda _, __, change: meters.topics.forget([name for name, _ in change.deleted_topics]))

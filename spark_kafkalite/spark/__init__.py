@@ -14,8 +14,9 @@ import platform
 import socket
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
+from spark_kafkalite.spark.needed_modules import NEEDED_MODULES
 from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from spark_kafkalite.spark.listener import KafkaliteListener
     from spark_kafkalite.spark.published_scope import Days
-
-# Without PySpark and what it brings: Spark gives its workers those.
-NEEDED_MODULES: Final = ("cramjam", "crc32c", "pyarrow")
 
 _missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
 if _missing:
@@ -35,7 +33,7 @@ if _missing:
         "an environment that has them; see docs/spark.md"
     )
 
-__all__ = ["NEEDED_MODULES", "fetch_token", "install_listener", "read_published", "register"]
+__all__ = ["fetch_token", "install_listener", "read_published", "register"]
 
 
 def register(spark: SparkSession) -> None:

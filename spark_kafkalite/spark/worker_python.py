@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_kafkalite.spark import NEEDED_MODULES
+from spark_kafkalite.spark.needed_modules import NEEDED_MODULES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

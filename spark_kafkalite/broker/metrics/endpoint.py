@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.broker.metrics import families
 from spark_kafkalite.broker.metrics.exposition import CONTENT_TYPE, Page
-from spark_kafkalite.broker.metrics.health import Health
-from spark_kafkalite.broker.metrics.http import HttpAnswer, HttpRequest, HttpServer
+from spark_kafkalite.broker.metrics.health import BrokerHealth
+from spark_kafkalite.broker.metrics.http import HttpRequest, HttpResponse, HttpServer
 from spark_kafkalite.broker.metrics.listener import TOKEN_FILE, MetricsListener, read_token
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.listeners import address_text
@@ -41,7 +41,7 @@ class MetricsEndpoint:
     """Serves a broker's metrics and health. Parts of the broker are set as the start makes them."""
 
     def __init__(
-        self, listener: MetricsListener, meters: Meters, health: Health, slices: Slices, broker_id: int
+        self, listener: MetricsListener, meters: Meters, health: BrokerHealth, slices: Slices, broker_id: int
     ) -> None:
         self.meters = meters
         self.health = health
@@ -83,7 +83,7 @@ class MetricsEndpoint:
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         if self._listener.is_loopback and not _is_own_host(request.headers.get("host", "localhost")):
             return _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "ask by an address or by localhost"})
         if request.path == "/livez":
@@ -97,10 +97,10 @@ class MetricsEndpoint:
             return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /status, /livez and /readyz"})
         if not self._may_read(request):
             answer = _json(HTTPStatus.UNAUTHORIZED, {"error": f"send the token of {TOKEN_FILE} as a bearer token"})
-            return HttpAnswer(answer.status, answer.body, headers=(("WWW-Authenticate", "Bearer"),))
+            return HttpResponse(answer.status, answer.body, headers=(("WWW-Authenticate", "Bearer"),))
         if request.path == "/status":
             return _json(HTTPStatus.OK, self._status())
-        return HttpAnswer(HTTPStatus.OK, await self._scraped(), CONTENT_TYPE)
+        return HttpResponse(HTTPStatus.OK, await self._scraped(), CONTENT_TYPE)
 
     def _may_read(self, request: HttpRequest) -> bool:
         path = self._listener.token_file
@@ -180,8 +180,8 @@ class MetricsEndpoint:
         return page.text().encode()
 
 
-def _json(status: HTTPStatus, document: dict[str, Any]) -> HttpAnswer:
-    return HttpAnswer(status, (json.dumps(document) + "\n").encode())
+def _json(status: HTTPStatus, document: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(status, (json.dumps(document) + "\n").encode())
 
 
 def _is_own_host(host: str) -> bool:

@@ -28,7 +28,7 @@ _WHY_NOT_READY = {
 }
 
 
-class Health:
+class BrokerHealth:
     """The state, set by the start and the stop, and the connection to the registry."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     """An answer; ``headers`` are added to those that every answer has."""
 
     status: HTTPStatus
@@ -41,7 +41,7 @@ class HttpAnswer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Handle = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class BadRequest(ValueError):
@@ -127,7 +127,7 @@ class HttpServer:
             while await reader.read(_MOST_HEAD_BYTES):
                 pass
 
-    async def _answered(self, reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool, bool]:
+    async def _answered(self, reader: asyncio.StreamReader) -> tuple[HttpResponse, bool, bool]:
         """Return the answer, whether it is sent without its body, and whether its body may be compressed."""
         try:
             async with asyncio.timeout(_HEAD_TIMEOUT_S):
@@ -137,7 +137,7 @@ class HttpServer:
         except BadRequest as error:
             return _text(HTTPStatus.BAD_REQUEST, str(error)), False, False
         if request.method not in ("GET", "HEAD"):
-            answer = HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, b"", headers=(("Allow", "GET, HEAD"),))
+            answer = HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, b"", headers=(("Allow", "GET, HEAD"),))
             return answer, False, False
         return (
             await self._handle(request),
@@ -146,8 +146,8 @@ class HttpServer:
         )
 
 
-def _text(status: HTTPStatus, text: str) -> HttpAnswer:
-    return HttpAnswer(status, (text + "\n").encode(), "text/plain; charset=utf-8")
+def _text(status: HTTPStatus, text: str) -> HttpResponse:
+    return HttpResponse(status, (text + "\n").encode(), "text/plain; charset=utf-8")
 
 
 def _gzip(body: bytes) -> bytes:

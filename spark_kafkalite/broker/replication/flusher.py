@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
-from spark_kafkalite.broker.metrics.meters import Meters
+from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaStorageError
@@ -62,7 +62,7 @@ class Flusher:
         io: IoThreads,
         on_flushed: Callable[[], None],
         on_failed: Callable[[BaseException], None],
-        meters: Meters | None = None,
+        meters: LogMeters | None = None,
     ) -> None:
         """``on_flushed`` is called when the flushed end offset has moved, ``on_failed`` when the disk has failed."""
         self._log = log

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.io_threads import IoThreads
-from spark_kafkalite.broker.metrics.meters import Meters
+from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
     AppendQueue,
@@ -77,7 +77,7 @@ class LeaderServices(Protocol):
     io: IoThreads
     purgatory: Purgatory
     max_decompressed_bytes: int
-    meters: Meters | None
+    meters: LogMeters | None
     live_brokers: LiveBrokers
     isr_changes: IsrLooks
     high_watermark_requires_min_insync: bool

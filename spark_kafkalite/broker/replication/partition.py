@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from spark_kafkalite.broker.io_threads import IoThreads
-from spark_kafkalite.broker.metrics.meters import Meters
+from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
@@ -86,7 +86,7 @@ class PartitionServices:
         purgatory: Purgatory,
         max_decompressed_bytes: int,
         on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
-        meters: Meters | None = None,
+        meters: LogMeters | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock

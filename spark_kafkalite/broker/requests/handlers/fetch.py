@@ -34,7 +34,7 @@ from functools import partial
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
-from spark_kafkalite.broker.metrics.meters import TopicMeters
+from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader

@@ -10,7 +10,7 @@ from http import HTTPStatus
 import pytest
 
 from spark_kafkalite.broker.metrics import http
-from spark_kafkalite.broker.metrics.http import BadRequest, HttpAnswer, HttpRequest, HttpServer, parse_head
+from spark_kafkalite.broker.metrics.http import BadRequest, HttpRequest, HttpResponse, HttpServer, parse_head
 from tests.patience import PATIENCE_S
 
 BODY = b"0123456789abcdef" * 4096
@@ -20,9 +20,9 @@ def served(use: Callable[[int], Awaitable[None]]) -> list[HttpRequest]:
     """Run ``use`` with the port of a server; return the requests that reached its handler."""
     asked: list[HttpRequest] = []
 
-    async def handle(request: HttpRequest) -> HttpAnswer:
+    async def handle(request: HttpRequest) -> HttpResponse:
         asked.append(request)
-        return HttpAnswer(HTTPStatus.OK, BODY, "text/plain")
+        return HttpResponse(HTTPStatus.OK, BODY, "text/plain")
 
     async def run() -> None:
         server = HttpServer(handle)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.broker.metrics.health import BrokerState, Health
+from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 
@@ -57,7 +57,7 @@ def test_tokens_that_are_refused(tmp_path: Path) -> None:
 
 
 def test_readiness() -> None:
-    health = Health()
+    health = BrokerHealth()
     assert health.why_not_ready() == ["the broker starts"]
     health.enter(BrokerState.RUNNING)
     assert health.why_not_ready() == []

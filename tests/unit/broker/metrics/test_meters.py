@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafkalite.broker.metrics.meters import Histogram, RequestMeter, TopicMeters
+from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeters
+from spark_kafkalite.broker.metrics.meters import RequestMeter
 
 
 @given(st.floats(0, 3600))
