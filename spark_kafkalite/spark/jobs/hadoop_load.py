@@ -46,8 +46,6 @@ from spark_kafkalite.spark.jobs.program.destination_files import files_of, files
 from spark_kafkalite.spark.jobs.program.outcome import ExitCode, error_line
 from spark_kafkalite.spark.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.spark.jobs.program.session import say, start_session
-from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
-from spark_kafkalite.spark.jobs.tables.table_checkpoints import add_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,6 +241,10 @@ def main(**given: Any) -> None:
     if given["sensor"]:
         _sense(given)
         return
+    # Arrow, which --sensor does without.
+    from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables, table_topics
+    from spark_kafkalite.spark.jobs.tables.table_checkpoints import add_tables
+
     options = _options(given)
     if given["table_resync"] and given["dry_run"]:
         raise click.UsageError("--table-resync makes tables again, which --dry-run does not: leave one of them out")
@@ -296,6 +298,8 @@ def _columns(session: Callable[[], SparkSession], value: str, value_schema: str 
 
 def _topics_to_resync(options: LoadOptions, files: Files) -> tuple[str, ...]:
     """Return the named topics, and the tables whose names the pattern matches."""
+    from spark_kafkalite.spark.jobs.tables.delta_tables import table_topics
+
     pattern = options.pattern
     matching = [each for each in table_topics(files) if pattern is not None and re.fullmatch(pattern, each)]
     return tuple(dict.fromkeys((*options.topics, *matching)))

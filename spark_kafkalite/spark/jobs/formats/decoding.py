@@ -16,13 +16,13 @@ from spark_kafkalite.spark.avro_columns import avro_schema as parsed_avro_schema
 from spark_kafkalite.spark.avro_columns import spark_struct
 from spark_kafkalite.spark.jobs.formats.avro_schema import avro_schema
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
-from spark_kafkalite.spark.jobs.formats.json_times import has_bad_time, time_of, with_texts, with_times
-from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 from spark_kafkalite.spark.read_schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
+
+    from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 
 REASON: Final = "kafkalite_reason"
 TIME: Final = "kafkalite_time"
@@ -103,6 +103,8 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
     """Return the rows with values in the layout's form, and with :data:`REASON` and :data:`TIME` if it needs them."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
+    from spark_kafkalite.spark.jobs.formats.json_times import has_bad_time, time_of, with_times
+
     value = F.col("value")
     payload = value
     if layout.value == "registry":
@@ -148,6 +150,8 @@ def decoded(frame: DataFrame, layout: FileLayout) -> DataFrame:
 
 def explainer(layout: FileLayout) -> Explainer:
     """Return what explains the values that :func:`decoded` refuses. Needs a Spark session."""
+    from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
+
     is_json = layout.value_schema is not None and layout.schema_registry is None
     return Explainer(layout.value, value_type(layout.value_schema) if is_json and layout.value_schema else None)
 
@@ -172,6 +176,8 @@ def _from_avro(value: Column, layout: FileLayout) -> Column:
 def _from_json(payload: Column, schema: StructType) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
     from pyspark.sql.types import StringType, StructField, StructType
+
+    from spark_kafkalite.spark.jobs.formats.json_times import with_texts
 
     texts = with_texts(schema)
     assert isinstance(texts, StructType)

@@ -30,7 +30,6 @@ from spark_kafkalite.spark.jobs.program.client_options import open_admin
 from spark_kafkalite.spark.jobs.program.faults import fault_point
 from spark_kafkalite.spark.jobs.program.progress import shown_progress
 from spark_kafkalite.spark.jobs.program.session import check_same_topics, compacted_topics, matching_topics, topic_logs
-from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
 from spark_kafkalite.spark.offset_ranges import limited
 from spark_kafkalite.spark.options import reader_options
 from spark_kafkalite.spark.range_bytes import Sampler, limited_by_bytes
@@ -38,6 +37,8 @@ from spark_kafkalite.spark.range_bytes import Sampler, limited_by_bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
+
+    from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
 
 # Of a round, where a run is bounded by time and by nothing else.
 _ROUND_BYTES: Final = 4 * 1024**3

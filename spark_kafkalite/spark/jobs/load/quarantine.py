@@ -14,19 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.jobs.destination.manifest import QUARANTINE, FilePart, PublishedFile, staging_path
 from spark_kafkalite.spark.jobs.destination.names import GROUP, directory_name, shared_file_name, staged_topic
-from spark_kafkalite.spark.jobs.formats.decoding import EXPLAINED_REASONS
-from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
-from spark_kafkalite.spark.pyspark_versions import arrow_column
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from spark_kafkalite.spark.jobs.formats.mismatch import Explainer
 
 _BOUND: Final = re.compile(r"([0-9]+)|([0-9]+(?:\.[0-9]+)?)%", re.ASCII)
 _OF: Final = "topic string, partition int, offset long, reason string"
@@ -90,6 +88,8 @@ class Explained:
 
     def __call__(self, documents: pa.Array) -> pa.Array:
         """Return the documents, JSON texts, with their reasons."""
+        import pyarrow as pa
+
         return pa.array([self.document(each) for each in documents.to_pylist()], pa.string())
 
     def document(self, text: str) -> str:
@@ -98,6 +98,8 @@ class Explained:
         return text if reason is None else json.dumps(document | {"reason": reason}, ensure_ascii=False)
 
     def _reason(self, document: Mapping[str, Any]) -> str | None:
+        from spark_kafkalite.spark.jobs.formats.decoding import EXPLAINED_REASONS
+
         if document["reason"] not in EXPLAINED_REASONS or "value" not in document:
             return None
         return self.explain(b64decode(document["value"]))
@@ -145,6 +147,8 @@ def write(
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
     from pyspark.sql.types import StringType
+
+    from spark_kafkalite.spark.pyspark_versions import arrow_column
 
     topics = sorted({tp.topic for tp in found.by_partition})
     by_name = {staged_topic(topic): topic for topic in topics}

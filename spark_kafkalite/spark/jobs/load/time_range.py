@@ -7,10 +7,10 @@ reads every offset that may hold one, and drops the others row by row. Pure: Arr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Of a record without a timestamp, in ms; no time range holds it.
 _NO_TIMESTAMP_MS: Final = -1
@@ -31,6 +31,9 @@ class TimeRange:
         ``timestamps`` is timestamp[us], or int64 in ms. A record without a timestamp, or with one that no column of
         microseconds can hold (null), is in no range.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         if not len(timestamps):
             return None
         per_ms = 1 if pa.types.is_int64(timestamps.type) else 1000
