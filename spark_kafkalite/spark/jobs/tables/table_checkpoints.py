@@ -2,7 +2,8 @@
 
 A checkpoint lets readers open a table without reading its commits one by one. The library deltalake writes it, in a
 process of its own (``checkpoint_child``) with a deadline. A checkpoint that is missing costs readers time, and nothing
-else. So a failure is a line in the run's report, and the next run tries again.
+else. So a failure is a line in the run's report. Ten commits later a run tries again, so that a
+library that hangs does not hold up each run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> No
     for topic, table in sorted(tables.tables.items()):
         if table.state is None:
             continue
-        if table.state.commits_after_checkpoint >= CHECKPOINT_INTERVAL:
+        if _is_due(table.state.commits_after_checkpoint, table.number - table.opened_at):
             problem = write_checkpoint(files, table.log.directory)
             if problem is not None:
                 behind = table.state.commits_after_checkpoint
@@ -49,6 +50,12 @@ def add_tables(summary: dict[str, Any], files: Files, tables: DeltaTables) -> No
             "manifest": table.number,
             "published": table.number > table.opened_at,
         }
+
+
+def _is_due(behind: int, published: int) -> bool:
+    """Whether a run that has published so many manifests writes a checkpoint, ``behind`` commits after the last one."""
+    passes_a_tenth = behind % CHECKPOINT_INTERVAL < max(published, 1)
+    return behind >= CHECKPOINT_INTERVAL and passes_a_tenth
 
 
 def write_checkpoint(files: Files, directory: str, deadlines_s: Sequence[float] = _DEADLINES_S) -> str | None:
