@@ -203,8 +203,8 @@ class BrokerStart:
         """
         ground = self._prepare(loop)
         if ground.metrics is not None:
-            self._undo.push_async_callback(ground.metrics.stop)
             await ground.metrics.start()
+            self._undo.push_async_callback(ground.metrics.stop)
             self.metrics_address = ground.metrics.address
         if not self.has_own_registry:
             # Before the start waits for the registry.

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import MessageTooLarge
+from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.collect import collected
@@ -200,6 +201,14 @@ def test_a_token(tmp_path: Path) -> None:
 def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         assert "metrics" not in broker.tail()
+
+
+def test_a_port_that_is_taken_stops_the_start_with_one_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    address = broker.metrics_url.removeprefix("http://")
+    with pytest.raises(ChildFailed) as failed:
+        BrokerProcess(tmp_path, overrides={"metrics.listener": address}).start()
+    assert f"metrics.listener={address}: cannot listen: " in str(failed.value)
+    assert "Traceback" not in str(failed.value)
 
 
 def test_a_broker_that_fails_is_seen(tmp_path: Path) -> None:
