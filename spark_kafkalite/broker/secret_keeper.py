@@ -38,6 +38,7 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
 from spark_kafkalite.security.cluster_secret import LONGEST_SECRET_TEXT, ClusterSecret, new_secret, parse_secrets
+from spark_kafkalite.security.tokens import open_at_once
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 
 logger = logging.getLogger(__name__)
@@ -187,8 +188,7 @@ def _read_if_other(path: str, seen: object) -> tuple[str | None, object]:
     Raises ConfigError.
     """
     try:
-        # Otherwise the open would wait forever for the writer of a named pipe.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             found = os.fstat(file.fileno())
             like = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if like == seen:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from spark_kafkalite.security.tokens import open_at_once
+
 _BASE: Final = -1765328384
 _NAME_EXPIRED, _CLIENT_UNKNOWN, _SERVICE_UNKNOWN = _BASE + 1, _BASE + 6, _BASE + 7
 _ETYPE_REFUSED, _CLIENT_REVOKED, _KEY_EXPIRED, _PREAUTH_FAILED = _BASE + 14, _BASE + 18, _BASE + 23, _BASE + 24
@@ -178,7 +180,7 @@ def principals_in(keytab: str) -> Iterator[str]:
     Of a very long one those in its first megabyte.
     """
     try:
-        with open(keytab, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        with open(keytab, "rb", opener=open_at_once) as file:
             data = file.read(_MOST_KEYTAB_BYTES) or b""
     except OSError:
         return

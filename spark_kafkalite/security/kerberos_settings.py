@@ -16,6 +16,7 @@ from spark_kafkalite.security.jaas import JaasEntry
 from spark_kafkalite.security.kerberos import KerberosLogin, KeytabSource, libraries
 from spark_kafkalite.security.kerberos_paths import keytab_path
 from spark_kafkalite.security.token_keeper import RefreshRules
+from spark_kafkalite.security.tokens import open_at_once
 
 _LOG = logging.getLogger("spark_kafkalite.security")
 _warned: set[str] = set()
@@ -149,8 +150,7 @@ def _existing(keytab: str) -> str:
     if not os.path.exists(path) and os.path.exists(os.path.basename(path)):
         path = os.path.abspath(os.path.basename(path))
     try:
-        # A named pipe would hold the open until something writes into it.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ValueError("it is not a regular file")
             return path

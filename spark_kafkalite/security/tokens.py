@@ -193,7 +193,7 @@ def read_token_file(path: str, setting: str, longest: int) -> str:
     Raises SaslAuthenticationFailed, which names ``setting`` as the source of the file's name, when it cannot be read.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             content = file.read(longest + 1) or b""
     except OSError as error:
         raise SaslAuthenticationFailed(f"{setting}: cannot be read: {error.strerror}") from None
@@ -215,6 +215,6 @@ def _decoded(content: bytes) -> str | None:
         return None
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int) -> int:
     """Open a file at once; a pipe without a writer would otherwise block for ever."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
+from spark_kafkalite.registry.served.listener import host_and_port, is_loopback
+from spark_kafkalite.security.tokens import open_at_once
 
 TOKEN_FILE: Final = "metrics.token.file"
 _LEAST_TOKEN_CHARS: Final = 16
@@ -26,7 +27,7 @@ class MetricsListener:
     max_series: int
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], is_loopback: Callable[[str, str], bool]) -> MetricsListener | None:
+    def of(cls, values: Mapping[str, Any]) -> MetricsListener | None:
         """Return the listener that a broker's settings name, None without one. Raises ConfigError."""
         address: str | None = values["metrics.listener"]
         token_file: str | None = values[TOKEN_FILE]
@@ -34,10 +35,7 @@ class MetricsListener:
             if token_file is not None:
                 raise ConfigError(f"{TOKEN_FILE}={token_file}: has no effect without metrics.listener; set that, too")
             return None
-        host, separator, port = address.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"metrics.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
+        host, port = host_and_port(address, "metrics.listener")
         is_local = is_loopback(host, "metrics.listener")
         if not is_local and token_file is None and not values["metrics.listener.insecure"]:
             raise ConfigError(
@@ -46,13 +44,13 @@ class MetricsListener:
             )
         if token_file is not None:
             read_token(token_file)
-        return cls(host, int(port), token_file, is_local, values["metrics.max.series"])
+        return cls(host, port, token_file, is_local, values["metrics.max.series"])
 
 
 def read_token(path: str) -> bytes:
     """Return the token of a file. Raises ConfigError when it cannot be read or is too short."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             token = (file.read(_MOST_TOKEN_BYTES) or b"").strip()
     except OSError as error:
         raise ConfigError(f"{TOKEN_FILE}={path}: {error.strerror}") from error

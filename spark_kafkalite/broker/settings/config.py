@@ -112,7 +112,7 @@ class BrokerConfig:
             _inner_listener(values["inter.broker.listener.name"], listeners),
             topic_defaults,
             tuple(name for name in properties if name in BROKER_SETTINGS.without_effect),
-            MetricsListener.of(values, is_loopback),
+            MetricsListener.of(values),
         )
         config.check()
         return config

@@ -19,6 +19,7 @@ ONE_HOST_ONLY: Final = (
     "the embedded registry serves this host only, on a loopback address such as 127.0.0.1; brokers, registry consumers "
     'and tools on other hosts need a ZooKeeper ensemble (docs/cluster.md, "On several hosts")'
 )
+_NO_ADDRESS: Final = "not of the form HOST:PORT (an IPv6 host in brackets)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,29 @@ class RegistryListener:
     def parse(cls, address: str, *, digest: str | None = None) -> RegistryListener:
         """Return the listener of ``HOST:PORT`` (an IPv6 host in brackets). Raises ConfigError, also for an address that
         is not loopback."""
-        host, separator, port_text = address.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-            raise ConfigError(f"registry.listener={address}: not of the form HOST:PORT (an IPv6 host in brackets)")
+        host, port = host_and_port(address, "registry.listener")
+        if not host:
+            raise ConfigError(f"registry.listener={address}: {_NO_ADDRESS}")
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
         if not is_loopback(host, "registry.listener"):
             raise ConfigError(f"registry.listener={address}: {ONE_HOST_ONLY}")
-        return cls(host, int(port_text), digest)
+        return cls(host, port, digest)
 
     def address(self, port: int) -> str:
         """Return what a client connects to when ``port`` is the one that was bound."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+def host_and_port(address: str, setting: str) -> tuple[str, int]:
+    """Return the parts of ``HOST:PORT``, an IPv6 host without its brackets; an empty host means every interface.
+
+    Raises ConfigError, naming the setting, for any other text.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{setting}={address}: {_NO_ADDRESS}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def is_loopback(host: str, setting: str) -> bool:
