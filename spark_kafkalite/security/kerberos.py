@@ -126,6 +126,9 @@ class KeytabSource:
         return HeldToken(cache.name, float(ticket.times.endtime), cache)
 
 
+def _nothing() -> None: ...
+
+
 class GssapiExchange:
     """One authentication of a connection. ``first`` asks a KDC for the service's ticket."""
 
@@ -135,16 +138,15 @@ class GssapiExchange:
         failure: Failure,
         remedy: str,
         ask: Ask = lambda step: step(),
-        token: HeldToken | None = None,
+        on_refusal: Callable[[], None] = _nothing,
     ) -> None:
         """``context`` is a gssapi.SecurityContext of the initiator, with mutual authentication. ``ask`` calls what may
-        ask a KDC, within its time; ``token`` is the ticket that is used, kept until the exchange is over."""
+        ask a KDC, within its time. ``on_refusal`` also keeps the ticket that is used, until the exchange is over."""
         self._context = context
         self._failure = failure
         self.remedy = remedy
         self._ask = ask
-        self._token = token
-        self.on_refusal: Callable[[], None] = lambda: None
+        self._on_refusal = on_refusal
         self._is_layer_chosen = False
 
     def first(self) -> bytes:
@@ -156,7 +158,7 @@ class GssapiExchange:
 
     def refused(self) -> None:
         """Forget the tickets of a keytab: the broker's key may have changed since they were made."""
-        self.on_refusal()
+        self._on_refusal()
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the reply to the broker's token, None at the end.
@@ -231,11 +233,17 @@ class KerberosLogin:
             with self._telling_of_outages():
                 return _asked_in_time(step, failure, wait_s)
 
-        token: HeldToken | None = None
+        def ask_kdc(step: Callable[[], T]) -> T:
+            found = ask(step)
+            self._has_worked = True
+            return found
+
+        cache = self._cache
+        on_refusal: Callable[[], None] = _nothing
         if self._keeper is not None:
             with self._telling_of_outages():
                 token = self._ticket(self._keeper, failure, min(TOKEN_WAIT_S, within_s))
-        cache = self._cache if token is None else token.value
+            cache, on_refusal = token.value, functools.partial(self._keeper.drop, token)
 
         def context() -> Any:
             mechanism = gssapi.OID.from_int_seq(_KERBEROS_V5)
@@ -259,11 +267,7 @@ class KerberosLogin:
                 flags=flag.mutual_authentication | flag.integrity | flag.replay_detection,
             )
 
-        made = GssapiExchange(ask(context), failure, self._remedy(failure), ask, token)
-        keeper = self._keeper
-        if keeper is not None and token is not None:
-            made.on_refusal = lambda: keeper.drop(token)
-        return made
+        return GssapiExchange(ask(context), failure, self._remedy(failure), ask_kdc, on_refusal)
 
     def _ticket(self, keeper: TokenKeeper, failure: Failure, wait_s: float) -> HeldToken:
         try:
@@ -273,14 +277,13 @@ class KerberosLogin:
 
     @contextlib.contextmanager
     def _telling_of_outages(self) -> Iterator[None]:
-        """Turn KdcUnavailable into BrokerUnreachable, if a KDC has served this login before; note that it has."""
+        """Turn KdcUnavailable into BrokerUnreachable, if a KDC has served this login before."""
         try:
             yield
         except KdcUnavailable as error:
             if self._has_worked or (self._keeper is not None and self._keeper.has_had_one):
                 raise BrokerUnreachable(str(error)) from error
             raise
-        self._has_worked = True
 
     def _remedy(self, failure: Failure) -> str:
         who = self._principal or "the ticket cache's principal"

@@ -23,6 +23,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import GssapiExchange, KerberosLogin
 from spark_kafkalite.security.sasl import login_from
+from spark_kafkalite.security.token_keeper import RefreshRules
 from spark_kafkalite.testing.apache_kafka import kafka_tool, properties_text
 from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
@@ -219,6 +220,18 @@ def test_an_outage_of_the_kdc_is_waited_for(tmp_path: Path) -> None:
         wait_until(is_an_outage, "the end of the ticket")
         realm.start()
         assert wait_until(lambda: not is_an_outage(), "the KDC")
+
+
+def test_a_kdc_that_has_never_served_a_ticket_cache_is_not_waited_for(tmp_path: Path) -> None:
+    """The ticket is in the cache, and the service's is not."""
+    cache = tmp_path / "cache"
+    with KerberosRealm(tmp_path / "never") as realm, realm.entered(KRB5CCNAME=f"FILE:{cache}"):
+        realm.add("kafka/127.0.0.1", "heidi")
+        realm.kinit("heidi", realm.keytab(tmp_path / "heidi.keytab", "heidi"), cache)
+        login = KerberosLogin("kafka", None, RefreshRules(0.8, 0.05, 60.0, 0.0))
+        realm.stop()
+        with pytest.raises(SaslAuthenticationFailed, match="can be reached"):
+            login.exchange("127.0.0.1").first()
 
 
 def test_a_refusal_has_new_tickets_fetched(kerberized_kafka: KerberizedKafka) -> None:
