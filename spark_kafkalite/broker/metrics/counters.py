@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -88,15 +87,3 @@ class LogMeters:
     def __init__(self) -> None:
         self.topics = TopicMeters()
         self.flushes = Histogram()
-
-    def timed_flush(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return a flush that is measured; it runs in a thread."""
-
-        def timed() -> None:
-            began_s = time.perf_counter()
-            try:
-                run()
-            finally:
-                self.flushes.observe(time.perf_counter() - began_s)
-
-        return timed

@@ -46,9 +46,7 @@ class MetricsEndpoint:
         self.meters = meters
         self.health = health
         self.logs: LogManager | None = None
-        self.context: BrokerContext | None = None
-        self.replication: Replication | None = None
-        self.acceptor: Acceptor | None = None
+        self._broker: tuple[BrokerContext, Acceptor, Replication] | None = None
         self.address = ""
         self._listener = listener
         self._slices = slices
@@ -61,7 +59,7 @@ class MetricsEndpoint:
 
     def serve_broker(self, context: BrokerContext, acceptor: Acceptor, replication: Replication) -> None:
         """Show what the whole broker knows, from now on."""
-        self.context, self.acceptor, self.replication = context, acceptor, replication
+        self._broker = context, acceptor, replication
         self.health.is_registered = lambda: context.membership.is_connected
 
     async def start(self) -> None:
@@ -115,7 +113,6 @@ class MetricsEndpoint:
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
 
     def _status(self) -> dict[str, Any]:
-        context = self.context
         found: dict[str, Any] = {
             "brokerId": self._broker_id,
             "version": VERSION,
@@ -124,7 +121,8 @@ class MetricsEndpoint:
             "recoveryState": {"remainingLogsToRecover": self._remaining_logs()},
             "reasonsNotReady": self.health.why_not_ready(),
         }
-        if context is not None:
+        if self._broker is not None:
+            context, _, _ = self._broker
             found |= {
                 "clusterId": context.cluster.cluster_id,
                 "controllerId": context.cluster.controller_id,
@@ -154,7 +152,7 @@ class MetricsEndpoint:
 
     def _written(self) -> Work[bytes]:
         page = Page(self._listener.max_series)
-        meters, context = self.meters, self.context
+        meters = self.meters
         families.state(page, int(self.health.state), self._remaining_logs(), VERSION)
         families.process(page, meters, self._began_s)
         yield None
@@ -162,16 +160,14 @@ class MetricsEndpoint:
         if self.logs is not None:
             families.disks(page, self.logs.directories)
         yield None
-        if context is not None:
+        if self._broker is not None:
+            context, acceptor, replication = self._broker
             families.registry(page, context)
-            if self.acceptor is not None:
-                families.connections(page, self.acceptor, context.listeners)
+            families.connections(page, acceptor, context.listeners)
             families.served(page, context)
             families.groups(page, context.groups)
             yield from families.controller(page, context.cluster, self._broker_id)
-            if self.replication is not None:
-                offline = context.replicas.offline_count
-                yield from families.partitions(page, context.replicas, self.replication, offline)
+            yield from families.partitions(page, context.replicas, replication)
         yield from families.topics(page, meters)
         self._dropped += page.dropped
         text = "Series that a scrape left out because of metrics.max.series."

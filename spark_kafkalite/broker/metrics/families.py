@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
     from spark_kafkalite.broker.network.acceptor import Acceptor
     from spark_kafkalite.broker.replication.leader import Leader
-    from spark_kafkalite.broker.replication.partition import Partition
+    from spark_kafkalite.broker.replication.replicas import Replicas
     from spark_kafkalite.broker.replication.replication import Replication
     from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
     from spark_kafkalite.log.directories.log_dirs import LogDirectories
@@ -113,7 +113,7 @@ def requests(page: Page, meters: Meters) -> None:
         for phase, durations in times.phases.items():
             names: dict[str, object] = {"api": ApiKey(key).api_name, "phase": phase}
             page.histogram(name, names, durations.buckets(), durations.total_s)
-    page.family("kafkalite_log_flush_seconds", "histogram", "Flushes (fsync) of logs.")
+    page.family("kafkalite_log_flush_seconds", "histogram", "Flushes (fsync) of logs, with the wait for a thread.")
     page.histogram("kafkalite_log_flush_seconds", {}, meters.flushes.buckets(), meters.flushes.total_s)
 
 
@@ -142,7 +142,7 @@ def topics(page: Page, meters: Meters) -> Work[None]:
             page.add(name, labels(topic=topic), counter(meter))
 
 
-def partitions(page: Page, hosted: Iterable[Partition], replication: Replication, offline: int) -> Work[None]:
+def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[None]:
     """Write what concerns replicas: how many, and for each partition its log, and where this broker leads its ISR."""
     listed = list(hosted)
     logs: list[tuple[str, PartitionLog]] = []
@@ -179,7 +179,7 @@ def partitions(page: Page, hosted: Iterable[Partition], replication: Replication
         ("underreplicatedpartitions", under_replicated, "Led partitions with replicas that are not in sync."),
         ("underminisrpartitioncount", under_min, "Led partitions whose ISR is smaller than min.insync.replicas."),
         ("atminisrpartitioncount", at_min, "Led partitions whose ISR has just min.insync.replicas members."),
-        ("offlinereplicacount", offline, "Replicas whose log directory is offline."),
+        ("offlinereplicacount", hosted.offline_count, "Replicas whose log directory is offline."),
     ):
         page.one(f"{manager}_{name}", "gauge", text, value)
     page.one("kafkalite_damaged_replicas", "gauge", "Hosted logs with ranges that are missing or unreadable.", damaged)

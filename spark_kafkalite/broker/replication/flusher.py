@@ -142,8 +142,7 @@ class Flusher:
             self._running = False
             return
         self._unwritten_bytes = 0
-        run = job.run if self._meters is None else self._meters.timed_flush(job.run)
-        self._io.submit(run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
+        self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
 
     def _could_not_run(self, job: FlushJob, error: BaseException) -> None:
         # Not a failed fsync, which the job notes itself. Where memory ran out between two of them it is repeated; if it
@@ -154,6 +153,8 @@ class Flusher:
 
     def _done(self, job: FlushJob) -> None:
         self._running = False
+        if self._meters is not None:
+            self._meters.flushes.observe(self._clock.monotonic_s() - job.started_s)
         try:
             self._log.finish_flush(job)
         except KafkaStorageError as error:
