@@ -26,7 +26,7 @@ from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.jobs.destination.files import Files
 from spark_kafkalite.spark.offset_ranges import Offsets, from_json, to_json
 
-_VERSION: Final = "v1"
+VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
 _START_ANEW: Final = (
     "restore it from a copy, or start the query with a new checkpointLocation from the offsets of an earlier batch "
@@ -74,7 +74,7 @@ class LoggedBatch:
 
     def to_text(self) -> str:
         """Return the file's content as Spark writes it, without a newline after the last line."""
-        return "\n".join((_VERSION, self.metadata, *(each.text for each in self.sources)))
+        return "\n".join((VERSION, self.metadata, *(each.text for each in self.sources)))
 
 
 def offsets_path(batch_id: int) -> str:
@@ -104,7 +104,7 @@ class QueryCheckpoint:
     @classmethod
     def open(cls, files: Files) -> QueryCheckpoint:
         """Read a directory. Raises QueryCheckpointError if it is not a checkpoint, or if it lacks batches."""
-        batches, commits = _ids(files, "offsets"), _ids(files, "commits")
+        batches, commits = batch_ids(files, "offsets"), batch_ids(files, "commits")
         if not files.exists("offsets"):
             raise QueryCheckpointError(
                 f"{files.root}: no checkpoint of a streaming query, it has no directory offsets; give the query's "
@@ -135,7 +135,7 @@ class QueryCheckpoint:
         try:
             text = self.files.read(path)
         except FileNotFoundError:
-            there = _ids(self.files, "offsets")
+            there = batch_ids(self.files, "offsets")
             raise QueryCheckpointError(
                 f"{where}: there is no such batch; the checkpoint holds {min(there)} to {max(there)}"
             ) from None
@@ -149,7 +149,7 @@ class QueryCheckpoint:
                 "order; only v1, the default, is supported"
             )
         cut_off = any(each.startswith("{") and not _is_object(each) for each in lines)
-        if version != _VERSION or len(lines) < 2 or not lines[0].startswith("{") or cut_off:
+        if version != VERSION or len(lines) < 2 or not lines[0].startswith("{") or cut_off:
             shown = text[:40] + ("..." if len(text) > 40 else "")
             raise QueryCheckpointError(
                 f"{where}: damaged, {shown!r} is not v1, a line of metadata, and a line for each source; {_START_ANEW}"
@@ -170,11 +170,12 @@ class QueryCheckpoint:
 
     def last_changed_ms(self) -> int:
         """Return when a file of the two logs was last written, in ms since the epoch."""
-        paths = [f"{log}/{each}" for log in ("offsets", "commits") for each in _ids(self.files, log)]
+        paths = [f"{log}/{each}" for log in ("offsets", "commits") for each in batch_ids(self.files, log)]
         return max(self.files.modified_ms(each) or 0 for each in paths)
 
 
-def _ids(files: Files, log: str) -> list[int]:
+def batch_ids(files: Files, log: str) -> list[int]:
+    """Return the batches that have a file in a log, ``offsets`` or ``commits``, in no order."""
     # Checksums and unfinished files have other names.
     return [int(each) for each in files.names(log) if each.isascii() and each.isdecimal()]
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_kafkalite.spark.checkpoint_files import VERSION, batch_ids, offsets_path
 from spark_kafkalite.spark.topic_id import topic_id_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ DIRECTORY: Final = "_kafkalite/source_topic_ids"
 # A batch that is planned begins at the end of the one before it.
 _NEWEST: Final = 2
 _NAME_DIGITS: Final = 16
-_VERSION: Final = "v1"
 
 TopicIds = Mapping[str, frozenset[str]]
 """The known ids of topics, as text."""
@@ -95,14 +95,13 @@ def _newest_offsets(files: Files) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Raises ValueError for a version of the offset log in which offsets are not lines.
     """
-    numbers = sorted(int(name) for name in files.names("offsets") if name.isascii() and name.isdecimal())
-    for number in numbers[-_NEWEST:]:
+    for number in sorted(batch_ids(files, "offsets"))[-_NEWEST:]:
         try:
-            version, _, *lines = files.read(f"offsets/{number}").split("\n")
+            version, _, *lines = files.read(offsets_path(number)).split("\n")
         except FileNotFoundError:
             continue
-        if version != _VERSION:
-            raise ValueError(f"{files.root}/offsets/{number} is not {_VERSION} of Spark's offset log")
+        if version != VERSION:
+            raise ValueError(f"{files.root}/{offsets_path(number)} is not {VERSION} of Spark's offset log")
         for line in lines:
             try:
                 offset = json.loads(line)
