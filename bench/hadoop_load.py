@@ -14,21 +14,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measurement import Row, warm_page_cache
-from bench.spark_read_write import JVM, ROOT, Bench, fill
+from bench.spark_read_write import JVM, Bench, fill
+from bench.spark_work import QUERY_BY_HAND, program_seconds
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import files_for
 from spark_kafkalite.spark.jobs.load.load_options import LoadOptions
 from spark_kafkalite.spark.jobs.load.load_run import run_load, summary_of
+from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
 from spark_kafkalite.testing.cluster import BrokerProcess
 
 SMALL_RUN_RECORDS = 1_000
@@ -43,23 +42,6 @@ import sys
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.appName("own rows").getOrCreate()
 spark.range(int(sys.argv[2])).write.parquet(sys.argv[1])
-spark.stop()
-"""
-_QUERY_BY_HAND = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.appName("by hand").getOrCreate()
-(
-    spark.read.format("kafkalite")
-    .option("kafka.bootstrap.servers", sys.argv[2])
-    .option("subscribe", "hourly")
-    .option("startingOffsets", sys.argv[3])
-    .option("includeHeaders", "true")
-    .load()
-    .selectExpr("*", "date_format(timestamp, 'yyyy-MM-dd') AS day")
-    .write.partitionBy("topic", "day")
-    .parquet(sys.argv[1])
-)
 spark.stop()
 """
 
@@ -101,7 +83,10 @@ def _load(bench: Bench, topic: str, count: int) -> float:
     files = files_for(bench.spark, str(destination))
     recovery = publish.recover(files)
     summary = summary_of(files, recovery)
-    run_load(lambda: bench.spark, files, LoadOptions(bench.ours, (topic,)), publish.new_run(), recovery.newest, summary)
+    # No topic is a table, so no columns are asked for.
+    tables = DeltaTables(files, lambda value, value_schema: {})
+    options = LoadOptions(bench.ours, (topic,))
+    run_load(lambda: bench.spark, files, options, publish.new_run(), recovery.newest, summary, tables)
     seconds = time.monotonic() - started
     assert summary["records"] == count, f"{summary['records']} of {count} records were loaded"
     shutil.rmtree(destination)
@@ -146,12 +131,13 @@ def small_run(rounds: int) -> Iterator[Row]:
                         producer.send("hourly", b"x" * 100, partition=partition)
                 producer.flush(30)
                 begins = {str(partition): number * of_each for partition in range(_SMALL_RUN_PARTITIONS)}
-                query = [broker.bootstrap, json.dumps({"hourly": begins})]
-                seconds["spark"].append(_process_s(["-c", _ONLY_SPARK]))
-                seconds["load"].append(_process_s(job))
+                query = ["-c", QUERY_BY_HAND, "kafkalite", broker.bootstrap, "hourly"]
+                seconds["spark"].append(program_seconds(["-c", _ONLY_SPARK]))
+                seconds["load"].append(program_seconds(job))
                 written = str(Path(directory) / f"rows-{number}")
-                seconds["rows"].append(_process_s(["-c", _SPARKS_OWN_ROWS, written, str(SMALL_RUN_RECORDS)]))
-                seconds["query"].append(_process_s(["-c", _QUERY_BY_HAND, f"{written}-query", *query]))
+                seconds["rows"].append(program_seconds(["-c", _SPARKS_OWN_ROWS, written, str(SMALL_RUN_RECORDS)]))
+                query += [f"{written}-query", json.dumps({"hourly": begins})]
+                seconds["query"].append(program_seconds(query))
     # What fills caches does not count.
     spark = seconds.pop("spark")[1:]
     beyond = {
@@ -178,19 +164,6 @@ def small_run(rounds: int) -> Iterator[Row]:
         "as many rows of spark.range, written to Parquet",
         higher_is_better=False,
     )
-
-
-def _process_s(arguments: list[str]) -> float:
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return time.monotonic() - started
 
 
 def main() -> None:

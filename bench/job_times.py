@@ -10,12 +10,8 @@ runs on our broker and on Apache Kafka 4.3. A part of ``spark_latency.py``; one 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +21,7 @@ import pyarrow.dataset as ds
 
 from bench.measurement import Row, warm_page_cache
 from bench.spark_read_write import JVM, fill
-from bench.spark_work import ROOT
+from bench.spark_work import QUERY_BY_HAND, program_seconds
 from spark_kafkalite.testing import jars
 from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -35,22 +31,6 @@ QUICK_SIZES: Final = (1_000_000,)
 VALUE_BYTES: Final = 100
 # In each broker's log, in what ours writes and in what the peer writes; with room for both rounds' leftovers.
 _BYTES_OF_A_ROW: Final = 6 * (VALUE_BYTES + 20)
-_BY_HAND = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.appName("by hand").getOrCreate()
-(
-    spark.read.format("kafka")
-    .option("kafka.bootstrap.servers", sys.argv[1])
-    .option("subscribe", sys.argv[2])
-    .option("includeHeaders", "true")
-    .load()
-    .selectExpr("*", "date_format(timestamp, 'yyyy-MM-dd') AS day")
-    .write.partitionBy("topic", "day")
-    .parquet(sys.argv[3])
-)
-spark.stop()
-"""
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -86,9 +66,8 @@ def times(directory: Path, count: int, rounds: int) -> Iterator[Row]:
                 destination = place / f"{broker}-{number}"
                 given = ["--topic", "rows", "--destination", str(destination)]
                 ours.append(_seconds([*load, *given], count, destination, connector))
-                theirs.append(
-                    _seconds(["-c", _BY_HAND, bootstrap, "rows", str(destination)], count, destination, connector)
-                )
+                by_hand = ["-c", QUERY_BY_HAND, "kafka", bootstrap, "rows", str(destination)]
+                theirs.append(_seconds(by_hand, count, destination, connector))
             yield Row(
                 f"job, {count:,} rows of {VALUE_BYTES} B to Parquet, {broker}", "s", ours, theirs,
                 f"a query by hand on {JVM}", higher_is_better=False,
@@ -98,17 +77,7 @@ def times(directory: Path, count: int, rounds: int) -> Iterator[Row]:
 def _seconds(command: list[str], count: int, destination: Path, connector: str) -> float:
     """Run a program to its end, check what it wrote, and remove that."""
     settings = f"--master local[2] --driver-memory 3g --conf spark.driver.extraClassPath={connector} pyspark-shell"
-    environment = {
-        **os.environ,
-        "PYSPARK_SUBMIT_ARGS": settings,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    seconds = time.monotonic() - started
+    seconds = program_seconds(command, PYSPARK_SUBMIT_ARGS=settings)
     found = ds.dataset(sorted(map(str, destination.glob("*/*/*.parquet")))).count_rows()
     assert found == count, f"{found} of {count} rows were written"
     shutil.rmtree(destination)

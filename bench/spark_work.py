@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,40 @@ from spark_kafkalite import Admin
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4
+# A user's own load. Its arguments: format, bootstrap address, topic, destination, and perhaps startingOffsets.
+QUERY_BY_HAND = """
+import sys
+from pyspark.sql import SparkSession
+source, bootstrap, topic, destination, *starting = sys.argv[1:]
+spark = SparkSession.builder.appName("by hand").getOrCreate()
+reader = spark.read.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+for offsets in starting:
+    reader = reader.option("startingOffsets", offsets)
+(
+    reader.option("includeHeaders", "true")
+    .load()
+    .selectExpr("*", "date_format(timestamp, 'yyyy-MM-dd') AS day")
+    .write.partitionBy("topic", "day")
+    .parquet(destination)
+)
+spark.stop()
+"""
 _NAMES = itertools.count()
+
+
+def program_seconds(arguments: Sequence[str], **variables: str) -> float:
+    """Run this interpreter with these arguments and variables to its end, and return how long that took."""
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **variables,
+    }
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return time.monotonic() - started
 
 
 def local_session(settings: Mapping[str, str]) -> SparkSession:
