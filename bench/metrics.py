@@ -98,7 +98,7 @@ def _scrape_rows(broker: BrokerProcess, scrapes: int) -> Iterator[Row]:
         scraped_ms += _latencies(broker, 0.2)
     scraper.join()
     p99 = ([percentile(scraped_ms, 0.99)], [percentile(quiet_ms, 0.99)])
-    yield Row("produce of one record beside scrapes, p99", "ms", *p99, "without scrapes", higher_is_better=False)
+    yield Row("produce of one record during scrapes, p99", "ms", *p99, "without scrapes", higher_is_better=False)
 
 
 def _scrape(broker: BrokerProcess) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Spark's latency and a job's wall time, ours beside the JVM connector, on our broker and on Apache Kafka 4.3.
+"""Spark's latency and a job's wall time, ours and the JVM connector's, on our broker and on Apache Kafka 4.3.
 
 The latency is from a record's send until ``foreachBatch`` has it, with the default trigger. Our producer sends records
 at random times, 50 or 5,000 a second; their values are the times. The function that takes each micro-batch runs in the

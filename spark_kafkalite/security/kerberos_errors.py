@@ -28,7 +28,7 @@ _KDC_UNRESOLVED, _NO_DEFAULT_REALM, _CACHE_PERMISSION = -1765328164, -1765328160
 _KEYTAB_FORMAT, _KEYTAB_VERSION, _BAD_INTEGRITY = -1765328149, -1765328171, _BASE + 31
 # Of libgssapi_krb5: a cache without tickets.
 _EMPTY_CACHE: Final = 39756044
-# Of ours: what answers has sent no token of Kerberos.
+# A code of this package: the broker has sent bytes that are no token of Kerberos.
 DEFECTIVE_TOKEN: Final = 1
 _KEYTAB_V2: Final = b"\x05\x02"
 _MOST_KEYTAB_BYTES: Final = 1 << 20

@@ -107,7 +107,7 @@ class HttpServer:
         answer, is_head, takes_gzip = await self._answered(reader)
         body, headers = answer.body, dict(answer.headers)
         if takes_gzip and len(body) >= _GZIP_FROM_BYTES:
-            # In a thread, which computes beside the loop.
+            # In a thread, so that the loop does not wait.
             body = await asyncio.to_thread(_gzip, body)
             headers["Content-Encoding"] = "gzip"
         headers |= {
