@@ -394,7 +394,7 @@ class BrokerStart:
         # Only after the load: before it a clean-shutdown marker would be wrong.
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
         # Only now: the load runs in a thread, and raises an error itself if no directory is left.
-        logs.on_offline = partial(self._directory_failed, storage)
+        logs.on_offline.append(partial(self._directory_failed, storage))
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
         follow = partial(_settings_changed, storage)
@@ -462,7 +462,7 @@ class BrokerStart:
             self._clock,
         )
         coordination = Coordination(ground.lease, offsets_host, self._clock)
-        storage.services.on_role_change = partial(offsets_host.role_changed, shards)
+        storage.services.on_role_change.append(partial(offsets_host.role_changed, shards))
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
         )

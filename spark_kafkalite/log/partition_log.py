@@ -89,7 +89,7 @@ class PartitionLog:
         # What somebody else has put into ``log-start-offset-checkpoint`` for this log, to be confirmed; 0: nothing.
         self.unconfirmed_start_offset = loaded.unconfirmed_start_offset
         # Told when retention or a deletion of records has moved the log start forward.
-        self.on_start_moved: Callable[[], None] | None = None
+        self.on_start_moved: list[Callable[[], None]] = []
         self.epochs = loaded.epochs
         self.producers = LogProducers(
             host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
@@ -562,8 +562,8 @@ class PartitionLog:
         self.local.known_damage.keep(offset, MAX_INT64)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
-        if self.on_start_moved is not None:
-            self.on_start_moved()
+        for listener in self.on_start_moved:
+            listener()
         return True
 
     @property

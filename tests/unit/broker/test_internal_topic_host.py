@@ -68,7 +68,9 @@ class Stage:
             1 << 26,
             lambda partition, error: None,  # type: ignore[arg-type]
         )
-        services.on_role_change = lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))
+        services.on_role_change.append(
+            lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))
+        )
         fs.make_directories("/logs")
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         host = LogHost.alone(OpenFiles(fs), "/logs", self.clock)
