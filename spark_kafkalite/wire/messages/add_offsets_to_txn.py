@@ -4,52 +4,24 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.message import ApiMessage, field
 
 
 class AddOffsetsToTxnRequest(ApiMessage):
     """The body of an AddOffsetsToTxn request, versions 0-4."""
 
-    __slots__ = ("group_id", "producer_epoch", "producer_id", "transactional_id")
     API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     IS_REQUEST = True
-    SCHEMA = (
-        ("transactional_id", "string", 0, 4, None, None),
-        ("producer_id", "int64", 0, 4, None, None),
-        ("producer_epoch", "int16", 0, 4, None, None),
-        ("group_id", "string", 0, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        group_id: str = "",
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.group_id = group_id
+    transactional_id: str = field("string", 0, 4)
+    producer_id: int = field("int64", 0, 4)
+    producer_epoch: int = field("int16", 0, 4)
+    group_id: str = field("string", 0, 4)
 
 
 class AddOffsetsToTxnResponse(ApiMessage):
     """The body of an AddOffsetsToTxn response, versions 0-4."""
 
-    __slots__ = ("error_code", "throttle_time_ms")
     API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 4, None, None),
-        ("error_code", "int16", 0, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
+    throttle_time_ms: int = field("int32", 0, 4)
+    error_code: int = field("int16", 0, 4)

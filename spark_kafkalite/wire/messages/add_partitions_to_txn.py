@@ -4,173 +4,65 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class AddPartitionsToTxnTopic(Message):
     """Part of AddPartitionsToTxnRequest, versions 0-5."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 5, None, None),
-        ("partitions", "[]int32", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 5)
+    partitions: list[int] = field("[]int32", 0, 5)
 
 
 class AddPartitionsToTxnTransaction(Message):
     """Part of AddPartitionsToTxnRequest, versions 4-5."""
 
-    __slots__ = ("producer_epoch", "producer_id", "topics", "transactional_id", "verify_only")
-    SCHEMA = (
-        ("transactional_id", "string", 4, 5, None, None),
-        ("producer_id", "int64", 4, 5, None, None),
-        ("producer_epoch", "int16", 4, 5, None, None),
-        ("verify_only", "bool", 4, 5, None, None),
-        ("topics", "[]AddPartitionsToTxnTopic", 4, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        verify_only: bool = False,
-        topics: list[AddPartitionsToTxnTopic] = NEW_LIST,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.verify_only = verify_only
-        self.topics = [] if topics is NEW_LIST else topics
+    transactional_id: str = field("string", 4, 5)
+    producer_id: int = field("int64", 4, 5)
+    producer_epoch: int = field("int16", 4, 5)
+    verify_only: bool = field("bool", 4, 5)
+    topics: list[AddPartitionsToTxnTopic] = field("[]AddPartitionsToTxnTopic", 4, 5)
 
 
 class AddPartitionsToTxnRequest(ApiMessage):
     """The body of an AddPartitionsToTxn request, versions 0-5."""
 
-    __slots__ = (
-        "transactions",
-        "v3_and_below_producer_epoch",
-        "v3_and_below_producer_id",
-        "v3_and_below_topics",
-        "v3_and_below_transactional_id",
-    )
     API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     IS_REQUEST = True
-    SCHEMA = (
-        ("transactions", "[]AddPartitionsToTxnTransaction", 4, 5, None, None),
-        ("v3_and_below_transactional_id", "string", 0, 3, None, None),
-        ("v3_and_below_producer_id", "int64", 0, 3, None, None),
-        ("v3_and_below_producer_epoch", "int16", 0, 3, None, None),
-        ("v3_and_below_topics", "[]AddPartitionsToTxnTopic", 0, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactions: list[AddPartitionsToTxnTransaction] = NEW_LIST,
-        v3_and_below_transactional_id: str = "",
-        v3_and_below_producer_id: int = 0,
-        v3_and_below_producer_epoch: int = 0,
-        v3_and_below_topics: list[AddPartitionsToTxnTopic] = NEW_LIST,
-    ) -> None:
-        self.transactions = [] if transactions is NEW_LIST else transactions
-        self.v3_and_below_transactional_id = v3_and_below_transactional_id
-        self.v3_and_below_producer_id = v3_and_below_producer_id
-        self.v3_and_below_producer_epoch = v3_and_below_producer_epoch
-        self.v3_and_below_topics = [] if v3_and_below_topics is NEW_LIST else v3_and_below_topics
+    transactions: list[AddPartitionsToTxnTransaction] = field("[]AddPartitionsToTxnTransaction", 4, 5)
+    v3_and_below_transactional_id: str = field("string", 0, 3)
+    v3_and_below_producer_id: int = field("int64", 0, 3)
+    v3_and_below_producer_epoch: int = field("int16", 0, 3)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = field("[]AddPartitionsToTxnTopic", 0, 3)
 
 
 class AddPartitionsToTxnPartitionResult(Message):
     """Part of AddPartitionsToTxnResponse, versions 0-5."""
 
-    __slots__ = ("partition_error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 5, None, None),
-        ("partition_error_code", "int16", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        partition_error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.partition_error_code = partition_error_code
+    partition_index: int = field("int32", 0, 5)
+    partition_error_code: int = field("int16", 0, 5)
 
 
 class AddPartitionsToTxnTopicResult(Message):
     """Part of AddPartitionsToTxnResponse, versions 0-5."""
 
-    __slots__ = ("name", "results_by_partition")
-    SCHEMA = (
-        ("name", "string", 0, 5, None, None),
-        ("results_by_partition", "[]AddPartitionsToTxnPartitionResult", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        results_by_partition: list[AddPartitionsToTxnPartitionResult] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.results_by_partition = [] if results_by_partition is NEW_LIST else results_by_partition
+    name: str = field("string", 0, 5)
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = field("[]AddPartitionsToTxnPartitionResult", 0, 5)
 
 
 class AddPartitionsToTxnResult(Message):
     """Part of AddPartitionsToTxnResponse, versions 4-5."""
 
-    __slots__ = ("topic_results", "transactional_id")
-    SCHEMA = (
-        ("transactional_id", "string", 4, 5, None, None),
-        ("topic_results", "[]AddPartitionsToTxnTopicResult", 4, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        topic_results: list[AddPartitionsToTxnTopicResult] = NEW_LIST,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.topic_results = [] if topic_results is NEW_LIST else topic_results
+    transactional_id: str = field("string", 4, 5)
+    topic_results: list[AddPartitionsToTxnTopicResult] = field("[]AddPartitionsToTxnTopicResult", 4, 5)
 
 
 class AddPartitionsToTxnResponse(ApiMessage):
     """The body of an AddPartitionsToTxn response, versions 0-5."""
 
-    __slots__ = ("error_code", "results_by_topic_v3_and_below", "results_by_transaction", "throttle_time_ms")
     API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 5, None, None),
-        ("error_code", "int16", 4, 5, None, None),
-        ("results_by_transaction", "[]AddPartitionsToTxnResult", 4, 5, None, None),
-        ("results_by_topic_v3_and_below", "[]AddPartitionsToTxnTopicResult", 0, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        results_by_transaction: list[AddPartitionsToTxnResult] = NEW_LIST,
-        results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.results_by_transaction = [] if results_by_transaction is NEW_LIST else results_by_transaction
-        self.results_by_topic_v3_and_below = (
-            [] if results_by_topic_v3_and_below is NEW_LIST else results_by_topic_v3_and_below
-        )
+    throttle_time_ms: int = field("int32", 0, 5)
+    error_code: int = field("int16", 4, 5)
+    results_by_transaction: list[AddPartitionsToTxnResult] = field("[]AddPartitionsToTxnResult", 4, 5)
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field("[]AddPartitionsToTxnTopicResult", 0, 3)

@@ -4,117 +4,49 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class AlterReplicaLogDirTopic(Message):
     """Part of AlterReplicaLogDirsRequest, versions 1-2."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 2, None, None),
-        ("partitions", "[]int32", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 2)
+    partitions: list[int] = field("[]int32", 1, 2)
 
 
 class AlterReplicaLogDir(Message):
     """Part of AlterReplicaLogDirsRequest, versions 1-2."""
 
-    __slots__ = ("path", "topics")
-    SCHEMA = (
-        ("path", "string", 1, 2, None, None),
-        ("topics", "[]AlterReplicaLogDirTopic", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        path: str = "",
-        topics: list[AlterReplicaLogDirTopic] = NEW_LIST,
-    ) -> None:
-        self.path = path
-        self.topics = [] if topics is NEW_LIST else topics
+    path: str = field("string", 1, 2)
+    topics: list[AlterReplicaLogDirTopic] = field("[]AlterReplicaLogDirTopic", 1, 2)
 
 
 class AlterReplicaLogDirsRequest(ApiMessage):
     """The body of an AlterReplicaLogDirs request, versions 1-2."""
 
-    __slots__ = ("dirs",)
     API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
     IS_REQUEST = True
-    SCHEMA = (("dirs", "[]AlterReplicaLogDir", 1, 2, None, None),)
-
-    def __init__(
-        self,
-        *,
-        dirs: list[AlterReplicaLogDir] = NEW_LIST,
-    ) -> None:
-        self.dirs = [] if dirs is NEW_LIST else dirs
+    dirs: list[AlterReplicaLogDir] = field("[]AlterReplicaLogDir", 1, 2)
 
 
 class AlterReplicaLogDirPartitionResult(Message):
     """Part of AlterReplicaLogDirsResponse, versions 1-2."""
 
-    __slots__ = ("error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 1, 2, None, None),
-        ("error_code", "int16", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
+    partition_index: int = field("int32", 1, 2)
+    error_code: int = field("int16", 1, 2)
 
 
 class AlterReplicaLogDirTopicResult(Message):
     """Part of AlterReplicaLogDirsResponse, versions 1-2."""
 
-    __slots__ = ("partitions", "topic_name")
-    SCHEMA = (
-        ("topic_name", "string", 1, 2, None, None),
-        ("partitions", "[]AlterReplicaLogDirPartitionResult", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partitions: list[AlterReplicaLogDirPartitionResult] = NEW_LIST,
-    ) -> None:
-        self.topic_name = topic_name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_name: str = field("string", 1, 2)
+    partitions: list[AlterReplicaLogDirPartitionResult] = field("[]AlterReplicaLogDirPartitionResult", 1, 2)
 
 
 class AlterReplicaLogDirsResponse(ApiMessage):
     """The body of an AlterReplicaLogDirs response, versions 1-2."""
 
-    __slots__ = ("results", "throttle_time_ms")
     API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 2, None, None),
-        ("results", "[]AlterReplicaLogDirTopicResult", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[AlterReplicaLogDirTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 1, 2)
+    results: list[AlterReplicaLogDirTopicResult] = field("[]AlterReplicaLogDirTopicResult", 1, 2)

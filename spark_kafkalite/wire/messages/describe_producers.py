@@ -4,142 +4,55 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class TopicRequest(Message):
     """Part of DescribeProducersRequest, versions 0."""
 
-    __slots__ = ("name", "partition_indexes")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partition_indexes", "[]int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partition_indexes = [] if partition_indexes is NEW_LIST else partition_indexes
+    name: str = field("string", 0, 0)
+    partition_indexes: list[int] = field("[]int32", 0, 0)
 
 
 class DescribeProducersRequest(ApiMessage):
     """The body of a DescribeProducers request, versions 0."""
 
-    __slots__ = ("topics",)
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
     IS_REQUEST = True
-    SCHEMA = (("topics", "[]TopicRequest", 0, 0, None, None),)
-
-    def __init__(
-        self,
-        *,
-        topics: list[TopicRequest] = NEW_LIST,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
+    topics: list[TopicRequest] = field("[]TopicRequest", 0, 0)
 
 
 class ProducerState(Message):
     """Part of DescribeProducersResponse, versions 0."""
 
-    __slots__ = (
-        "coordinator_epoch",
-        "current_txn_start_offset",
-        "last_sequence",
-        "last_timestamp",
-        "producer_epoch",
-        "producer_id",
-    )
-    SCHEMA = (
-        ("producer_id", "int64", 0, 0, None, None),
-        ("producer_epoch", "int32", 0, 0, None, None),
-        ("last_sequence", "int32", 0, 0, None, None),
-        ("last_timestamp", "int64", 0, 0, None, None),
-        ("coordinator_epoch", "int32", 0, 0, None, None),
-        ("current_txn_start_offset", "int64", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        last_sequence: int = -1,
-        last_timestamp: int = -1,
-        coordinator_epoch: int = 0,
-        current_txn_start_offset: int = -1,
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.last_sequence = last_sequence
-        self.last_timestamp = last_timestamp
-        self.coordinator_epoch = coordinator_epoch
-        self.current_txn_start_offset = current_txn_start_offset
+    producer_id: int = field("int64", 0, 0)
+    producer_epoch: int = field("int32", 0, 0)
+    last_sequence: int = field("int32", 0, 0, default=-1)
+    last_timestamp: int = field("int64", 0, 0, default=-1)
+    coordinator_epoch: int = field("int32", 0, 0)
+    current_txn_start_offset: int = field("int64", 0, 0, default=-1)
 
 
 class PartitionResponse(Message):
     """Part of DescribeProducersResponse, versions 0."""
 
-    __slots__ = ("active_producers", "error_code", "error_message", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-        ("error_message", "string", 0, 0, 0, None),
-        ("active_producers", "[]ProducerState", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        active_producers: list[ProducerState] = NEW_LIST,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
-        self.error_message = error_message
-        self.active_producers = [] if active_producers is NEW_LIST else active_producers
+    partition_index: int = field("int32", 0, 0)
+    error_code: int = field("int16", 0, 0)
+    error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
+    active_producers: list[ProducerState] = field("[]ProducerState", 0, 0)
 
 
 class TopicResponse(Message):
     """Part of DescribeProducersResponse, versions 0."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partitions", "[]PartitionResponse", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[PartitionResponse] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 0)
+    partitions: list[PartitionResponse] = field("[]PartitionResponse", 0, 0)
 
 
 class DescribeProducersResponse(ApiMessage):
     """The body of a DescribeProducers response, versions 0."""
 
-    __slots__ = ("throttle_time_ms", "topics")
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("topics", "[]TopicResponse", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[TopicResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 0, 0)
+    topics: list[TopicResponse] = field("[]TopicResponse", 0, 0)

@@ -4,106 +4,41 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class DescribeTransactionsRequest(ApiMessage):
     """The body of a DescribeTransactions request, versions 0."""
 
-    __slots__ = ("transactional_ids",)
     API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
     IS_REQUEST = True
-    SCHEMA = (("transactional_ids", "[]string", 0, 0, None, None),)
-
-    def __init__(
-        self,
-        *,
-        transactional_ids: list[str] = NEW_LIST,
-    ) -> None:
-        self.transactional_ids = [] if transactional_ids is NEW_LIST else transactional_ids
+    transactional_ids: list[str] = field("[]string", 0, 0)
 
 
 class TopicData(Message):
     """Part of DescribeTransactionsResponse, versions 0."""
 
-    __slots__ = ("partitions", "topic")
-    SCHEMA = (
-        ("topic", "string", 0, 0, None, None),
-        ("partitions", "[]int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic: str = field("string", 0, 0)
+    partitions: list[int] = field("[]int32", 0, 0)
 
 
 class TransactionState(Message):
     """Part of DescribeTransactionsResponse, versions 0."""
 
-    __slots__ = (
-        "error_code",
-        "producer_epoch",
-        "producer_id",
-        "topics",
-        "transaction_start_time_ms",
-        "transaction_state",
-        "transaction_timeout_ms",
-        "transactional_id",
-    )
-    SCHEMA = (
-        ("error_code", "int16", 0, 0, None, None),
-        ("transactional_id", "string", 0, 0, None, None),
-        ("transaction_state", "string", 0, 0, None, None),
-        ("transaction_timeout_ms", "int32", 0, 0, None, None),
-        ("transaction_start_time_ms", "int64", 0, 0, None, None),
-        ("producer_id", "int64", 0, 0, None, None),
-        ("producer_epoch", "int16", 0, 0, None, None),
-        ("topics", "[]TopicData", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        transactional_id: str = "",
-        transaction_state: str = "",
-        transaction_timeout_ms: int = 0,
-        transaction_start_time_ms: int = 0,
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        topics: list[TopicData] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.transactional_id = transactional_id
-        self.transaction_state = transaction_state
-        self.transaction_timeout_ms = transaction_timeout_ms
-        self.transaction_start_time_ms = transaction_start_time_ms
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.topics = [] if topics is NEW_LIST else topics
+    error_code: int = field("int16", 0, 0)
+    transactional_id: str = field("string", 0, 0)
+    transaction_state: str = field("string", 0, 0)
+    transaction_timeout_ms: int = field("int32", 0, 0)
+    transaction_start_time_ms: int = field("int64", 0, 0)
+    producer_id: int = field("int64", 0, 0)
+    producer_epoch: int = field("int16", 0, 0)
+    topics: list[TopicData] = field("[]TopicData", 0, 0)
 
 
 class DescribeTransactionsResponse(ApiMessage):
     """The body of a DescribeTransactions response, versions 0."""
 
-    __slots__ = ("throttle_time_ms", "transaction_states")
     API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("transaction_states", "[]TransactionState", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        transaction_states: list[TransactionState] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.transaction_states = [] if transaction_states is NEW_LIST else transaction_states
+    throttle_time_ms: int = field("int32", 0, 0)
+    transaction_states: list[TransactionState] = field("[]TransactionState", 0, 0)

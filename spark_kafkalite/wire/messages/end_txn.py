@@ -4,58 +4,26 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.message import ApiMessage, field
 
 
 class EndTxnRequest(ApiMessage):
     """The body of an EndTxn request, versions 0-5."""
 
-    __slots__ = ("committed", "producer_epoch", "producer_id", "transactional_id")
     API_KEY = ApiKey.END_TXN
     IS_REQUEST = True
-    SCHEMA = (
-        ("transactional_id", "string", 0, 5, None, None),
-        ("producer_id", "int64", 0, 5, None, None),
-        ("producer_epoch", "int16", 0, 5, None, None),
-        ("committed", "bool", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        committed: bool = False,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.committed = committed
+    transactional_id: str = field("string", 0, 5)
+    producer_id: int = field("int64", 0, 5)
+    producer_epoch: int = field("int16", 0, 5)
+    committed: bool = field("bool", 0, 5)
 
 
 class EndTxnResponse(ApiMessage):
     """The body of an EndTxn response, versions 0-5."""
 
-    __slots__ = ("error_code", "producer_epoch", "producer_id", "throttle_time_ms")
     API_KEY = ApiKey.END_TXN
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 5, None, None),
-        ("error_code", "int16", 0, 5, None, None),
-        ("producer_id", "int64", 5, 5, None, None),
-        ("producer_epoch", "int16", 5, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
+    throttle_time_ms: int = field("int32", 0, 5)
+    error_code: int = field("int16", 0, 5)
+    producer_id: int = field("int64", 5, 5, default=-1)
+    producer_epoch: int = field("int16", 5, 5, default=-1)

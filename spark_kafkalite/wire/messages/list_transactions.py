@@ -4,80 +4,34 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class ListTransactionsRequest(ApiMessage):
     """The body of a ListTransactions request, versions 0-2."""
 
-    __slots__ = ("duration_filter", "producer_id_filters", "state_filters", "transactional_id_pattern")
     API_KEY = ApiKey.LIST_TRANSACTIONS
     IS_REQUEST = True
-    SCHEMA = (
-        ("state_filters", "[]string", 0, 2, None, None),
-        ("producer_id_filters", "[]int64", 0, 2, None, None),
-        ("duration_filter", "int64", 1, 2, None, None),
-        ("transactional_id_pattern", "string", 2, 2, 2, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        state_filters: list[str] = NEW_LIST,
-        producer_id_filters: list[int] = NEW_LIST,
-        duration_filter: int = -1,
-        transactional_id_pattern: str | None = None,
-    ) -> None:
-        self.state_filters = [] if state_filters is NEW_LIST else state_filters
-        self.producer_id_filters = [] if producer_id_filters is NEW_LIST else producer_id_filters
-        self.duration_filter = duration_filter
-        self.transactional_id_pattern = transactional_id_pattern
+    state_filters: list[str] = field("[]string", 0, 2)
+    producer_id_filters: list[int] = field("[]int64", 0, 2)
+    duration_filter: int = field("int64", 1, 2, default=-1)
+    transactional_id_pattern: str | None = field("string", 2, 2, nullable_from=2, default=None)
 
 
 class TransactionState(Message):
     """Part of ListTransactionsResponse, versions 0-2."""
 
-    __slots__ = ("producer_id", "transaction_state", "transactional_id")
-    SCHEMA = (
-        ("transactional_id", "string", 0, 2, None, None),
-        ("producer_id", "int64", 0, 2, None, None),
-        ("transaction_state", "string", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        transaction_state: str = "",
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.transaction_state = transaction_state
+    transactional_id: str = field("string", 0, 2)
+    producer_id: int = field("int64", 0, 2)
+    transaction_state: str = field("string", 0, 2)
 
 
 class ListTransactionsResponse(ApiMessage):
     """The body of a ListTransactions response, versions 0-2."""
 
-    __slots__ = ("error_code", "throttle_time_ms", "transaction_states", "unknown_state_filters")
     API_KEY = ApiKey.LIST_TRANSACTIONS
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("error_code", "int16", 0, 2, None, None),
-        ("unknown_state_filters", "[]string", 0, 2, None, None),
-        ("transaction_states", "[]TransactionState", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        unknown_state_filters: list[str] = NEW_LIST,
-        transaction_states: list[TransactionState] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.unknown_state_filters = [] if unknown_state_filters is NEW_LIST else unknown_state_filters
-        self.transaction_states = [] if transaction_states is NEW_LIST else transaction_states
+    throttle_time_ms: int = field("int32", 0, 2)
+    error_code: int = field("int16", 0, 2)
+    unknown_state_filters: list[str] = field("[]string", 0, 2)
+    transaction_states: list[TransactionState] = field("[]TransactionState", 0, 2)

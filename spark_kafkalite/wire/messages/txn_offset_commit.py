@@ -4,155 +4,58 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class TxnOffsetCommitRequestPartition(Message):
     """Part of TxnOffsetCommitRequest, versions 0-5."""
 
-    __slots__ = ("committed_leader_epoch", "committed_metadata", "committed_offset", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 5, None, None),
-        ("committed_offset", "int64", 0, 5, None, None),
-        ("committed_leader_epoch", "int32", 2, 5, None, None),
-        ("committed_metadata", "string", 0, 5, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        committed_offset: int = 0,
-        committed_leader_epoch: int = -1,
-        committed_metadata: str | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.committed_offset = committed_offset
-        self.committed_leader_epoch = committed_leader_epoch
-        self.committed_metadata = committed_metadata
+    partition_index: int = field("int32", 0, 5)
+    committed_offset: int = field("int64", 0, 5)
+    committed_leader_epoch: int = field("int32", 2, 5, default=-1)
+    committed_metadata: str | None = field("string", 0, 5, nullable_from=0, default=None)
 
 
 class TxnOffsetCommitRequestTopic(Message):
     """Part of TxnOffsetCommitRequest, versions 0-5."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 5, None, None),
-        ("partitions", "[]TxnOffsetCommitRequestPartition", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[TxnOffsetCommitRequestPartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 5)
+    partitions: list[TxnOffsetCommitRequestPartition] = field("[]TxnOffsetCommitRequestPartition", 0, 5)
 
 
 class TxnOffsetCommitRequest(ApiMessage):
     """The body of a TxnOffsetCommit request, versions 0-5."""
 
-    __slots__ = (
-        "generation_id",
-        "group_id",
-        "group_instance_id",
-        "member_id",
-        "producer_epoch",
-        "producer_id",
-        "topics",
-        "transactional_id",
-    )
     API_KEY = ApiKey.TXN_OFFSET_COMMIT
     IS_REQUEST = True
-    SCHEMA = (
-        ("transactional_id", "string", 0, 5, None, None),
-        ("group_id", "string", 0, 5, None, None),
-        ("producer_id", "int64", 0, 5, None, None),
-        ("producer_epoch", "int16", 0, 5, None, None),
-        ("generation_id", "int32", 3, 5, None, None),
-        ("member_id", "string", 3, 5, None, None),
-        ("group_instance_id", "string", 3, 5, 3, None),
-        ("topics", "[]TxnOffsetCommitRequestTopic", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        group_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        generation_id: int = -1,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        topics: list[TxnOffsetCommitRequestTopic] = NEW_LIST,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.group_id = group_id
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.generation_id = generation_id
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.topics = [] if topics is NEW_LIST else topics
+    transactional_id: str = field("string", 0, 5)
+    group_id: str = field("string", 0, 5)
+    producer_id: int = field("int64", 0, 5)
+    producer_epoch: int = field("int16", 0, 5)
+    generation_id: int = field("int32", 3, 5, default=-1)
+    member_id: str = field("string", 3, 5)
+    group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = field("[]TxnOffsetCommitRequestTopic", 0, 5)
 
 
 class TxnOffsetCommitResponsePartition(Message):
     """Part of TxnOffsetCommitResponse, versions 0-5."""
 
-    __slots__ = ("error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 5, None, None),
-        ("error_code", "int16", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
+    partition_index: int = field("int32", 0, 5)
+    error_code: int = field("int16", 0, 5)
 
 
 class TxnOffsetCommitResponseTopic(Message):
     """Part of TxnOffsetCommitResponse, versions 0-5."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 5, None, None),
-        ("partitions", "[]TxnOffsetCommitResponsePartition", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[TxnOffsetCommitResponsePartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 5)
+    partitions: list[TxnOffsetCommitResponsePartition] = field("[]TxnOffsetCommitResponsePartition", 0, 5)
 
 
 class TxnOffsetCommitResponse(ApiMessage):
     """The body of a TxnOffsetCommit response, versions 0-5."""
 
-    __slots__ = ("throttle_time_ms", "topics")
     API_KEY = ApiKey.TXN_OFFSET_COMMIT
     IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 5, None, None),
-        ("topics", "[]TxnOffsetCommitResponseTopic", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[TxnOffsetCommitResponseTopic] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 0, 5)
+    topics: list[TxnOffsetCommitResponseTopic] = field("[]TxnOffsetCommitResponseTopic", 0, 5)

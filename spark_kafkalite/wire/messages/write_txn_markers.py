@@ -4,150 +4,59 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import ApiMessage, Message, field
 
 
 class WritableTxnMarkerTopic(Message):
     """Part of WriteTxnMarkersRequest, versions 1-2."""
 
-    __slots__ = ("name", "partition_indexes")
-    SCHEMA = (
-        ("name", "string", 1, 2, None, None),
-        ("partition_indexes", "[]int32", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partition_indexes = [] if partition_indexes is NEW_LIST else partition_indexes
+    name: str = field("string", 1, 2)
+    partition_indexes: list[int] = field("[]int32", 1, 2)
 
 
 class WritableTxnMarker(Message):
     """Part of WriteTxnMarkersRequest, versions 1-2."""
 
-    __slots__ = (
-        "coordinator_epoch",
-        "producer_epoch",
-        "producer_id",
-        "topics",
-        "transaction_result",
-        "transaction_version",
-    )
-    SCHEMA = (
-        ("producer_id", "int64", 1, 2, None, None),
-        ("producer_epoch", "int16", 1, 2, None, None),
-        ("transaction_result", "bool", 1, 2, None, None),
-        ("topics", "[]WritableTxnMarkerTopic", 1, 2, None, None),
-        ("coordinator_epoch", "int32", 1, 2, None, None),
-        ("transaction_version", "int8", 2, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        transaction_result: bool = False,
-        topics: list[WritableTxnMarkerTopic] = NEW_LIST,
-        coordinator_epoch: int = 0,
-        transaction_version: int = 0,
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.transaction_result = transaction_result
-        self.topics = [] if topics is NEW_LIST else topics
-        self.coordinator_epoch = coordinator_epoch
-        self.transaction_version = transaction_version
+    producer_id: int = field("int64", 1, 2)
+    producer_epoch: int = field("int16", 1, 2)
+    transaction_result: bool = field("bool", 1, 2)
+    topics: list[WritableTxnMarkerTopic] = field("[]WritableTxnMarkerTopic", 1, 2)
+    coordinator_epoch: int = field("int32", 1, 2)
+    transaction_version: int = field("int8", 2, 2)
 
 
 class WriteTxnMarkersRequest(ApiMessage):
     """The body of a WriteTxnMarkers request, versions 1-2."""
 
-    __slots__ = ("markers",)
     API_KEY = ApiKey.WRITE_TXN_MARKERS
     IS_REQUEST = True
-    SCHEMA = (("markers", "[]WritableTxnMarker", 1, 2, None, None),)
-
-    def __init__(
-        self,
-        *,
-        markers: list[WritableTxnMarker] = NEW_LIST,
-    ) -> None:
-        self.markers = [] if markers is NEW_LIST else markers
+    markers: list[WritableTxnMarker] = field("[]WritableTxnMarker", 1, 2)
 
 
 class WritableTxnMarkerPartitionResult(Message):
     """Part of WriteTxnMarkersResponse, versions 1-2."""
 
-    __slots__ = ("error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 1, 2, None, None),
-        ("error_code", "int16", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
+    partition_index: int = field("int32", 1, 2)
+    error_code: int = field("int16", 1, 2)
 
 
 class WritableTxnMarkerTopicResult(Message):
     """Part of WriteTxnMarkersResponse, versions 1-2."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 2, None, None),
-        ("partitions", "[]WritableTxnMarkerPartitionResult", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[WritableTxnMarkerPartitionResult] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 2)
+    partitions: list[WritableTxnMarkerPartitionResult] = field("[]WritableTxnMarkerPartitionResult", 1, 2)
 
 
 class WritableTxnMarkerResult(Message):
     """Part of WriteTxnMarkersResponse, versions 1-2."""
 
-    __slots__ = ("producer_id", "topics")
-    SCHEMA = (
-        ("producer_id", "int64", 1, 2, None, None),
-        ("topics", "[]WritableTxnMarkerTopicResult", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        topics: list[WritableTxnMarkerTopicResult] = NEW_LIST,
-    ) -> None:
-        self.producer_id = producer_id
-        self.topics = [] if topics is NEW_LIST else topics
+    producer_id: int = field("int64", 1, 2)
+    topics: list[WritableTxnMarkerTopicResult] = field("[]WritableTxnMarkerTopicResult", 1, 2)
 
 
 class WriteTxnMarkersResponse(ApiMessage):
     """The body of a WriteTxnMarkers response, versions 1-2."""
 
-    __slots__ = ("markers",)
     API_KEY = ApiKey.WRITE_TXN_MARKERS
     IS_REQUEST = False
-    SCHEMA = (("markers", "[]WritableTxnMarkerResult", 1, 2, None, None),)
-
-    def __init__(
-        self,
-        *,
-        markers: list[WritableTxnMarkerResult] = NEW_LIST,
-    ) -> None:
-        self.markers = [] if markers is NEW_LIST else markers
+    markers: list[WritableTxnMarkerResult] = field("[]WritableTxnMarkerResult", 1, 2)
