@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import FilePart, PublishedFile, staging_path
+from spark_kafkalite.spark.jobs.destination.manifest import FilePart, PublishedFile, Staged, staging_path
 from spark_kafkalite.spark.jobs.destination.names import (
     ACCOUNT_OFFSET,
     ACCOUNTS,
@@ -28,7 +28,6 @@ from spark_kafkalite.spark.jobs.destination.names import (
     shared_file_name,
     staged_topic,
 )
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats import decoding, lines, parquet_pieces
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.load import driver_staging, load_source, quarantine
