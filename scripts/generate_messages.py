@@ -335,17 +335,16 @@ def default_of_row(row: Row) -> str | None:
 
 
 def write_struct(struct: Struct, api: SchemaOfApi, kind: str) -> str:
-    lines = [f"class {struct.name}({'ApiMessage' if struct.is_message else 'Message'}):"]
     if struct.is_message:
-        lines.append(f'    """The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."""')
-        lines += ["", f"    API_KEY = ApiKey.{api.key.name}", f"    IS_REQUEST = {kind == 'request'}"]
+        bases = f"{kind.title()}Body, api_key=ApiKey.{api.key.name}"
+        text = f"The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."
     else:
         versions = sorted({version for row in struct.rows for version in row.versions})
-        message = f"{api.name}{kind.title()}"
-        lines += [f'    """Part of {message}, versions {span(versions[0], versions[-1])}."""', ""]
-    for row in struct.rows:
-        lines += field_lines(row)
-    return "\n".join(lines)
+        bases = "Message"
+        text = f"Part of {api.name}{kind.title()}, versions {span(versions[0], versions[-1])}."
+    lines = [f"class {struct.name}({bases}):", f'    """{text}"""']
+    declared = [line for row in struct.rows for line in field_lines(row)]
+    return "\n".join([*lines, "", *declared] if declared else lines)
 
 
 def field_lines(row: Row) -> list[str]:
@@ -375,7 +374,8 @@ def write_module(api: SchemaOfApi) -> str:
     for kind, structs in (("request", api.requests), ("response", api.responses)):
         parts += [write_struct(struct, api, kind) for struct in structs]
     body = "\n\n\n".join(parts)
-    helpers = ["ApiMessage", "Message"] if "(Message)" in body else ["ApiMessage"]
+    helpers = ["Message"] if "(Message)" in body else []
+    helpers += ["RequestBody", "ResponseBody"]
     if " = field(" in body:
         helpers.append("field")
     imports = "from spark_kafkalite.wire.api_keys import ApiKey\n"

@@ -80,14 +80,14 @@ def field(
 class _MessageType(type):
     """Turns the declared fields of a class into its slots, its ``SCHEMA`` and its ``DEFAULTS``."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _MessageType:
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **more: Any) -> _MessageType:
         fields = {key: value for key, value in namespace.items() if type(value) is _Field}
         for key in fields:
             del namespace[key]
         namespace["__slots__"] = tuple(fields)
         namespace["SCHEMA"] = tuple(SchemaRow(key, *value.wire) for key, value in fields.items())
         namespace["DEFAULTS"] = {key: value.default for key, value in fields.items()}
-        return super().__new__(cls, name, bases, namespace)
+        return super().__new__(cls, name, bases, namespace, **more)
 
 
 class Message(metaclass=_MessageType):
@@ -153,10 +153,26 @@ def dismantle(message: Message) -> Work[None]:
 
 
 class ApiMessage(Message):
-    """A whole request or response body."""
+    """A whole request or response body; ``class FetchRequest(RequestBody, api_key=ApiKey.FETCH)``."""
 
     API_KEY: ClassVar[ApiKey]
     IS_REQUEST: ClassVar[bool]
+
+    def __init_subclass__(cls, api_key: ApiKey | None = None) -> None:
+        if api_key is not None:
+            cls.API_KEY = api_key
+
+
+class RequestBody(ApiMessage):
+    """The body of a request."""
+
+    IS_REQUEST = True
+
+
+class ResponseBody(ApiMessage):
+    """The body of a response."""
+
+    IS_REQUEST = False
 
 
 class ApiSchema(NamedTuple):

@@ -11,7 +11,7 @@ offsets that no batch has, or a batch without records. ``is_compacted``: compact
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ComparedRange(Message):
@@ -21,11 +21,9 @@ class ComparedRange(Message):
     end_offset: int = field("int64", 0, 0)
 
 
-class CompareReplicasRequest(ApiMessage):
+class CompareReplicasRequest(RequestBody, api_key=ApiKey.COMPARE_REPLICAS):
     """The body of a CompareReplicas request, version 0."""
 
-    API_KEY = ApiKey.COMPARE_REPLICAS
-    IS_REQUEST = True
     replica_id: int = field("int32", 0, 0, default=-1)
     topic_id: bytes = field("uuid", 0, 0)
     partition: int = field("int32", 0, 0)
@@ -39,7 +37,7 @@ class CompareReplicasRequest(ApiMessage):
     is_compacted: bool = field("bool", 0, 0)
 
 
-class CompareReplicasResponse(ApiMessage):
+class CompareReplicasResponse(ResponseBody, api_key=ApiKey.COMPARE_REPLICAS):
     """The body of a CompareReplicas response, version 0.
 
     ``end_offset`` is ``start_offset`` when there is nothing to compare from there on. ``size_bytes`` is -1 where the
@@ -47,8 +45,6 @@ class CompareReplicasResponse(ApiMessage):
     those of the batches, in a detailed answer.
     """
 
-    API_KEY = ApiKey.COMPARE_REPLICAS
-    IS_REQUEST = False
     error_code: int = field("int16", 0, 0)
     first_offset: int = field("int64", 0, 0)
     start_offset: int = field("int64", 0, 0)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class EntityDataRequest(Message):
@@ -29,11 +29,9 @@ class EntryDataRequest(Message):
     ops: list[OpData] = field("[]OpData", 0, 1)
 
 
-class AlterClientQuotasRequest(ApiMessage):
+class AlterClientQuotasRequest(RequestBody, api_key=ApiKey.ALTER_CLIENT_QUOTAS):
     """The body of an AlterClientQuotas request, versions 0-1."""
 
-    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
-    IS_REQUEST = True
     entries: list[EntryDataRequest] = field("[]EntryDataRequest", 0, 1)
     validate_only: bool = field("bool", 0, 1)
 
@@ -53,10 +51,8 @@ class EntryDataResponse(Message):
     entity: list[EntityDataResponse] = field("[]EntityDataResponse", 0, 1)
 
 
-class AlterClientQuotasResponse(ApiMessage):
+class AlterClientQuotasResponse(ResponseBody, api_key=ApiKey.ALTER_CLIENT_QUOTAS):
     """The body of an AlterClientQuotas response, versions 0-1."""
 
-    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 1)
     entries: list[EntryDataResponse] = field("[]EntryDataResponse", 0, 1)

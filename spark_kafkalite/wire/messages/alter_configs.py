@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class AlterableConfig(Message):
@@ -22,11 +22,9 @@ class AlterConfigsResource(Message):
     configs: list[AlterableConfig] = field("[]AlterableConfig", 0, 2)
 
 
-class AlterConfigsRequest(ApiMessage):
+class AlterConfigsRequest(RequestBody, api_key=ApiKey.ALTER_CONFIGS):
     """The body of an AlterConfigs request, versions 0-2."""
 
-    API_KEY = ApiKey.ALTER_CONFIGS
-    IS_REQUEST = True
     resources: list[AlterConfigsResource] = field("[]AlterConfigsResource", 0, 2)
     validate_only: bool = field("bool", 0, 2)
 
@@ -40,10 +38,8 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str = field("string", 0, 2)
 
 
-class AlterConfigsResponse(ApiMessage):
+class AlterConfigsResponse(ResponseBody, api_key=ApiKey.ALTER_CONFIGS):
     """The body of an AlterConfigs response, versions 0-2."""
 
-    API_KEY = ApiKey.ALTER_CONFIGS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 2)
     responses: list[AlterConfigsResourceResponse] = field("[]AlterConfigsResourceResponse", 0, 2)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ReassignablePartition(Message):
@@ -21,11 +21,9 @@ class ReassignableTopic(Message):
     partitions: list[ReassignablePartition] = field("[]ReassignablePartition", 0, 1)
 
 
-class AlterPartitionReassignmentsRequest(ApiMessage):
+class AlterPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS):
     """The body of an AlterPartitionReassignments request, versions 0-1."""
 
-    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    IS_REQUEST = True
     timeout_ms: int = field("int32", 0, 1, default=60000)
     allow_replication_factor_change: bool = field("bool", 1, 1, default=True)
     topics: list[ReassignableTopic] = field("[]ReassignableTopic", 0, 1)
@@ -46,11 +44,9 @@ class ReassignableTopicResponse(Message):
     partitions: list[ReassignablePartitionResponse] = field("[]ReassignablePartitionResponse", 0, 1)
 
 
-class AlterPartitionReassignmentsResponse(ApiMessage):
+class AlterPartitionReassignmentsResponse(ResponseBody, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS):
     """The body of an AlterPartitionReassignments response, versions 0-1."""
 
-    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 1)
     allow_replication_factor_change: bool = field("bool", 1, 1, default=True)
     error_code: int = field("int16", 0, 1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ScramCredentialDeletion(Message):
@@ -24,11 +24,9 @@ class ScramCredentialUpsertion(Message):
     salted_password: bytes = field("bytes", 0, 0)
 
 
-class AlterUserScramCredentialsRequest(ApiMessage):
+class AlterUserScramCredentialsRequest(RequestBody, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
     """The body of an AlterUserScramCredentials request, versions 0."""
 
-    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = True
     deletions: list[ScramCredentialDeletion] = field("[]ScramCredentialDeletion", 0, 0)
     upsertions: list[ScramCredentialUpsertion] = field("[]ScramCredentialUpsertion", 0, 0)
 
@@ -41,10 +39,8 @@ class AlterUserScramCredentialsResult(Message):
     error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
 
 
-class AlterUserScramCredentialsResponse(ApiMessage):
+class AlterUserScramCredentialsResponse(ResponseBody, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
     """The body of an AlterUserScramCredentials response, versions 0."""
 
-    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 0)
     results: list[AlterUserScramCredentialsResult] = field("[]AlterUserScramCredentialsResult", 0, 0)

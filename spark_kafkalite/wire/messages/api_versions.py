@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ApiVersionsRequest(ApiMessage):
+class ApiVersionsRequest(RequestBody, api_key=ApiKey.API_VERSIONS):
     """The body of an ApiVersions request, versions 0-4."""
 
-    API_KEY = ApiKey.API_VERSIONS
-    IS_REQUEST = True
     client_software_name: str = field("string", 3, 4)
     client_software_version: str = field("string", 3, 4)
 
@@ -40,11 +38,9 @@ class FinalizedFeatureKey(Message):
     min_version_level: int = field("int16", 3, 4)
 
 
-class ApiVersionsResponse(ApiMessage):
+class ApiVersionsResponse(ResponseBody, api_key=ApiKey.API_VERSIONS):
     """The body of an ApiVersions response, versions 0-4."""
 
-    API_KEY = ApiKey.API_VERSIONS
-    IS_REQUEST = False
     error_code: int = field("int16", 0, 4)
     api_keys: list[ApiVersion] = field("[]ApiVersion", 0, 4)
     throttle_time_ms: int = field("int32", 1, 4)

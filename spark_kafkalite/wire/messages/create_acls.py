@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class AclCreation(Message):
@@ -19,11 +19,9 @@ class AclCreation(Message):
     permission_type: int = field("int8", 1, 3)
 
 
-class CreateAclsRequest(ApiMessage):
+class CreateAclsRequest(RequestBody, api_key=ApiKey.CREATE_ACLS):
     """The body of a CreateAcls request, versions 1-3."""
 
-    API_KEY = ApiKey.CREATE_ACLS
-    IS_REQUEST = True
     creations: list[AclCreation] = field("[]AclCreation", 1, 3)
 
 
@@ -34,10 +32,8 @@ class AclCreationResult(Message):
     error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
 
 
-class CreateAclsResponse(ApiMessage):
+class CreateAclsResponse(ResponseBody, api_key=ApiKey.CREATE_ACLS):
     """The body of a CreateAcls response, versions 1-3."""
 
-    API_KEY = ApiKey.CREATE_ACLS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 3)
     results: list[AclCreationResult] = field("[]AclCreationResult", 1, 3)

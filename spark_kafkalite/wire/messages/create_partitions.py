@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class CreatePartitionsAssignment(Message):
@@ -21,11 +21,9 @@ class CreatePartitionsTopic(Message):
     assignments: list[CreatePartitionsAssignment] | None = field("[]CreatePartitionsAssignment", 0, 3, nullable_from=0)
 
 
-class CreatePartitionsRequest(ApiMessage):
+class CreatePartitionsRequest(RequestBody, api_key=ApiKey.CREATE_PARTITIONS):
     """The body of a CreatePartitions request, versions 0-3."""
 
-    API_KEY = ApiKey.CREATE_PARTITIONS
-    IS_REQUEST = True
     topics: list[CreatePartitionsTopic] = field("[]CreatePartitionsTopic", 0, 3)
     timeout_ms: int = field("int32", 0, 3)
     validate_only: bool = field("bool", 0, 3)
@@ -39,10 +37,8 @@ class CreatePartitionsTopicResult(Message):
     error_message: str | None = field("string", 0, 3, nullable_from=0, default=None)
 
 
-class CreatePartitionsResponse(ApiMessage):
+class CreatePartitionsResponse(ResponseBody, api_key=ApiKey.CREATE_PARTITIONS):
     """The body of a CreatePartitions response, versions 0-3."""
 
-    API_KEY = ApiKey.CREATE_PARTITIONS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 3)
     results: list[CreatePartitionsTopicResult] = field("[]CreatePartitionsTopicResult", 0, 3)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class CreatableReplicaAssignment(Message):
@@ -31,11 +31,9 @@ class CreatableTopic(Message):
     configs: list[CreatableTopicConfig] = field("[]CreatableTopicConfig", 2, 7)
 
 
-class CreateTopicsRequest(ApiMessage):
+class CreateTopicsRequest(RequestBody, api_key=ApiKey.CREATE_TOPICS):
     """The body of a CreateTopics request, versions 2-7."""
 
-    API_KEY = ApiKey.CREATE_TOPICS
-    IS_REQUEST = True
     topics: list[CreatableTopic] = field("[]CreatableTopic", 2, 7)
     timeout_ms: int = field("int32", 2, 7, default=60000)
     validate_only: bool = field("bool", 2, 7)
@@ -64,10 +62,8 @@ class CreatableTopicResult(Message):
     configs: list[CreatableTopicConfigs] | None = field("[]CreatableTopicConfigs", 5, 7, nullable_from=5)
 
 
-class CreateTopicsResponse(ApiMessage):
+class CreateTopicsResponse(ResponseBody, api_key=ApiKey.CREATE_TOPICS):
     """The body of a CreateTopics response, versions 2-7."""
 
-    API_KEY = ApiKey.CREATE_TOPICS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 2, 7)
     topics: list[CreatableTopicResult] = field("[]CreatableTopicResult", 2, 7)

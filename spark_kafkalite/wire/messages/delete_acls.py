@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteAclsFilter(Message):
@@ -19,11 +19,9 @@ class DeleteAclsFilter(Message):
     permission_type: int = field("int8", 1, 3)
 
 
-class DeleteAclsRequest(ApiMessage):
+class DeleteAclsRequest(RequestBody, api_key=ApiKey.DELETE_ACLS):
     """The body of a DeleteAcls request, versions 1-3."""
 
-    API_KEY = ApiKey.DELETE_ACLS
-    IS_REQUEST = True
     filters: list[DeleteAclsFilter] = field("[]DeleteAclsFilter", 1, 3)
 
 
@@ -49,10 +47,8 @@ class DeleteAclsFilterResult(Message):
     matching_acls: list[DeleteAclsMatchingAcl] = field("[]DeleteAclsMatchingAcl", 1, 3)
 
 
-class DeleteAclsResponse(ApiMessage):
+class DeleteAclsResponse(ResponseBody, api_key=ApiKey.DELETE_ACLS):
     """The body of a DeleteAcls response, versions 1-3."""
 
-    API_KEY = ApiKey.DELETE_ACLS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 3)
     filter_results: list[DeleteAclsFilterResult] = field("[]DeleteAclsFilterResult", 1, 3)

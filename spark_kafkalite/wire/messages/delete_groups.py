@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DeleteGroupsRequest(ApiMessage):
+class DeleteGroupsRequest(RequestBody, api_key=ApiKey.DELETE_GROUPS):
     """The body of a DeleteGroups request, versions 0-2."""
 
-    API_KEY = ApiKey.DELETE_GROUPS
-    IS_REQUEST = True
     groups_names: list[str] = field("[]string", 0, 2)
 
 
@@ -22,10 +20,8 @@ class DeletableGroupResult(Message):
     error_code: int = field("int16", 0, 2)
 
 
-class DeleteGroupsResponse(ApiMessage):
+class DeleteGroupsResponse(ResponseBody, api_key=ApiKey.DELETE_GROUPS):
     """The body of a DeleteGroups response, versions 0-2."""
 
-    API_KEY = ApiKey.DELETE_GROUPS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 2)
     results: list[DeletableGroupResult] = field("[]DeletableGroupResult", 0, 2)

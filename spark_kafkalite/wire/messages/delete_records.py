@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteRecordsPartition(Message):
@@ -21,11 +21,9 @@ class DeleteRecordsTopic(Message):
     partitions: list[DeleteRecordsPartition] = field("[]DeleteRecordsPartition", 0, 2)
 
 
-class DeleteRecordsRequest(ApiMessage):
+class DeleteRecordsRequest(RequestBody, api_key=ApiKey.DELETE_RECORDS):
     """The body of a DeleteRecords request, versions 0-2."""
 
-    API_KEY = ApiKey.DELETE_RECORDS
-    IS_REQUEST = True
     topics: list[DeleteRecordsTopic] = field("[]DeleteRecordsTopic", 0, 2)
     timeout_ms: int = field("int32", 0, 2)
 
@@ -45,10 +43,8 @@ class DeleteRecordsTopicResult(Message):
     partitions: list[DeleteRecordsPartitionResult] = field("[]DeleteRecordsPartitionResult", 0, 2)
 
 
-class DeleteRecordsResponse(ApiMessage):
+class DeleteRecordsResponse(ResponseBody, api_key=ApiKey.DELETE_RECORDS):
     """The body of a DeleteRecords response, versions 0-2."""
 
-    API_KEY = ApiKey.DELETE_RECORDS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 2)
     topics: list[DeleteRecordsTopicResult] = field("[]DeleteRecordsTopicResult", 0, 2)

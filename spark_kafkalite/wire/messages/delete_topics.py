@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteTopicState(Message):
@@ -14,11 +14,9 @@ class DeleteTopicState(Message):
     topic_id: bytes = field("uuid", 6, 6)
 
 
-class DeleteTopicsRequest(ApiMessage):
+class DeleteTopicsRequest(RequestBody, api_key=ApiKey.DELETE_TOPICS):
     """The body of a DeleteTopics request, versions 1-6."""
 
-    API_KEY = ApiKey.DELETE_TOPICS
-    IS_REQUEST = True
     topics: list[DeleteTopicState] = field("[]DeleteTopicState", 6, 6)
     topic_names: list[str] = field("[]string", 1, 5)
     timeout_ms: int = field("int32", 1, 6)
@@ -33,10 +31,8 @@ class DeletableTopicResult(Message):
     error_message: str | None = field("string", 5, 6, nullable_from=5, default=None)
 
 
-class DeleteTopicsResponse(ApiMessage):
+class DeleteTopicsResponse(ResponseBody, api_key=ApiKey.DELETE_TOPICS):
     """The body of a DeleteTopics response, versions 1-6."""
 
-    API_KEY = ApiKey.DELETE_TOPICS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 6)
     responses: list[DeletableTopicResult] = field("[]DeletableTopicResult", 1, 6)

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeAclsRequest(ApiMessage):
+class DescribeAclsRequest(RequestBody, api_key=ApiKey.DESCRIBE_ACLS):
     """The body of a DescribeAcls request, versions 1-3."""
 
-    API_KEY = ApiKey.DESCRIBE_ACLS
-    IS_REQUEST = True
     resource_type_filter: int = field("int8", 1, 3)
     resource_name_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
     pattern_type_filter: int = field("int8", 1, 3, default=3)
@@ -39,11 +37,9 @@ class DescribeAclsResource(Message):
     acls: list[AclDescription] = field("[]AclDescription", 1, 3)
 
 
-class DescribeAclsResponse(ApiMessage):
+class DescribeAclsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_ACLS):
     """The body of a DescribeAcls response, versions 1-3."""
 
-    API_KEY = ApiKey.DESCRIBE_ACLS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 3)
     error_code: int = field("int16", 1, 3)
     error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ComponentData(Message):
@@ -15,11 +15,9 @@ class ComponentData(Message):
     match: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
-class DescribeClientQuotasRequest(ApiMessage):
+class DescribeClientQuotasRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS):
     """The body of a DescribeClientQuotas request, versions 0-1."""
 
-    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
-    IS_REQUEST = True
     components: list[ComponentData] = field("[]ComponentData", 0, 1)
     strict: bool = field("bool", 0, 1)
 
@@ -45,11 +43,9 @@ class EntryData(Message):
     values: list[ValueData] = field("[]ValueData", 0, 1)
 
 
-class DescribeClientQuotasResponse(ApiMessage):
+class DescribeClientQuotasResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS):
     """The body of a DescribeClientQuotas response, versions 0-1."""
 
-    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 1)
     error_code: int = field("int16", 0, 1)
     error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeClusterRequest(ApiMessage):
+class DescribeClusterRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLUSTER):
     """The body of a DescribeCluster request, versions 0-2."""
 
-    API_KEY = ApiKey.DESCRIBE_CLUSTER
-    IS_REQUEST = True
     include_cluster_authorized_operations: bool = field("bool", 0, 2)
     endpoint_type: int = field("int8", 1, 2, default=1)
     include_fenced_brokers: bool = field("bool", 2, 2)
@@ -28,11 +26,9 @@ class DescribeClusterBroker(Message):
     software_version: str | None = field("string", 0, 2, nullable_from=0, tag=10000, default=None)
 
 
-class DescribeClusterResponse(ApiMessage):
+class DescribeClusterResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CLUSTER):
     """The body of a DescribeCluster response, versions 0-2."""
 
-    API_KEY = ApiKey.DESCRIBE_CLUSTER
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 2)
     error_code: int = field("int16", 0, 2)
     error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DescribeConfigsResource(Message):
@@ -15,11 +15,9 @@ class DescribeConfigsResource(Message):
     configuration_keys: list[str] | None = field("[]string", 1, 4, nullable_from=1)
 
 
-class DescribeConfigsRequest(ApiMessage):
+class DescribeConfigsRequest(RequestBody, api_key=ApiKey.DESCRIBE_CONFIGS):
     """The body of a DescribeConfigs request, versions 1-4."""
 
-    API_KEY = ApiKey.DESCRIBE_CONFIGS
-    IS_REQUEST = True
     resources: list[DescribeConfigsResource] = field("[]DescribeConfigsResource", 1, 4)
     include_synonyms: bool = field("bool", 1, 4)
     include_documentation: bool = field("bool", 3, 4)
@@ -56,10 +54,8 @@ class DescribeConfigsResult(Message):
     configs: list[DescribeConfigsResourceResult] = field("[]DescribeConfigsResourceResult", 1, 4)
 
 
-class DescribeConfigsResponse(ApiMessage):
+class DescribeConfigsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CONFIGS):
     """The body of a DescribeConfigs response, versions 1-4."""
 
-    API_KEY = ApiKey.DESCRIBE_CONFIGS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 4)
     results: list[DescribeConfigsResult] = field("[]DescribeConfigsResult", 1, 4)

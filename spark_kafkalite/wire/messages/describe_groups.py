@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeGroupsRequest(ApiMessage):
+class DescribeGroupsRequest(RequestBody, api_key=ApiKey.DESCRIBE_GROUPS):
     """The body of a DescribeGroups request, versions 0-6."""
 
-    API_KEY = ApiKey.DESCRIBE_GROUPS
-    IS_REQUEST = True
     groups: list[str] = field("[]string", 0, 6)
     include_authorized_operations: bool = field("bool", 3, 6)
 
@@ -40,10 +38,8 @@ class DescribedGroup(Message):
     authorized_operations: int = field("int32", 3, 6, default=-2147483648)
 
 
-class DescribeGroupsResponse(ApiMessage):
+class DescribeGroupsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_GROUPS):
     """The body of a DescribeGroups response, versions 0-6."""
 
-    API_KEY = ApiKey.DESCRIBE_GROUPS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 6)
     groups: list[DescribedGroup] = field("[]DescribedGroup", 0, 6)

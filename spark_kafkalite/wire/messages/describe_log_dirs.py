@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DescribableLogDirTopic(Message):
@@ -14,11 +14,9 @@ class DescribableLogDirTopic(Message):
     partitions: list[int] = field("[]int32", 1, 5)
 
 
-class DescribeLogDirsRequest(ApiMessage):
+class DescribeLogDirsRequest(RequestBody, api_key=ApiKey.DESCRIBE_LOG_DIRS):
     """The body of a DescribeLogDirs request, versions 1-5."""
 
-    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
-    IS_REQUEST = True
     topics: list[DescribableLogDirTopic] | None = field("[]DescribableLogDirTopic", 1, 5, nullable_from=1)
     compares: bool = field("bool", 2, 5, tag=10000)
     wants_host_logs: bool = field("bool", 2, 5, tag=10001)
@@ -57,11 +55,9 @@ class DescribeLogDirsResult(Message):
     refusal: str | None = field("string", 2, 5, nullable_from=2, tag=10000, default=None)
 
 
-class DescribeLogDirsResponse(ApiMessage):
+class DescribeLogDirsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_LOG_DIRS):
     """The body of a DescribeLogDirs response, versions 1-5."""
 
-    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 5)
     error_code: int = field("int16", 3, 5)
     results: list[DescribeLogDirsResult] = field("[]DescribeLogDirsResult", 1, 5)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class TopicRequest(Message):
@@ -20,11 +20,9 @@ class CursorRequest(Message):
     partition_index: int = field("int32", 0, 0)
 
 
-class DescribeTopicPartitionsRequest(ApiMessage):
+class DescribeTopicPartitionsRequest(RequestBody, api_key=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     """The body of a DescribeTopicPartitions request, versions 0."""
 
-    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
-    IS_REQUEST = True
     topics: list[TopicRequest] = field("[]TopicRequest", 0, 0)
     response_partition_limit: int = field("int32", 0, 0, default=2000)
     cursor: CursorRequest | None = field("CursorRequest", 0, 0, nullable_from=0, default=None)
@@ -65,11 +63,9 @@ class CursorResponse(Message):
     partition_index: int = field("int32", 0, 0)
 
 
-class DescribeTopicPartitionsResponse(ApiMessage):
+class DescribeTopicPartitionsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     """The body of a DescribeTopicPartitions response, versions 0."""
 
-    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 0)
     topics: list[DescribeTopicPartitionsResponseTopic] = field("[]DescribeTopicPartitionsResponseTopic", 0, 0)
     next_cursor: CursorResponse | None = field("CursorResponse", 0, 0, nullable_from=0, default=None)

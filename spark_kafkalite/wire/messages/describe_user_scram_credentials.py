@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class UserName(Message):
@@ -13,11 +13,9 @@ class UserName(Message):
     name: str = field("string", 0, 0)
 
 
-class DescribeUserScramCredentialsRequest(ApiMessage):
+class DescribeUserScramCredentialsRequest(RequestBody, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
     """The body of a DescribeUserScramCredentials request, versions 0."""
 
-    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = True
     users: list[UserName] | None = field("[]UserName", 0, 0, nullable_from=0)
 
 
@@ -37,11 +35,9 @@ class DescribeUserScramCredentialsResult(Message):
     credential_infos: list[CredentialInfo] = field("[]CredentialInfo", 0, 0)
 
 
-class DescribeUserScramCredentialsResponse(ApiMessage):
+class DescribeUserScramCredentialsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
     """The body of a DescribeUserScramCredentials response, versions 0."""
 
-    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 0)
     error_code: int = field("int16", 0, 0)
     error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class TopicPartitions(Message):
@@ -17,11 +17,9 @@ class TopicPartitions(Message):
     accepted_offsets: list[int] = field("[]int64", 2, 2, tag=10002)
 
 
-class ElectLeadersRequest(ApiMessage):
+class ElectLeadersRequest(RequestBody, api_key=ApiKey.ELECT_LEADERS):
     """The body of an ElectLeaders request, versions 0-2."""
 
-    API_KEY = ApiKey.ELECT_LEADERS
-    IS_REQUEST = True
     election_type: int = field("int8", 1, 2)
     topic_partitions: list[TopicPartitions] | None = field("[]TopicPartitions", 0, 2, nullable_from=0)
     timeout_ms: int = field("int32", 0, 2, default=60000)
@@ -42,11 +40,9 @@ class ReplicaElectionResult(Message):
     partition_result: list[PartitionResult] = field("[]PartitionResult", 0, 2)
 
 
-class ElectLeadersResponse(ApiMessage):
+class ElectLeadersResponse(ResponseBody, api_key=ApiKey.ELECT_LEADERS):
     """The body of an ElectLeaders response, versions 0-2."""
 
-    API_KEY = ApiKey.ELECT_LEADERS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 2)
     error_code: int = field("int16", 1, 2)
     replica_election_results: list[ReplicaElectionResult] = field("[]ReplicaElectionResult", 0, 2)

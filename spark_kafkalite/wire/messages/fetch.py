@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 Buffer = bytes | bytearray | memoryview
 
@@ -45,11 +45,9 @@ class ForgottenTopic(Message):
     partitions: list[int] = field("[]int32", 7, 18)
 
 
-class FetchRequest(ApiMessage):
+class FetchRequest(RequestBody, api_key=ApiKey.FETCH):
     """The body of a Fetch request, versions 4-18."""
 
-    API_KEY = ApiKey.FETCH
-    IS_REQUEST = True
     cluster_id: str | None = field("string", 12, 18, nullable_from=12, tag=0, default=None)
     replica_state: ReplicaState = field("ReplicaState", 15, 18, tag=1)
     replica_id: int = field("int32", 4, 14, default=-1)
@@ -125,11 +123,9 @@ class NodeEndpoint(Message):
     rack: str | None = field("string", 16, 18, nullable_from=16, default=None)
 
 
-class FetchResponse(ApiMessage):
+class FetchResponse(ResponseBody, api_key=ApiKey.FETCH):
     """The body of a Fetch response, versions 4-18."""
 
-    API_KEY = ApiKey.FETCH
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 4, 18)
     error_code: int = field("int16", 7, 18)
     session_id: int = field("int32", 7, 18)

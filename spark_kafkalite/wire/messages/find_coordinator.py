@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class FindCoordinatorRequest(ApiMessage):
+class FindCoordinatorRequest(RequestBody, api_key=ApiKey.FIND_COORDINATOR):
     """The body of a FindCoordinator request, versions 0-6."""
 
-    API_KEY = ApiKey.FIND_COORDINATOR
-    IS_REQUEST = True
     key: str = field("string", 0, 3)
     key_type: int = field("int8", 1, 6)
     coordinator_keys: list[str] = field("[]string", 4, 6)
@@ -28,11 +26,9 @@ class Coordinator(Message):
     error_message: str | None = field("string", 4, 6, nullable_from=4, default=None)
 
 
-class FindCoordinatorResponse(ApiMessage):
+class FindCoordinatorResponse(ResponseBody, api_key=ApiKey.FIND_COORDINATOR):
     """The body of a FindCoordinator response, versions 0-6."""
 
-    API_KEY = ApiKey.FIND_COORDINATOR
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 6)
     coordinators: list[Coordinator] = field("[]Coordinator", 4, 6)
     error_code: int = field("int16", 0, 3)

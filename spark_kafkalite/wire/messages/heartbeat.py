@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, field
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class HeartbeatRequest(ApiMessage):
+class HeartbeatRequest(RequestBody, api_key=ApiKey.HEARTBEAT):
     """The body of a Heartbeat request, versions 0-4."""
 
-    API_KEY = ApiKey.HEARTBEAT
-    IS_REQUEST = True
     group_id: str = field("string", 0, 4)
     generation_id: int = field("int32", 0, 4)
     member_id: str = field("string", 0, 4)
     group_instance_id: str | None = field("string", 3, 4, nullable_from=3, default=None)
 
 
-class HeartbeatResponse(ApiMessage):
+class HeartbeatResponse(ResponseBody, api_key=ApiKey.HEARTBEAT):
     """The body of a Heartbeat response, versions 0-4."""
 
-    API_KEY = ApiKey.HEARTBEAT
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 4)
     error_code: int = field("int16", 0, 4)

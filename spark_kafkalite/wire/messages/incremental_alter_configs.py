@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class AlterableConfig(Message):
@@ -23,11 +23,9 @@ class AlterConfigsResource(Message):
     configs: list[AlterableConfig] = field("[]AlterableConfig", 0, 1)
 
 
-class IncrementalAlterConfigsRequest(ApiMessage):
+class IncrementalAlterConfigsRequest(RequestBody, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS):
     """The body of an IncrementalAlterConfigs request, versions 0-1."""
 
-    API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
-    IS_REQUEST = True
     resources: list[AlterConfigsResource] = field("[]AlterConfigsResource", 0, 1)
     validate_only: bool = field("bool", 0, 1)
 
@@ -41,10 +39,8 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str = field("string", 0, 1)
 
 
-class IncrementalAlterConfigsResponse(ApiMessage):
+class IncrementalAlterConfigsResponse(ResponseBody, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS):
     """The body of an IncrementalAlterConfigs response, versions 0-1."""
 
-    API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 1)
     responses: list[AlterConfigsResourceResponse] = field("[]AlterConfigsResourceResponse", 0, 1)

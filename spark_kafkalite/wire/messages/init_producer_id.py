@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, field
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class InitProducerIdRequest(ApiMessage):
+class InitProducerIdRequest(RequestBody, api_key=ApiKey.INIT_PRODUCER_ID):
     """The body of an InitProducerId request, versions 0-6."""
 
-    API_KEY = ApiKey.INIT_PRODUCER_ID
-    IS_REQUEST = True
     transactional_id: str | None = field("string", 0, 6, nullable_from=0, default=None)
     transaction_timeout_ms: int = field("int32", 0, 6)
     producer_id: int = field("int64", 3, 6, default=-1)
@@ -20,11 +18,9 @@ class InitProducerIdRequest(ApiMessage):
     keep_prepared_txn: bool = field("bool", 6, 6)
 
 
-class InitProducerIdResponse(ApiMessage):
+class InitProducerIdResponse(ResponseBody, api_key=ApiKey.INIT_PRODUCER_ID):
     """The body of an InitProducerId response, versions 0-6."""
 
-    API_KEY = ApiKey.INIT_PRODUCER_ID
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 6)
     error_code: int = field("int16", 0, 6)
     producer_id: int = field("int64", 0, 6, default=-1)

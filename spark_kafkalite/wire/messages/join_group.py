@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class JoinGroupRequestProtocol(Message):
@@ -14,11 +14,9 @@ class JoinGroupRequestProtocol(Message):
     metadata: bytes = field("bytes", 0, 9)
 
 
-class JoinGroupRequest(ApiMessage):
+class JoinGroupRequest(RequestBody, api_key=ApiKey.JOIN_GROUP):
     """The body of a JoinGroup request, versions 0-9."""
 
-    API_KEY = ApiKey.JOIN_GROUP
-    IS_REQUEST = True
     group_id: str = field("string", 0, 9)
     session_timeout_ms: int = field("int32", 0, 9)
     rebalance_timeout_ms: int = field("int32", 1, 9, default=-1)
@@ -37,11 +35,9 @@ class JoinGroupResponseMember(Message):
     metadata: bytes = field("bytes", 0, 9)
 
 
-class JoinGroupResponse(ApiMessage):
+class JoinGroupResponse(ResponseBody, api_key=ApiKey.JOIN_GROUP):
     """The body of a JoinGroup response, versions 0-9."""
 
-    API_KEY = ApiKey.JOIN_GROUP
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 2, 9)
     error_code: int = field("int16", 0, 9)
     generation_id: int = field("int32", 0, 9, default=-1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class MemberIdentity(Message):
@@ -15,11 +15,9 @@ class MemberIdentity(Message):
     reason: str | None = field("string", 5, 5, nullable_from=5, default=None)
 
 
-class LeaveGroupRequest(ApiMessage):
+class LeaveGroupRequest(RequestBody, api_key=ApiKey.LEAVE_GROUP):
     """The body of a LeaveGroup request, versions 0-5."""
 
-    API_KEY = ApiKey.LEAVE_GROUP
-    IS_REQUEST = True
     group_id: str = field("string", 0, 5)
     members: list[MemberIdentity] = field("[]MemberIdentity", 3, 5)
     member_id: str = field("string", 0, 2)
@@ -33,11 +31,9 @@ class MemberResponse(Message):
     error_code: int = field("int16", 3, 5)
 
 
-class LeaveGroupResponse(ApiMessage):
+class LeaveGroupResponse(ResponseBody, api_key=ApiKey.LEAVE_GROUP):
     """The body of a LeaveGroup response, versions 0-5."""
 
-    API_KEY = ApiKey.LEAVE_GROUP
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 5)
     error_code: int = field("int16", 0, 5)
     members: list[MemberResponse] = field("[]MemberResponse", 3, 5)

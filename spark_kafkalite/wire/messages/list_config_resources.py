@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ListConfigResourcesRequest(ApiMessage):
+class ListConfigResourcesRequest(RequestBody, api_key=ApiKey.LIST_CONFIG_RESOURCES):
     """The body of a ListConfigResources request, versions 0-1."""
 
-    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
-    IS_REQUEST = True
     resource_types: list[int] = field("[]int8", 1, 1)
 
 
@@ -22,11 +20,9 @@ class ConfigResource(Message):
     resource_type: int = field("int8", 1, 1, default=16)
 
 
-class ListConfigResourcesResponse(ApiMessage):
+class ListConfigResourcesResponse(ResponseBody, api_key=ApiKey.LIST_CONFIG_RESOURCES):
     """The body of a ListConfigResources response, versions 0-1."""
 
-    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 1)
     error_code: int = field("int16", 0, 1)
     config_resources: list[ConfigResource] = field("[]ConfigResource", 0, 1)

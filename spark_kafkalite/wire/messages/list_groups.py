@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ListGroupsRequest(ApiMessage):
+class ListGroupsRequest(RequestBody, api_key=ApiKey.LIST_GROUPS):
     """The body of a ListGroups request, versions 0-5."""
 
-    API_KEY = ApiKey.LIST_GROUPS
-    IS_REQUEST = True
     states_filter: list[str] = field("[]string", 4, 5)
     types_filter: list[str] = field("[]string", 5, 5)
 
@@ -25,11 +23,9 @@ class ListedGroup(Message):
     group_type: str = field("string", 5, 5)
 
 
-class ListGroupsResponse(ApiMessage):
+class ListGroupsResponse(ResponseBody, api_key=ApiKey.LIST_GROUPS):
     """The body of a ListGroups response, versions 0-5."""
 
-    API_KEY = ApiKey.LIST_GROUPS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 5)
     error_code: int = field("int16", 0, 5)
     groups: list[ListedGroup] = field("[]ListedGroup", 0, 5)

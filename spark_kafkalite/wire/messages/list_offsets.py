@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ListOffsetsPartition(Message):
@@ -22,11 +22,9 @@ class ListOffsetsTopic(Message):
     partitions: list[ListOffsetsPartition] = field("[]ListOffsetsPartition", 1, 11)
 
 
-class ListOffsetsRequest(ApiMessage):
+class ListOffsetsRequest(RequestBody, api_key=ApiKey.LIST_OFFSETS):
     """The body of a ListOffsets request, versions 1-11."""
 
-    API_KEY = ApiKey.LIST_OFFSETS
-    IS_REQUEST = True
     replica_id: int = field("int32", 1, 11)
     isolation_level: int = field("int8", 2, 11)
     topics: list[ListOffsetsTopic] = field("[]ListOffsetsTopic", 1, 11)
@@ -50,10 +48,8 @@ class ListOffsetsTopicResponse(Message):
     partitions: list[ListOffsetsPartitionResponse] = field("[]ListOffsetsPartitionResponse", 1, 11)
 
 
-class ListOffsetsResponse(ApiMessage):
+class ListOffsetsResponse(ResponseBody, api_key=ApiKey.LIST_OFFSETS):
     """The body of a ListOffsets response, versions 1-11."""
 
-    API_KEY = ApiKey.LIST_OFFSETS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 2, 11)
     topics: list[ListOffsetsTopicResponse] = field("[]ListOffsetsTopicResponse", 1, 11)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ListPartitionReassignmentsTopics(Message):
@@ -14,11 +14,9 @@ class ListPartitionReassignmentsTopics(Message):
     partition_indexes: list[int] = field("[]int32", 0, 0)
 
 
-class ListPartitionReassignmentsRequest(ApiMessage):
+class ListPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS):
     """The body of a ListPartitionReassignments request, versions 0."""
 
-    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    IS_REQUEST = True
     timeout_ms: int = field("int32", 0, 0, default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = field(
         "[]ListPartitionReassignmentsTopics", 0, 0, nullable_from=0
@@ -41,11 +39,9 @@ class OngoingTopicReassignment(Message):
     partitions: list[OngoingPartitionReassignment] = field("[]OngoingPartitionReassignment", 0, 0)
 
 
-class ListPartitionReassignmentsResponse(ApiMessage):
+class ListPartitionReassignmentsResponse(ResponseBody, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS):
     """The body of a ListPartitionReassignments response, versions 0."""
 
-    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 0, 0)
     error_code: int = field("int16", 0, 0)
     error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class MetadataRequestTopic(Message):
@@ -14,11 +14,9 @@ class MetadataRequestTopic(Message):
     name: str | None = field("string", 0, 13, nullable_from=10)
 
 
-class MetadataRequest(ApiMessage):
+class MetadataRequest(RequestBody, api_key=ApiKey.METADATA):
     """The body of a Metadata request, versions 0-13."""
 
-    API_KEY = ApiKey.METADATA
-    IS_REQUEST = True
     topics: list[MetadataRequestTopic] | None = field("[]MetadataRequestTopic", 0, 13, nullable_from=1)
     allow_auto_topic_creation: bool = field("bool", 4, 13, default=True)
     include_cluster_authorized_operations: bool = field("bool", 8, 10)
@@ -57,11 +55,9 @@ class MetadataResponseTopic(Message):
     topic_authorized_operations: int = field("int32", 8, 13, default=-2147483648)
 
 
-class MetadataResponse(ApiMessage):
+class MetadataResponse(ResponseBody, api_key=ApiKey.METADATA):
     """The body of a Metadata response, versions 0-13."""
 
-    API_KEY = ApiKey.METADATA
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 3, 13)
     brokers: list[MetadataResponseBroker] = field("[]MetadataResponseBroker", 0, 13)
     cluster_id: str | None = field("string", 2, 13, nullable_from=2, default=None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetCommitRequestPartition(Message):
@@ -24,11 +24,9 @@ class OffsetCommitRequestTopic(Message):
     partitions: list[OffsetCommitRequestPartition] = field("[]OffsetCommitRequestPartition", 2, 10)
 
 
-class OffsetCommitRequest(ApiMessage):
+class OffsetCommitRequest(RequestBody, api_key=ApiKey.OFFSET_COMMIT):
     """The body of an OffsetCommit request, versions 2-10."""
 
-    API_KEY = ApiKey.OFFSET_COMMIT
-    IS_REQUEST = True
     group_id: str = field("string", 2, 10)
     generation_id_or_member_epoch: int = field("int32", 2, 10, default=-1)
     member_id: str = field("string", 2, 10)
@@ -52,10 +50,8 @@ class OffsetCommitResponseTopic(Message):
     partitions: list[OffsetCommitResponsePartition] = field("[]OffsetCommitResponsePartition", 2, 10)
 
 
-class OffsetCommitResponse(ApiMessage):
+class OffsetCommitResponse(ResponseBody, api_key=ApiKey.OFFSET_COMMIT):
     """The body of an OffsetCommit response, versions 2-10."""
 
-    API_KEY = ApiKey.OFFSET_COMMIT
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 3, 10)
     topics: list[OffsetCommitResponseTopic] = field("[]OffsetCommitResponseTopic", 2, 10)

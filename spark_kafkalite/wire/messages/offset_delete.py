@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetDeleteRequestPartition(Message):
@@ -20,11 +20,9 @@ class OffsetDeleteRequestTopic(Message):
     partitions: list[OffsetDeleteRequestPartition] = field("[]OffsetDeleteRequestPartition", 0, 0)
 
 
-class OffsetDeleteRequest(ApiMessage):
+class OffsetDeleteRequest(RequestBody, api_key=ApiKey.OFFSET_DELETE):
     """The body of an OffsetDelete request, versions 0."""
 
-    API_KEY = ApiKey.OFFSET_DELETE
-    IS_REQUEST = True
     group_id: str = field("string", 0, 0)
     topics: list[OffsetDeleteRequestTopic] = field("[]OffsetDeleteRequestTopic", 0, 0)
 
@@ -43,11 +41,9 @@ class OffsetDeleteResponseTopic(Message):
     partitions: list[OffsetDeleteResponsePartition] = field("[]OffsetDeleteResponsePartition", 0, 0)
 
 
-class OffsetDeleteResponse(ApiMessage):
+class OffsetDeleteResponse(ResponseBody, api_key=ApiKey.OFFSET_DELETE):
     """The body of an OffsetDelete response, versions 0."""
 
-    API_KEY = ApiKey.OFFSET_DELETE
-    IS_REQUEST = False
     error_code: int = field("int16", 0, 0)
     throttle_time_ms: int = field("int32", 0, 0)
     topics: list[OffsetDeleteResponseTopic] = field("[]OffsetDeleteResponseTopic", 0, 0)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetFetchRequestTopic(Message):
@@ -31,11 +31,9 @@ class OffsetFetchRequestGroup(Message):
     topics: list[OffsetFetchRequestTopics] | None = field("[]OffsetFetchRequestTopics", 8, 10, nullable_from=8)
 
 
-class OffsetFetchRequest(ApiMessage):
+class OffsetFetchRequest(RequestBody, api_key=ApiKey.OFFSET_FETCH):
     """The body of an OffsetFetch request, versions 1-10."""
 
-    API_KEY = ApiKey.OFFSET_FETCH
-    IS_REQUEST = True
     groups: list[OffsetFetchRequestGroup] = field("[]OffsetFetchRequestGroup", 8, 10)
     group_id: str = field("string", 1, 7)
     topics: list[OffsetFetchRequestTopic] | None = field("[]OffsetFetchRequestTopic", 1, 7, nullable_from=2)
@@ -85,11 +83,9 @@ class OffsetFetchResponseGroup(Message):
     error_code: int = field("int16", 8, 10)
 
 
-class OffsetFetchResponse(ApiMessage):
+class OffsetFetchResponse(ResponseBody, api_key=ApiKey.OFFSET_FETCH):
     """The body of an OffsetFetch response, versions 1-10."""
 
-    API_KEY = ApiKey.OFFSET_FETCH
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 3, 10)
     groups: list[OffsetFetchResponseGroup] = field("[]OffsetFetchResponseGroup", 8, 10)
     topics: list[OffsetFetchResponseTopic] = field("[]OffsetFetchResponseTopic", 1, 7)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetForLeaderPartition(Message):
@@ -22,11 +22,9 @@ class OffsetForLeaderTopic(Message):
     partitions: list[OffsetForLeaderPartition] = field("[]OffsetForLeaderPartition", 2, 4)
 
 
-class OffsetForLeaderEpochRequest(ApiMessage):
+class OffsetForLeaderEpochRequest(RequestBody, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     """The body of an OffsetForLeaderEpoch request, versions 2-4."""
 
-    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    IS_REQUEST = True
     replica_id: int = field("int32", 3, 4, default=-2)
     topics: list[OffsetForLeaderTopic] = field("[]OffsetForLeaderTopic", 2, 4)
 
@@ -47,10 +45,8 @@ class OffsetForLeaderTopicResult(Message):
     partitions: list[EpochEndOffset] = field("[]EpochEndOffset", 2, 4)
 
 
-class OffsetForLeaderEpochResponse(ApiMessage):
+class OffsetForLeaderEpochResponse(ResponseBody, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     """The body of an OffsetForLeaderEpoch response, versions 2-4."""
 
-    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 2, 4)
     topics: list[OffsetForLeaderTopicResult] = field("[]OffsetForLeaderTopicResult", 2, 4)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,11 +24,9 @@ class TopicProduceData(Message):
     partition_data: list[PartitionProduceData] = field("[]PartitionProduceData", 3, 13)
 
 
-class ProduceRequest(ApiMessage):
+class ProduceRequest(RequestBody, api_key=ApiKey.PRODUCE):
     """The body of a Produce request, versions 3-13."""
 
-    API_KEY = ApiKey.PRODUCE
-    IS_REQUEST = True
     transactional_id: str | None = field("string", 3, 13, nullable_from=3, default=None)
     acks: int = field("int16", 3, 13)
     timeout_ms: int = field("int32", 3, 13)
@@ -79,11 +77,9 @@ class NodeEndpoint(Message):
     rack: str | None = field("string", 10, 13, nullable_from=10, default=None)
 
 
-class ProduceResponse(ApiMessage):
+class ProduceResponse(ResponseBody, api_key=ApiKey.PRODUCE):
     """The body of a Produce response, versions 3-13."""
 
-    API_KEY = ApiKey.PRODUCE
-    IS_REQUEST = False
     responses: list[TopicProduceResponse] = field("[]TopicProduceResponse", 3, 13)
     throttle_time_ms: int = field("int32", 3, 13)
     node_endpoints: list[NodeEndpoint] = field("[]NodeEndpoint", 10, 13, tag=0)

@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, field
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class SaslAuthenticateRequest(ApiMessage):
+class SaslAuthenticateRequest(RequestBody, api_key=ApiKey.SASL_AUTHENTICATE):
     """The body of a SaslAuthenticate request, versions 0-2."""
 
-    API_KEY = ApiKey.SASL_AUTHENTICATE
-    IS_REQUEST = True
     auth_bytes: bytes = field("bytes", 0, 2)
 
 
-class SaslAuthenticateResponse(ApiMessage):
+class SaslAuthenticateResponse(ResponseBody, api_key=ApiKey.SASL_AUTHENTICATE):
     """The body of a SaslAuthenticate response, versions 0-2."""
 
-    API_KEY = ApiKey.SASL_AUTHENTICATE
-    IS_REQUEST = False
     error_code: int = field("int16", 0, 2)
     error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
     auth_bytes: bytes = field("bytes", 0, 2)

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, field
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class SaslHandshakeRequest(ApiMessage):
+class SaslHandshakeRequest(RequestBody, api_key=ApiKey.SASL_HANDSHAKE):
     """The body of a SaslHandshake request, versions 0-1."""
 
-    API_KEY = ApiKey.SASL_HANDSHAKE
-    IS_REQUEST = True
     mechanism: str = field("string", 0, 1)
 
 
-class SaslHandshakeResponse(ApiMessage):
+class SaslHandshakeResponse(ResponseBody, api_key=ApiKey.SASL_HANDSHAKE):
     """The body of a SaslHandshake response, versions 0-1."""
 
-    API_KEY = ApiKey.SASL_HANDSHAKE
-    IS_REQUEST = False
     error_code: int = field("int16", 0, 1)
     mechanisms: list[str] = field("[]string", 0, 1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage, Message, field
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class SyncGroupRequestAssignment(Message):
@@ -14,11 +14,9 @@ class SyncGroupRequestAssignment(Message):
     assignment: bytes = field("bytes", 0, 5)
 
 
-class SyncGroupRequest(ApiMessage):
+class SyncGroupRequest(RequestBody, api_key=ApiKey.SYNC_GROUP):
     """The body of a SyncGroup request, versions 0-5."""
 
-    API_KEY = ApiKey.SYNC_GROUP
-    IS_REQUEST = True
     group_id: str = field("string", 0, 5)
     generation_id: int = field("int32", 0, 5)
     member_id: str = field("string", 0, 5)
@@ -28,11 +26,9 @@ class SyncGroupRequest(ApiMessage):
     assignments: list[SyncGroupRequestAssignment] = field("[]SyncGroupRequestAssignment", 0, 5)
 
 
-class SyncGroupResponse(ApiMessage):
+class SyncGroupResponse(ResponseBody, api_key=ApiKey.SYNC_GROUP):
     """The body of a SyncGroup response, versions 0-5."""
 
-    API_KEY = ApiKey.SYNC_GROUP
-    IS_REQUEST = False
     throttle_time_ms: int = field("int32", 1, 5)
     error_code: int = field("int16", 0, 5)
     protocol_type: str | None = field("string", 5, 5, nullable_from=5, default=None)
