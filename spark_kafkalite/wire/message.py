@@ -80,14 +80,18 @@ def field(
 class _MessageType(type):
     """Turns the declared fields of a class into its slots, its ``SCHEMA`` and its ``DEFAULTS``."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **more: Any) -> _MessageType:
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], api_key: ApiKey | None = None
+    ) -> _MessageType:
         fields = {key: value for key, value in namespace.items() if type(value) is _Field}
         for key in fields:
             del namespace[key]
         namespace["__slots__"] = tuple(fields)
         namespace["SCHEMA"] = tuple(SchemaRow(key, *value.wire) for key, value in fields.items())
+        if api_key is not None:
+            namespace["API_KEY"] = api_key
         namespace["DEFAULTS"] = {key: value.default for key, value in fields.items()}
-        return super().__new__(cls, name, bases, namespace, **more)
+        return super().__new__(cls, name, bases, namespace)
 
 
 class Message(metaclass=_MessageType):
@@ -157,10 +161,6 @@ class ApiMessage(Message):
 
     API_KEY: ClassVar[ApiKey]
     IS_REQUEST: ClassVar[bool]
-
-    def __init_subclass__(cls, api_key: ApiKey | None = None) -> None:
-        if api_key is not None:
-            cls.API_KEY = api_key
 
 
 class RequestBody(ApiMessage):
