@@ -111,8 +111,8 @@ class Replication:
         services.on_following = self._fetchers.role_changed
         services.on_leader_log_start = on_leader_log_start
         services.isr_changes = self._changes
-        services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
-        services.on_settled = _both(services.on_settled, self._reports.log_changed)
+        services.on_offline += [self._leaving.partition_failed, self._reports.log_changed]
+        services.on_settled.append(self._reports.log_changed)
         services.on_hanging = self._leaving.partitions_hang
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         services.on_lacking, services.on_differing = self._leaving.partition_lacking, self._leaving.partition_differs
@@ -154,11 +154,3 @@ def _note_damage(partition: Partition, ranges: Sequence[tuple[int, int]], reason
         for start_offset, end_offset in ranges:
             damage.add(start_offset, end_offset)
         damage.tell()
-
-
-def _both(first: Callable[[Partition], None], second: Callable[[Partition], None]) -> Callable[[Partition], None]:
-    def call(partition: Partition) -> None:
-        first(partition)
-        second(partition)
-
-    return call

@@ -38,7 +38,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
     try:
         if not message.group_id:
             raise InvalidGroupId("the empty group id has no offsets")
-        shard = context.group_shards.shard_of(message.group_id)
+        shard = context.groups.shards.shard_of(message.group_id)
         group = shard.state.groups.get(message.group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {message.group_id!r}")

@@ -113,7 +113,7 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple
     error_code = 0
     committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
-        committed = context.group_shards.shard_of(group_id).state.offsets.of(group_id)
+        committed = context.groups.shards.shard_of(group_id).state.offsets.of(group_id)
     except KafkaError as error:
         error_code = error.code
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:

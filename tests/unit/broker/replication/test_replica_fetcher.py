@@ -371,7 +371,7 @@ def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_worl
     world = make_world()
     partition = world.partitions[0]
     settled: list[Partition] = []
-    world.services.on_settled = settled.append
+    world.services.on_settled.append(settled.append)
     copy_at_once(partition.log, make_stored_batch(0, 3, 4))
     world.io.held = True
     world.follow()
