@@ -497,7 +497,7 @@ class Connection:
     @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
-        return bool(self._pending or self._outbox.pieces)
+        return bool(self._pending or self._outbox.pieces or self._channel.unsent_bytes)
 
     def fileno(self) -> int:
         """File descriptor of the channel."""
