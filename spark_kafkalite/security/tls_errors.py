@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
-from spark_kafkalite.security.certificate_end import ends_s
+from spark_kafkalite.security.certificate import ends_s
 from spark_kafkalite.security.tls_records import is_tls
 
 # Codes of OpenSSL's certificate verification (x509_vfy.h).

@@ -1,7 +1,7 @@
 """A byte stream to one peer, behind the few calls that a connection needs.
 
-:class:`PlainChannel` is a raw non-blocking socket. Under TLS (``tls_channel``) more can be so, and a connection counts on
-all of it:
+:class:`PlainChannel` is a raw non-blocking socket. Under TLS (``tls_channel``) more can be so, and a connection counts
+on all of it:
 
 - a handshake comes before the first byte;
 - bytes may be here, decrypted, for which the socket does not become readable any more (``has_buffered``);
