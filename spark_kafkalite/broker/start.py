@@ -38,6 +38,7 @@ from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
@@ -112,6 +113,7 @@ class _Ground:
     descriptors: Descriptors
     memory: RequestMemory
     inner_wire: InnerWire
+    tls: BrokerTls
     peers: Peers
     health: BrokerHealth
     # None in a broker that serves no metrics.
@@ -249,8 +251,11 @@ class BrokerStart:
             config.inner_listener.name,
             is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
         )
+        tls = BrokerTls(config)
         peer_settings = PeerSettings(
-            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+            config["replica.socket.timeout.ms"] / 1000,
+            config["replica.socket.receive.buffer.bytes"],
+            tls.peer_channel,
         )
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
@@ -273,6 +278,7 @@ class BrokerStart:
             Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
+            tls,
             peers,
             health,
             metrics,
@@ -424,6 +430,7 @@ class BrokerStart:
             ground.memory,
             ground.descriptors,
             ground.inner_wire,
+            ground.tls,
             lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
@@ -566,6 +573,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            protocols={listener.name: listener.protocol.value for listener in listeners.values()},
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,
