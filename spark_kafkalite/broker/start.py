@@ -67,6 +67,7 @@ from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.tls_reload import TlsReload
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
@@ -186,6 +187,8 @@ class BrokerStart:
         self.metrics_address: str | None = None
         # The settings in force; None until the start has begun.
         self.settings: DynamicConfig | None = None
+        # None until the broker has joined the cluster.
+        self.tls_reload: TlsReload | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -231,6 +234,7 @@ class BrokerStart:
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
         await self._join_cluster(ground, storage, registry, listeners, proven)
+        self._keep_certificates(ground, storage)
         self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         self._undo.callback(ground.health.enter, BrokerState.SHUTTING_DOWN)
@@ -252,6 +256,8 @@ class BrokerStart:
             is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
         )
         tls = BrokerTls(config)
+        for warning in tls.warnings():
+            logger.warning("%s", warning)
         peer_settings = PeerSettings(
             config["replica.socket.timeout.ms"] / 1000,
             config["replica.socket.receive.buffer.bytes"],
@@ -541,6 +547,11 @@ class BrokerStart:
 
     def _hang_limit_s(self) -> float:
         return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
+
+    def _keep_certificates(self, ground: _Ground, storage: _Storage) -> None:
+        """Renew the certificates of listeners when their files change."""
+        self.tls_reload = TlsReload(ground.loop, ground.tls, ground.settings, storage.io)
+        self._undo.callback(self.tls_reload.stop)
 
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Watch for log directories whose disks hang."""

@@ -21,7 +21,9 @@ from spark_kafkalite.broker.network.tls_channel import TlsBuffers, TlsChannel
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.listener_settings import TLS_SETTINGS
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.registry.served.listener import is_loopback
 from spark_kafkalite.security.certificate import subject_text
 from spark_kafkalite.security.cluster_secret import broker_of_user
 from spark_kafkalite.security.principal_rules import SETTING as RULES
@@ -33,6 +35,7 @@ from spark_kafkalite.security.server_tls import (
     names_host,
     server_context,
 )
+from spark_kafkalite.security.settings import SecurityProtocol
 from spark_kafkalite.security.tls import TlsContext, TlsStream, client_context
 
 logger = logging.getLogger(__name__)
@@ -70,7 +73,8 @@ class ListenerTls:
     def values(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ``ssl.*`` settings of this listener out of those of the broker."""
         name = self.listener.name
-        values = {each.name: listener_setting(settings, name, each.name) for each in TLS_SETTINGS}
+        # They hold passwords, which its text hides.
+        values = ShownSettings((each.name, listener_setting(settings, name, each.name)) for each in TLS_SETTINGS)
         if self.listener.protocol.uses_sasl:
             # Source: kafka.network.SocketServer; the value for all is meant for clients that have no other name.
             values[_CLIENT_AUTH] = listener_setting({**settings, _CLIENT_AUTH: "none"}, name, _CLIENT_AUTH)
@@ -143,6 +147,17 @@ class BrokerTls:
         }
         self._config = config
         self._buffers = TlsBuffers()
+
+    def warnings(self) -> list[str]:
+        """Return what an operator should know of the listeners' certificates, and of passwords that are not hidden."""
+        found = [text for listener in self.listeners.values() for text in listener.warnings()]
+        for listener in self._config.listeners:
+            if listener.protocol is SecurityProtocol.SASL_PLAINTEXT and not is_loopback(listener.host, "listeners"):
+                found.append(
+                    f"listener {listener.name}: SASL_PLAINTEXT does not encrypt, and other hosts reach it: on the "
+                    "way, records and the passwords of PLAIN can be read; SASL_SSL encrypts"
+                )
+        return found
 
     def channel(self, connected: socket.socket, listener: Listener, session: Session) -> TlsChannel:
         """Return the channel of a client. Raises OSError."""
