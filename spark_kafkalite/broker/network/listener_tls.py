@@ -73,8 +73,7 @@ class ListenerTls:
     def values(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ``ssl.*`` settings of this listener out of those of the broker."""
         name = self.listener.name
-        # They hold passwords, which its text hides.
-        values = ShownSettings((each.name, listener_setting(settings, name, each.name)) for each in TLS_SETTINGS)
+        values = _values(settings, name)
         if self.listener.protocol.uses_sasl:
             # Source: kafka.network.SocketServer; the value for all is meant for clients that have no other name.
             values[_CLIENT_AUTH] = listener_setting({**settings, _CLIENT_AUTH: "none"}, name, _CLIENT_AUTH)
@@ -171,12 +170,17 @@ class BrokerTls:
             if name in self.listeners and (context := self.listeners[name].contexts.client) is not None:
                 break
         else:
-            # While a cluster gets TLS, brokers without a listener of their own for it still reach the others.
+            # While a cluster gets TLS, brokers whose listener has none yet reach the others, by its settings.
             try:
-                context = client_context({each.name: self._config[each.name] for each in TLS_SETTINGS})
+                context = client_context(_values(self._config.values, broker.inner_listener))
             except ConfigError as error:
                 raise ConnectionError(errno.EINVAL, str(error)) from None
         return TlsChannel(connected, TlsStream(context, host=broker.inner_address[0]), self._buffers)
+
+
+def _values(settings: Mapping[str, Any], listener: str) -> dict[str, Any]:
+    """Return the ``ssl.*`` settings of a listener. They hold passwords, which their text hides."""
+    return ShownSettings((each.name, listener_setting(settings, listener, each.name)) for each in TLS_SETTINGS)
 
 
 def _file_state(path: str | None) -> tuple[int, int, int] | None:
