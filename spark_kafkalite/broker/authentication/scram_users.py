@@ -15,6 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.event_log import QuietLog
@@ -79,18 +80,8 @@ class ScramUsers:
         RequestTimedOut (7) where the change has been written and not been seen here.
         """
         store = self._store()
-
-        def change(old: Mapping[str, str]) -> Mapping[str, str]:
-            new = dict(old)
-            for mechanism, credential in changes.items():
-                if credential is not None:
-                    new[mechanism] = credential_text(credential)
-                elif new.pop(mechanism, None) is None:
-                    raise ResourceNotFound(_NOT_THERE)
-            return new
-
         entity = entity_nodes.user_entity(user)
-        await alter_entity(store, entity, change)
+        await alter_entity(store, entity, partial(with_credentials, changes=changes))
         if not store.can_be_private:
             _quiet.log(
                 logging.WARNING,
@@ -123,3 +114,17 @@ class ScramUsers:
                 credentials.pop(user, None)
             else:
                 credentials[user] = credential
+
+
+def with_credentials(config: Mapping[str, str], changes: Mapping[str, ScramCredential | None]) -> Mapping[str, str]:
+    """Return the settings of a user with credentials set, by mechanism, and deleted (None).
+
+    Raises ResourceNotFound (91) where there is none to delete.
+    """
+    new = dict(config)
+    for mechanism, credential in changes.items():
+        if credential is not None:
+            new[mechanism] = credential_text(credential)
+        elif new.pop(mechanism, None) is None:
+            raise ResourceNotFound(_NOT_THERE)
+    return new
