@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.broker.authentication.authentication import Refused
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
@@ -220,7 +220,7 @@ class Dispatcher:
         """Answer a token that came after SaslHandshake version 0: it has no header, and no error can be told."""
         try:
             said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
-        except Refused as refused:
+        except AuthenticationRefused as refused:
             await asyncio.sleep(refused.delay_s)
             exchange.close("failed to authenticate")
             return
