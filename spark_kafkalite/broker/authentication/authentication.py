@@ -133,7 +133,8 @@ class Authentication:
         return names
 
     def answer(self, session: Session, token: bytes, now_s: float) -> Said:
-        """Return the reply to a client's token. Raises IllegalSaslState (34) without an exchange; AuthenticationRefused."""
+        """Return the reply to a client's token. Raises IllegalSaslState (34) without an exchange,
+        AuthenticationRefused."""
         server = session.sasl
         if server is None:
             text = "SaslAuthenticate request received after successful authentication"
