@@ -271,16 +271,26 @@ class BrokerRegistration:
         # Brokers of old have one address and no endpoints.
         return (self.host, self.port) if protocol == "PLAINTEXT" and not self.endpoints else None
 
+    @property
+    def inner_protocol(self) -> str:
+        """The security protocol of the listener that other brokers connect to."""
+        name = self.inner_listener or (_listener_name(self.endpoints[0]) if self.endpoints else "PLAINTEXT")
+        return self.protocols.get(name, name)
+
     def encode(self) -> bytes:
         endpoints = list(self.endpoints) or [f"PLAINTEXT://{_bracketed(self.host)}:{self.port}"]
+        names = [_listener_name(endpoint) for endpoint in endpoints]
+        protocols = {name: self.protocols.get(name, name) for name in names}
+        # As Kafka has it: programs of old take host and port for those of a listener without TLS and SASL.
+        is_open = "PLAINTEXT" in protocols.values()
         fields: dict[str, Any] = {
             "version": 5,
-            "host": self.host,
-            "port": self.port,
+            "host": self.host if is_open else None,
+            "port": self.port if is_open else -1,
             "jmx_port": -1,
             "timestamp": str(self.timestamp_ms),
             "endpoints": endpoints,
-            "listener_security_protocol_map": {_listener_name(endpoint): "PLAINTEXT" for endpoint in endpoints},
+            "listener_security_protocol_map": protocols,
             "features": {},
         }
         if self.incarnation != UNKNOWN_INCARNATION:
