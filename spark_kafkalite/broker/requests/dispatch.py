@@ -209,9 +209,13 @@ class Dispatcher:
         client has authenticated. Return whether it was served."""
         session = connection.session
         if session.handshake is not Handshake.RAW:
-            # Without a look at the rest of the request.
-            if len(frame) >= 2:
-                session.check_request(int.from_bytes(frame[:2], signed=True))
+            # Without a look at the rest of the request. One of less than two bytes is not read either.
+            api_key = int.from_bytes(frame[:2], signed=True)
+            if session.handshake is Handshake.EXPIRED and api_key != ApiKey.SASL_HANDSHAKE:
+                # Many clients do not know of lifetimes, so it is nothing hostile.
+                connection.close("its session has expired (connections.max.reauth.ms)")
+                return True
+            session.check_request(api_key)
             return False
         exchange = Exchange(connection, (ApiKey.SASL_AUTHENTICATE, 0, 0, None), len(frame))
         self._start(exchange, self._answered_token(exchange, bytes(frame)))
