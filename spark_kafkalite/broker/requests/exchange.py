@@ -5,8 +5,8 @@ later after :meth:`Exchange.defer`, which keeps the answer's place in the connec
 answer closes the connection (:meth:`Exchange.close`).
 
 An :class:`Oversight` decides about requests apart from their content: it may refuse or delay them, and sees their
-outcome. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times and
-costs nothing for it.
+outcome. Quotas and metrics are overseers; without one an exchange takes no times and costs nothing for it. Rights are
+asked for by handlers, item by item.
 """
 
 from __future__ import annotations
