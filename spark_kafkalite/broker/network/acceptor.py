@@ -222,7 +222,7 @@ class Acceptor:
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
         session = Session(address_text(host, address[1]), listener)
-        if is_for_brokers:
+        if is_for_brokers or listener.protocol.uses_sasl:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
         connection = Connection(self, channel, session)
         self._connections[connection] = None if is_for_brokers else host
