@@ -35,6 +35,9 @@ REFUSALS: Final[dict[ResourceType, type[KafkaError]]] = {
 }
 
 
+_TITLES: Final = {_TOPIC: "Topic", _GROUP: "Group", _CLUSTER: "Cluster", _TRANSACTIONAL_ID: "Transactional Id"}
+
+
 class Need(NamedTuple):
     """One right that an API asks for. ``instead``: others, each of which is enough without it.
 
@@ -151,6 +154,11 @@ _NEEDED: Final[dict[tuple[int, int], Need]] = {
     for key, needs in [*((key, (need,)) for key, need in _ELSEWHERE.items()), *NEEDS.items()]
     for need in reversed(needs)
 }
+
+
+def refused(resource: ResourceType) -> KafkaError:
+    """Return the refusal of an operation on a resource, with Kafka's text."""
+    return REFUSALS[resource](f"{_TITLES[resource]} authorization failed.")
 
 
 def refusal(api_key: int, code: int, text: str | None) -> KafkaError:

@@ -17,6 +17,7 @@ from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.security.scram import ScramServer
 
 if TYPE_CHECKING:
+    from spark_kafkalite.broker.authorization.authorizer import SessionRights
     from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
 
 # The principal of clients that prove nothing. Source: org.apache.kafka.common.security.auth.KafkaPrincipal.
@@ -47,6 +48,7 @@ class Session:
         "peer",
         "principal",
         "proof",
+        "rights",
         "scram",
     )
 
@@ -56,6 +58,8 @@ class Session:
         self.principal = ANONYMOUS
         # Which broker of the cluster has proved that it is at the other end; None for clients.
         self.broker_id: int | None = None
+        # What the client may do; None in a broker without an authorizer, which allows everything.
+        self.rights: SessionRights | None = None
         # What stands for the secret by which it has (ClusterSecret.accepts).
         self.proof = b""
         self.handshake = Handshake.COMPLETE

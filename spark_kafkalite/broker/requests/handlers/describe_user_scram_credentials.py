@@ -5,6 +5,7 @@ Source: KIP-554, org.apache.kafka.image.ScramImage.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -16,6 +17,7 @@ from spark_kafkalite.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from spark_kafkalite.wire.rights import refused
 
 # Of a name, in a text.
 _SHOWN = 300
@@ -26,6 +28,9 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeUserScramCredentialsRequest
 ) -> Work[DescribeUserScramCredentialsResponse]:
     """Answer for each user that there is none; each name is answered once."""
+    if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        refusal = refused(ResourceType.CLUSTER)
+        return DescribeUserScramCredentialsResponse(error_code=refusal.code, error_message=str(refusal))
     names = yield from filled({}, ((user.name, None) for user in message.users or ()))
     text = "Attempt to describe a user credential that does not exist: "
     missing = (

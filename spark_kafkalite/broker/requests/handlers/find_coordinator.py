@@ -15,6 +15,9 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -35,6 +38,7 @@ from spark_kafkalite.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 GROUP = 0
 TRANSACTION = 1
@@ -48,14 +52,17 @@ async def handle(
 ) -> FindCoordinatorResponse:
     """Name the coordinators."""
     problem: KafkaError | None = None
-    try:
-        _check_type(message.key_type)
-        await context.offsets_host.ensure()
-    except KafkaError as error:
-        problem = error
     many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = await context.work(exchange, _all_answered(context, exchange.session, keys, problem))
+    kind = ResourceType.TRANSACTIONAL_ID if message.key_type == TRANSACTION else ResourceType.GROUP
+    refusals = await context.work(exchange, _refusals(exchange, kind, keys))
+    try:
+        _check_type(message.key_type)
+        if len(refusals) < len(keys):
+            await context.offsets_host.ensure()
+    except KafkaError as error:
+        problem = error
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, refusals, problem))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -68,15 +75,30 @@ async def handle(
     )
 
 
+def _refusals(exchange: Exchange, kind: ResourceType, keys: list[str]) -> Work[dict[str, KafkaError]]:
+    """Return the keys whose coordinators the client may not know."""
+    refusals: dict[str, KafkaError] = {}
+    if exchange.has_limits:
+        for key in keys:
+            yield None
+            if not exchange.may(Operation.DESCRIBE, kind, key):
+                refusals[key] = refused(kind)
+    return refusals
+
+
 def _all_answered(
-    context: BrokerContext, session: Session, keys: list[str], problem: KafkaError | None
+    context: BrokerContext,
+    session: Session,
+    keys: list[str],
+    refusals: Mapping[str, KafkaError],
+    problem: KafkaError | None,
 ) -> Work[list[Coordinator]]:
     # Keys may be many and long, and each is hashed; one that is named again is not answered again.
     found = {}
     for key in keys:
         yield None
         if key not in found:
-            found[key] = _answered(context, session, key, problem)
+            found[key] = _answered(context, session, key, refusals.get(key, problem))
     return list(found.values())
 
 
