@@ -25,6 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
@@ -84,6 +87,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
@@ -116,6 +120,8 @@ class _Ground:
     health: BrokerHealth
     # None in a broker that serves no metrics.
     metrics: MetricsEndpoint | None
+    # The settings of users and clients in the registry.
+    entities: EntityConfigs
 
     @property
     def meters(self) -> Meters | None:
@@ -139,6 +145,7 @@ class _Registry:
 
     membership: ClusterMembership
     own: OwnRegistry | None
+    users: ScramUsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +283,7 @@ class BrokerStart:
             peers,
             health,
             metrics,
+            EntityConfigs(),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -323,11 +331,13 @@ class BrokerStart:
             own = OwnRegistry(config, storage.logs, storage.evidence, self._clock)
             self._undo.callback(own.close)
             open_store = own.open_session
+        users = ScramUsers(ground.entities, lambda: membership.session.store)
         membership = ClusterMembership(
             open_store,
             partial(
                 RegistrySession,
                 view=ground.view,
+                entities=ground.entities,
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
                 slices=ground.slices,
@@ -361,7 +371,8 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        return _Registry(membership, own)
+        await users.start()
+        return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
         """Get the cluster secret if there may be other brokers, and check that these brokers accept it."""
@@ -515,7 +526,19 @@ class BrokerStart:
             inner_wire=ground.inner_wire,
             peers=ground.peers,
             gate=Gate(ground.slices.now),
+            users=registry.users,
+            authentication=self._make_authentication(ground, registry),
             meters=ground.meters,
+        )
+
+    def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
+        config = self.config
+        return Authentication(
+            config.sasl_listeners,
+            ground.inner_wire,
+            registry.users,
+            FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
+            config["request.read.timeout.ms"] / 1000,
         )
 
     def _start_replication(

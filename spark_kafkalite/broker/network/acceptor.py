@@ -87,6 +87,7 @@ class Acceptor:
             max_response_bytes=config["queued.max.response.bytes.per.connection"],
             read_timeout_s=config["request.read.timeout.ms"] / 1000,
             idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
+            max_unauthenticated_bytes=min(config["sasl.server.max.receive.size"], config["socket.request.max.bytes"]),
         )
         self._config = config
         self._settings = settings

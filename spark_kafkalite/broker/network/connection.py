@@ -47,23 +47,38 @@ from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
-# Of a request on a listener that serves nobody who has not proved himself.
+# Of a request on a listener without SASL that is for brokers alone, which send no large tokens.
 _MOST_BEFORE_PROOF_BYTES = 64 * 1024
 
 
 class Limits:
     """The settings that every connection obeys, read once."""
 
-    __slots__ = ("idle_s", "max_frame_bytes", "max_requests", "max_response_bytes", "read_timeout_s")
+    __slots__ = (
+        "idle_s",
+        "max_frame_bytes",
+        "max_requests",
+        "max_response_bytes",
+        "max_unauthenticated_bytes",
+        "read_timeout_s",
+    )
 
     def __init__(
-        self, max_frame_bytes: int, max_requests: int, max_response_bytes: int, read_timeout_s: float, idle_s: float
+        self,
+        max_frame_bytes: int,
+        max_requests: int,
+        max_response_bytes: int,
+        read_timeout_s: float,
+        idle_s: float,
+        max_unauthenticated_bytes: int,
     ) -> None:
+        """``max_unauthenticated_bytes``: of a request while the client has to authenticate first."""
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.max_response_bytes = max_response_bytes
         self.read_timeout_s = read_timeout_s
         self.idle_s = idle_s
+        self.max_unauthenticated_bytes = max_unauthenticated_bytes
 
 
 class Owner(Protocol):
@@ -117,7 +132,10 @@ class Connection:
         self._channel = channel
         self.session = session
         expects_proof = session.handshake is Handshake.EXPECTED
-        most_bytes = _MOST_BEFORE_PROOF_BYTES if expects_proof else owner.limits.max_frame_bytes
+        most_bytes = owner.limits.max_frame_bytes
+        if expects_proof:
+            uses_sasl = session.listener.protocol.uses_sasl
+            most_bytes = owner.limits.max_unauthenticated_bytes if uses_sasl else _MOST_BEFORE_PROOF_BYTES
         self._frames = FrameReader(most_bytes, owner.scratch)
         self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
@@ -234,6 +252,11 @@ class Connection:
         if frames.partial is None:
             owner.memory.request_complete(self)
 
+    @property
+    def _limit_name(self) -> str:
+        is_all = self._frames.max_frame_bytes == self._owner.limits.max_frame_bytes
+        return "socket.request.max.bytes" if is_all else "sasl.server.max.receive.size, until it authenticates"
+
     def allow_large_requests(self) -> None:
         """Take requests of any allowed size, although the session began with a handshake."""
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
@@ -252,7 +275,7 @@ class Connection:
             except FrameSizeError as error:
                 self.close(
                     f"announced a request of {error.size_bytes} bytes, allowed are 1 to {frames.max_frame_bytes} "
-                    "(socket.request.max.bytes); is this a client of another protocol?",
+                    f"({self._limit_name}); is this a client of another protocol?",
                     hostile=True,
                 )
                 return
@@ -470,6 +493,7 @@ class Connection:
     def overdue(self, now_s: float) -> str | None:
         """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
         limits = self._owner.limits
+        self.session.maybe_expire(now_s)
         if now_s > self.session.handshake_due_s:
             failed = self.session.handshake is Handshake.FAILED
             return "failed to authenticate" if failed else "did not authenticate in time (request.read.timeout.ms)"

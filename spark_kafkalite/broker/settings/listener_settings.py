@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX
+from spark_kafkalite.broker.settings.sasl_settings import SASL_LISTENER_SETTINGS
 from spark_kafkalite.prefixed_settings import SettingPrefix
 from spark_kafkalite.security.settings import STORE_TYPES, TLS_VERSIONS, SecurityProtocol
 from spark_kafkalite.settings import Setting
@@ -138,5 +139,8 @@ _DYNAMIC: Final = frozenset(
 )
 
 OF_ONE_LISTENER: Final = SettingPrefix(
-    LISTENER_PREFIX, "listener", frozenset(setting.name for setting in TLS_SETTINGS), _DYNAMIC
+    LISTENER_PREFIX,
+    "listener",
+    frozenset(setting.name for setting in (*TLS_SETTINGS, *SASL_LISTENER_SETTINGS)),
+    _DYNAMIC,
 )

@@ -62,6 +62,7 @@ class FakeOwner:
             "max_response_bytes": 10_000,
             "read_timeout_s": 30.0,
             "idle_s": 600.0,
+            "max_unauthenticated_bytes": 500,
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000) if memory is None else memory
