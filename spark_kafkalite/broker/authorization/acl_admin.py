@@ -31,6 +31,7 @@ from spark_kafkalite.slices import Slices, Work
 
 # Of one request.
 MOST_ACLS: Final = 10_000
+MOST_FILTERS: Final = 1_000
 # Resources that are written at the same time.
 _AT_ONCE: Final = 100
 _LOOKED_AT_ONCE: Final = 200
