@@ -16,9 +16,8 @@ from typing import Final
 
 from spark_kafkalite.acls import CLUSTER_NAME, Operation, ResourceType
 from spark_kafkalite.broker.authorization.acl_table import Verdict
+from spark_kafkalite.broker.event_log import AUDIT_LOGGER
 from spark_kafkalite.wire.api_keys import ApiKey
-
-AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 
 _PERIOD_S: Final = 10.0
 _BURST: Final = 3

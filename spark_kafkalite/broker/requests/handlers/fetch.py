@@ -472,7 +472,7 @@ class DelayedFetch(WaitingFetch):
         session = self._fetching.session
         if session is not None:
             session.waiting = None
-        else:
+        elif self._fetching.exchange.has_limits:
             self._context.fetch_sessions.waiting_without.pop(self, None)
         for leader in self._leaders:
             leader.waiters_with(self._fetching.replica_id).remove(self)
