@@ -144,6 +144,12 @@ class Acl(NamedTuple):
     resource: Resource
     entry: Entry
 
+    def __str__(self) -> str:
+        (resource_type, pattern_type, name), (principal, host, operation, permission) = self
+        kind = "" if pattern_type is PatternType.LITERAL else f"{pattern_type.title.lower()} "
+        what = f"{operation.title} on {kind}{resource_type.title} {name!r}"
+        return f"{permission.title} {what} to {principal} from host {host}"
+
 
 class AclFilter(NamedTuple):
     """Which ACLs are meant. Numbers are those of the protocol (``ANY``, ``MATCH``); None is any text."""
