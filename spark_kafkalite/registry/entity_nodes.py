@@ -73,8 +73,8 @@ def user_of_node(path: str) -> str | None:
 
 
 def is_private(path: str) -> bool:
-    """Return whether a node is for brokers alone: those of users, and the secret for decoys."""
-    return path == DECOY_SECRET or path.startswith(f"{CONFIG_ROOT}/{USERS}/")
+    """Return whether a node is for brokers alone: those of users with their parent, and the secret for decoys."""
+    return f"{path}/".startswith(f"{CONFIG_ROOT}/{USERS}/") or path == DECOY_SECRET
 
 
 def encode_notice(entity: str) -> bytes:

@@ -197,18 +197,20 @@ class Authentication:
     def _refused(self, session: Session, error: KafkaError, reason: str, now_s: float) -> Refused:
         """Fail the session, write why into the log, and return the exception to raise."""
         user = "" if session.sasl is None else session.sasl.user
-        remedy = ""
-        if error.code == SaslAuthenticationFailed.code:
-            remedy = f"; {self._remedy(session, user)}"
+        if session.listener.name not in self._listeners or broker_of_user(user) is not None:
+            text, remedy = "%s is refused as a broker on listener %s%s: %s%s", _BROKERS_REMEDY
+        else:
+            text = "%s failed to authenticate on listener %s%s: %s%s"
+            remedy = _PLAIN_REMEDY if session.mechanism == PLAIN else _CLIENTS_REMEDY
         self._quiet.log(
             logging.WARNING,
             "refused",
-            "%s failed to authenticate on listener %s%s: %s%s",
+            text,
             session.peer,
             session.listener.name,
             f" by {session.mechanism} as user {user[:100]!r}" if user else "",
             reason,
-            remedy,
+            f"; {remedy}" if error.code == SaslAuthenticationFailed.code else "",
         )
         return self._failed(session, error, now_s)
 
@@ -216,11 +218,6 @@ class Authentication:
         delay_s = self._delays.failed(session.client_host)
         session.fail_handshake(now_s + delay_s + self._timeout_s)
         return Refused(error, delay_s)
-
-    def _remedy(self, session: Session, user: str) -> str:
-        if session.listener.name not in self._listeners or broker_of_user(user) is not None:
-            return _BROKERS_REMEDY
-        return _PLAIN_REMEDY if session.mechanism == PLAIN else _CLIENTS_REMEDY
 
 
 def _text(session: Session) -> str:
