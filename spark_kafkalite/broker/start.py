@@ -91,6 +91,7 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.registry.acl_changes import has_acls
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
@@ -394,6 +395,11 @@ class BrokerStart:
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         await users.start()
+        if ground.authorizer is None and await has_acls(membership.session.store):
+            logger.warning(
+                "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
+                "authorizer.class.name as on the other brokers"
+            )
         return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:

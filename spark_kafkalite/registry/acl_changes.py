@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from itertools import product
 
-from spark_kafkalite.acls import Entry, Resource
+from spark_kafkalite.acls import Entry, PatternType, Resource, ResourceType
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
@@ -38,6 +39,15 @@ async def make_base_nodes(store: Store) -> None:
     for future in futures:
         with contextlib.suppress(NodeExists):
             await answer(future)
+
+
+async def has_acls(store: Store) -> bool:
+    """Return whether there are ACLs in the registry. Raises RegistryError."""
+    for pattern_type, resource_type in product(PatternType, ResourceType):
+        with contextlib.suppress(NoNode):
+            if await answer(store.children(acl_nodes.type_path(pattern_type, resource_type))):
+                return True
+    return False
 
 
 async def alter_acls(store: Store, resource: Resource, change: Callable[[Entries], Entries]) -> tuple[Entries, Entries]:
