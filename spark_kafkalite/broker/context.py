@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
 from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -85,6 +86,8 @@ class BrokerContext:
     comparison: Comparison | None = None
     # None in a broker with a registry of its own.
     recovery_answer: RecoveryAnswer | None = None
+    # None in a broker without an authorizer.
+    acls: AclAdmin | None = None
     # None in a broker that serves no metrics.
     meters: Meters | None = None
 

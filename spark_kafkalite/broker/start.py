@@ -28,6 +28,8 @@ from functools import partial
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
@@ -57,10 +59,13 @@ from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
+from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
+from spark_kafkalite.broker.settings.authorization_settings import has_authorizer, super_users
 from spark_kafkalite.broker.settings.cluster_defaults import known_brokers, weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -88,6 +93,8 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.registry.acl_changes import has_acls
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
@@ -125,6 +132,8 @@ class _Ground:
     metrics: MetricsEndpoint | None
     # The settings of users and clients in the registry.
     entities: EntityConfigs
+    # None in a broker without an authorizer.
+    authorizer: Authorizer | None
 
     @property
     def meters(self) -> Meters | None:
@@ -157,6 +166,18 @@ class _Groups:
 
     expiry: OffsetExpiry
     coordinator: GroupCoordinator
+
+
+def _authorizer(config: BrokerConfig) -> Authorizer | None:
+    if not has_authorizer(config.values):
+        return None
+    return Authorizer(super_users(config.values), allows_everyone=config["allow.everyone.if.no.acl.found"])
+
+
+def _follower(authorizer: Authorizer | None) -> AclFollower | None:
+    if authorizer is None:
+        return None
+    return AclFollower(authorizer.put, lambda: [resource for resource, _ in authorizer.acls.resources()])
 
 
 class BrokerStart:
@@ -295,6 +316,7 @@ class BrokerStart:
             health,
             metrics,
             EntityConfigs(),
+            _authorizer(config),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -349,6 +371,7 @@ class BrokerStart:
                 RegistrySession,
                 view=ground.view,
                 entities=ground.entities,
+                acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
                 slices=ground.slices,
@@ -383,6 +406,11 @@ class BrokerStart:
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         await users.start()
+        if ground.authorizer is None and await has_acls(membership.session.store):
+            logger.warning(
+                "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
+                "authorizer.class.name as on the other brokers"
+            )
         return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
@@ -450,6 +478,7 @@ class BrokerStart:
             lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
+        acceptor.authorizer = ground.authorizer
         listeners = acceptor.bind()
         first = self._first_for_clients(listeners)
         self.address = address_text(first.advertised_host, first.advertised_port)
@@ -507,6 +536,14 @@ class BrokerStart:
         listeners: dict[str, Listener],
     ) -> BrokerContext:
         handlers.load()
+        fetch_sessions = FetchSessions()
+        acls: AclAdmin | None = None
+        if ground.authorizer is not None:
+            acls = AclAdmin(ground.authorizer, ground.slices, lambda: registry.membership.session.store)
+            purgatory = storage.services.purgatory
+            rechecks = FetchRechecks(ground.loop, ground.slices, purgatory, fetch_sessions)
+            ground.authorizer.add_listener(rechecks.acls_changed)
+            self._undo.callback(rechecks.stop)
         return BrokerContext(
             settings=ground.settings,
             config_changes=ConfigChanges(
@@ -536,6 +573,8 @@ class BrokerStart:
             gate=Gate(ground.slices.now),
             users=registry.users,
             authentication=self._make_authentication(ground, registry),
+            fetch_sessions=fetch_sessions,
+            acls=acls,
             meters=ground.meters,
         )
 

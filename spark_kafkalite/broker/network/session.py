@@ -32,6 +32,7 @@ from spark_kafkalite.errors import ClusterAuthorizationFailed, FrameError
 from spark_kafkalite.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from spark_kafkalite.broker.authorization.authorizer import SessionRights
     from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
     from spark_kafkalite.security.sasl_server import SaslServer
 
@@ -78,6 +79,7 @@ class Session:
         "principal",
         "proof",
         "renewed_s",
+        "rights",
         "sasl",
     )
 
@@ -87,6 +89,8 @@ class Session:
         self.principal = ANONYMOUS
         # Which broker of the cluster has proved that it is at the other end; None for clients.
         self.broker_id: int | None = None
+        # What the client may do; None in a broker without an authorizer, which allows everything.
+        self.rights: SessionRights | None = None
         # What stands for the secret by which it has (ClusterSecret.accepts).
         self.proof = b""
         self.handshake = Handshake.COMPLETE

@@ -23,8 +23,9 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content (authorisation, quotas, metrics) come in as an ``exchange.Oversight``:
-it sees the header before anything else is read, and the body before the handler.
+Decisions about requests apart from their content (quotas, metrics) come in as an ``exchange.Oversight``: it sees the
+header before anything else is read, and the body before the handler. Rights are asked for by handlers, item by item
+(``exchange.may``): one request may name topics of which its client may use some only.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from spark_kafkalite.wire.codec import (
 )
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.message import ApiMessage, dismantle
+from spark_kafkalite.wire.rights import NEEDS, NOTHING, Need
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
@@ -85,9 +87,10 @@ class ServedApi:
     is_coroutine: bool
     is_work: bool
     waits_for_clients: bool = False
-    is_advertised: bool = True
+    brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
     is_off: bool = False
+    needs: tuple[Need, ...] = NOTHING
 
     @property
     def name(self) -> str:
@@ -106,16 +109,20 @@ def handles(
     advertised_from: int | None = None,
     raw: bool = False,
     waits_for_clients: bool = False,
-    is_advertised: bool = True,
+    brokers_only: bool = False,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
     is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
-    One that is not advertised is for brokers, which know it. ``groups_of`` gives the groups that a request names, of an
-    API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose feature is not
-    built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    ``wire.rights`` has the rights that it needs; RuntimeError for an API without an entry there. The handler asks
+    for them (``exchange.may``) before it looks anything up. ``brokers_only`` is for what the brokers of a cluster ask
+    each other: it is not advertised, and a client that asks is closed. ``groups_of`` gives the groups that a request
+    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
+    feature is not built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
     """
+    if key not in NEEDS:
+        raise RuntimeError(f"API {key} has no entry in wire.rights.NEEDS: add the rights that it needs")
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         if key in SERVED_APIS:
@@ -133,9 +140,10 @@ def handles(
             is_coroutine,
             is_work,
             waits_for_clients,
-            is_advertised,
+            brokers_only,
             groups_of,
             is_off,
+            NEEDS[key],
         )
         return handler
 
@@ -187,6 +195,8 @@ class Dispatcher:
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return
+        if api.brokers_only and session.broker_id is None:
+            raise FrameError(f"{api.name} is answered only to the brokers of the cluster")
         if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
