@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
 from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -76,11 +79,15 @@ class BrokerContext:
     inner_wire: InnerWire
     peers: Peers
     gate: Gate
+    users: ScramUsers
+    authentication: Authentication
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     # None in a broker on its own, which follows nobody.
     comparison: Comparison | None = None
     # None in a broker with a registry of its own.
     recovery_answer: RecoveryAnswer | None = None
+    # None in a broker without an authorizer.
+    acls: AclAdmin | None = None
     # None in a broker that serves no metrics.
     meters: Meters | None = None
 

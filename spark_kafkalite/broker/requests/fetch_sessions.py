@@ -238,6 +238,12 @@ class FetchSession:
         for question in list(self._questions):
             question.look()
 
+    def read_again(self) -> None:
+        """Have the next reading look at every partition: the reader's rights may have changed."""
+        for partition in self.partitions.values():
+            self.news[partition] = None
+        self.is_woken = True
+
     def take_news(self) -> list[SessionPartition]:
         """Take the list of what is to be read, and begin an empty one."""
         taken = list(self.news)
@@ -269,10 +275,12 @@ class Reader(Protocol):
 class FetchSessions:
     """All sessions of the broker."""
 
-    __slots__ = ("_clients", "_partition_count", "_random")
+    __slots__ = ("_clients", "_partition_count", "_random", "waiting_without")
 
     def __init__(self) -> None:
         self._clients: dict[int, FetchSession] = {}
+        # Fetches without a session that wait, of clients with limited rights.
+        self.waiting_without: dict[WaitingFetch, None] = {}
         # Of clients' sessions.
         self._partition_count = 0
         self._random = random.SystemRandom()
@@ -280,6 +288,10 @@ class FetchSessions:
     def __len__(self) -> int:
         """How many sessions clients have."""
         return len(self._clients)
+
+    def of_clients(self) -> list[FetchSession]:
+        """Return all sessions of clients."""
+        return list(self._clients.values())
 
     @property
     def partition_count(self) -> int:

@@ -361,6 +361,8 @@ class DelayedFetch(WaitingFetch):
             self._leaders = first.leaders
             for leader in self._leaders:
                 leader.waiters_with(self._fetching.replica_id).add(self)
+            if self._fetching.exchange.has_limits:
+                self._context.fetch_sessions.waiting_without[self] = None
         else:
             session.waiting = self
         self._set_deadline()
@@ -463,5 +465,7 @@ class DelayedFetch(WaitingFetch):
         session = self._fetching.session
         if session is not None:
             session.waiting = None
+        elif self._fetching.exchange.has_limits:
+            self._context.fetch_sessions.waiting_without.pop(self, None)
         for leader in self._leaders:
             leader.waiters_with(self._fetching.replica_id).remove(self)

@@ -15,6 +15,9 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.network.session import Session
@@ -36,6 +39,7 @@ from spark_kafkalite.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 _FIRST_VERSION_WITH_MANY_KEYS = 4
 _NO_BROKER = -1
@@ -46,16 +50,19 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Name the coordinators."""
+    many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
+    keys = message.coordinator_keys if many else [message.key]
+    kind = ResourceType.TRANSACTIONAL_ID if message.key_type == TRANSACTIONS else ResourceType.GROUP
+    refusals = await context.work(exchange, _refusals(exchange, kind, keys))
     outcome: InternalTopic | KafkaError
     try:
         host = _coordinated(context, message.key_type)
-        await host.ensure()
+        if len(refusals) < len(keys):
+            await host.ensure()
         outcome = host.topic
     except KafkaError as error:
         outcome = error
-    many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
-    keys = message.coordinator_keys if many else [message.key]
-    found = await context.work(exchange, _all_answered(context, exchange.session, keys, outcome))
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, refusals, outcome))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -68,15 +75,30 @@ async def handle(
     )
 
 
+def _refusals(exchange: Exchange, kind: ResourceType, keys: list[str]) -> Work[dict[str, KafkaError]]:
+    """Return the keys whose coordinators the client may not know."""
+    refusals: dict[str, KafkaError] = {}
+    if exchange.has_limits:
+        for key in keys:
+            yield None
+            if not exchange.may(Operation.DESCRIBE, kind, key):
+                refusals[key] = refused(kind)
+    return refusals
+
+
 def _all_answered(
-    context: BrokerContext, session: Session, keys: list[str], outcome: InternalTopic | KafkaError
+    context: BrokerContext,
+    session: Session,
+    keys: list[str],
+    refusals: Mapping[str, KafkaError],
+    outcome: InternalTopic | KafkaError,
 ) -> Work[list[Coordinator]]:
     # Keys may be many and long, and each is hashed; one that is named again is not answered again.
     found = {}
     for key in keys:
         yield None
         if key not in found:
-            found[key] = _answered(context, session, key, outcome)
+            found[key] = _answered(context, session, key, refusals.get(key, outcome))
     return list(found.values())
 
 

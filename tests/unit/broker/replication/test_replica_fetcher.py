@@ -13,7 +13,7 @@ from spark_kafkalite import slices
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
-from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
+from spark_kafkalite.broker.replication.replication import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError, NoMemoryForAnswer
 from spark_kafkalite.log import copied_batches
