@@ -48,7 +48,7 @@ from spark_kafkalite.security.scram import (
     ScramCredential,
     credential_of_salted,
 )
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -84,7 +84,9 @@ async def handle(
             exchange.session.listener.name,
         )
     results = []
+    turn = context.slices.turn()
     for user, planned in outcomes.items():
+        await turn.pause()
         error: KafkaError | None = None
         if isinstance(planned, KafkaError):
             error = planned
@@ -99,6 +101,7 @@ async def handle(
                 error_message=None if error is None else str(error),
             )
         )
+    await context.slices.run(freed(outcomes))
     return AlterUserScramCredentialsResponse(results=results)
 
 
