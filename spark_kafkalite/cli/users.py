@@ -50,7 +50,7 @@ def command() -> None:
 
 
 def _place_options(function: Function) -> Function:
-    """Add the options that say where the users are."""
+    """Add the options for the place of the users."""
     for option in (
         click.option("--digest-file", metavar="FILE", help="For --registry: USER:PASSWORD, as in zookeeper.digest."),
         click.option(

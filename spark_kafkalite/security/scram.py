@@ -134,7 +134,7 @@ def credential_text(credential: ScramCredential) -> str:
 
 
 def read_credential(mechanism: str, text: str) -> ScramCredential:
-    """Return the record in a text of :func:`credential_text`'s form. Raises ValueError, which shows none of it.
+    """Return the record in a text of :func:`credential_text`'s form. Raises ValueError without the text.
 
     Source: org.apache.kafka.common.security.scram.internals.ScramCredentialUtils.
     """

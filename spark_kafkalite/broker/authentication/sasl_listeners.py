@@ -33,7 +33,7 @@ class SaslListener:
 
     @classmethod
     def of(cls, listener: Listener) -> SaslListener:
-        """Return what the settings of a listener with SASL say. Raises ConfigError."""
+        """Return the mechanisms and users in the settings of a listener with SASL. Raises ConfigError."""
         mechanisms: tuple[str, ...] = listener.setting(_ENABLED) or ()
         own = f"{LISTENER_PREFIX}{listener.name.lower()}."
         if not mechanisms:

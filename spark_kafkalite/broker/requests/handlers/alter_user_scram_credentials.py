@@ -3,7 +3,7 @@
 v0  flexible
 
 The client salts the password and sends the salted form, which is as good as the password: on a listener without TLS
-everyone on the way can read it. Any broker serves the request, and writes the registry itself. A user's changes are
+every host on the way can read it. Any broker serves the request, and writes the registry itself. A user's changes are
 made all together or not at all. The errors are Kafka's, one for each user:
 
 - RESOURCE_NOT_FOUND (91) for the deletion of a credential that does not exist.
@@ -78,7 +78,7 @@ async def handle(
         _quiet.log(
             logging.WARNING,
             "clear",
-            "%s sent credentials of users over listener %s, which does not encrypt: everyone on the way could read "
+            "%s sent credentials of users over listener %s, which does not encrypt: every host on the way could read "
             "them; use a listener with TLS",
             exchange.session.peer,
             exchange.session.listener.name,
@@ -173,7 +173,7 @@ def _credential_problem(item: ScramCredentialUpsertion, mechanism: str) -> str |
 
 
 def _is_safe(session: Session) -> bool:
-    """Return whether nobody on the way can read what a client sends."""
+    """Return whether the connection is encrypted, or does not leave this host."""
     if session.listener.protocol.encrypts:
         return True
     try:
