@@ -171,7 +171,10 @@ class Authentication:
         return self._users.find(mechanism, user)
 
     def _done(self, session: Session, server: SaslServer, now_s: float) -> int:
-        """Note in the session the user that has authenticated; return the session's lifetime. Raises SaslAuthenticationFailed."""
+        """Note in the session the user that has authenticated, and return the session's lifetime.
+
+        Raises SaslAuthenticationFailed, InnerWireUnsupported.
+        """
         if session.is_authenticated and session.principal != f"User:{server.user}":
             raise SaslAuthenticationFailed(
                 f"Cannot change principals during re-authentication from {session.principal} to User:{server.user}"
