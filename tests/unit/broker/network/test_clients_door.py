@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker.network import acceptor
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed
 from spark_kafkalite.security.cluster_secret import MECHANISM, broker_user
@@ -372,5 +373,27 @@ def test_api_versions_names_the_sasl_apis() -> None:
             versions = await who.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
             spans = {each.api_key: (each.min_version, each.max_version) for each in versions.api_keys}
             assert spans[ApiKey.SASL_HANDSHAKE] == (0, 1) and spans[ApiKey.SASL_AUTHENTICATE] == (0, 2)
+
+    run(test)
+
+
+def test_a_crowd_that_does_not_authenticate_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "_MOST_HANDSHAKES", 5)
+
+    async def test() -> None:
+        async with clients_door() as one, contextlib.AsyncExitStack() as crowd:
+            good = await crowd.enter_async_context(stranger(one))
+            await by_plain(good, "alice", "alice-pass")
+            strangers = []
+            for _ in range(7):
+                who = await crowd.enter_async_context(stranger(one))
+                await who.handshake("PLAIN")
+                strangers.append(who)
+            assert await strangers[0].is_closed() and await strangers[1].is_closed()
+            assert len(one.acceptor) == 6
+            await good.beat()
+            # The youngest still may.
+            assert (await strangers[6].say(plain("bob", "bob-pass"))).error_code == 0
+            await strangers[6].beat()
 
     run(test)
