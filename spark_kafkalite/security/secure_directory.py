@@ -1,8 +1,8 @@
 """A directory with all that a first secured broker, or a cluster on one host, and its clients need.
 
 It has an authority, a certificate for each broker, a client's certificate, the password of the user ``admin``, and
-files with the settings of clients. What is there is kept, so that a broker that starts again has the same; a broker's
-certificate is issued again when it ends within a month, or does not name a host that the broker has now.
+files with the settings of clients. A file that exists is kept, so a broker that starts again has the same ones. A
+broker's certificate is issued again if it ends within a month, or does not name a host that the broker has now.
 
 Keys and files with secrets have the mode 0600, and the directory 0700.
 """
