@@ -579,9 +579,16 @@ class BrokerStart:
         )
 
     def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
-        config = self.config
+        config, listeners = self.config, self.config.sasl_listeners
+        place = f"--registry-dir {config.registry_dir}, while this broker is stopped"
+        if config.zookeeper is not None:
+            place = f"--registry {config.zookeeper.connect} --digest-file FILE"
+        for name, listener in listeners.items():
+            has_users, remedy = bool(registry.users.names()), f"kafkalite users add NAME {place}"
+            for text in listener.warnings(name, has_scram_users=has_users, remedy=remedy):
+                logger.warning("%s", text)
         return Authentication(
-            config.sasl_listeners,
+            listeners,
             ground.inner_wire,
             registry.users,
             FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
