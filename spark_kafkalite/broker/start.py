@@ -187,6 +187,8 @@ class BrokerStart:
     make_io = IoThreads
     make_peers = Peers
     make_slices = Slices
+    # The simulator has no clients that authenticate, and its recorded schedules know no reads of users.
+    follows_users = True
     read_boot_id = staticmethod(boot_id)
 
     def __init__(
@@ -370,7 +372,7 @@ class BrokerStart:
             partial(
                 RegistrySession,
                 view=ground.view,
-                entities=ground.entities,
+                entities=ground.entities if self.follows_users else None,
                 acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
@@ -405,7 +407,8 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        await users.start()
+        if self.follows_users:
+            await users.start()
         if ground.authorizer is None and await has_acls(membership.session.store):
             logger.warning(
                 "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
@@ -579,9 +582,16 @@ class BrokerStart:
         )
 
     def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
-        config = self.config
+        config, listeners = self.config, self.config.sasl_listeners
+        place = f"--registry-dir {config.registry_dir}, while this broker is stopped"
+        if config.zookeeper is not None:
+            place = f"--registry {config.zookeeper.connect} --digest-file FILE"
+        for name, listener in listeners.items():
+            has_users, remedy = bool(registry.users.names()), f"kafkalite users add NAME {place}"
+            for text in listener.warnings(name, has_scram_users=has_users, remedy=remedy):
+                logger.warning("%s", text)
         return Authentication(
-            config.sasl_listeners,
+            listeners,
             ground.inner_wire,
             registry.users,
             FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),

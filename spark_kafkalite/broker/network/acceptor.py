@@ -50,7 +50,8 @@ _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
 # Connections accepted in one pass of the loop.
 _ACCEPTS_PER_PASS = 64
-# Connections of clients that may be in their TLS handshake at a time, of 40 KiB each.
+# Connections of clients that may be in their TLS handshake or authentication at a time. Each takes 40 KiB, or a request
+# of sasl.server.max.receive.size.
 _MOST_HANDSHAKES = 1000
 # accept(2) also reports errors of the new connection.
 _TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
@@ -105,7 +106,7 @@ class Acceptor:
         # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
-        # Those of clients whose TLS handshake is not complete, the oldest first.
+        # Those of clients whose TLS handshake or authentication is not complete, the oldest first.
         self._shaking: dict[Connection, None] = {}
         # The number of connections accepted so far, by listener.
         self.accepted: Counter[str] = Counter()
@@ -244,7 +245,8 @@ class Acceptor:
             self._client_count += 1
             self._by_address[host] += 1
         logger.debug("connection from %s", connection.session.peer)
-        if channel.needs_handshake and not is_for_brokers:
+        is_stranger = channel.needs_handshake or session.handshake is not Handshake.COMPLETE
+        if is_stranger and not is_for_brokers:
             self._shaking[connection] = None
             if len(self._shaking) > _MOST_HANDSHAKES:
                 # The oldest: a client of good will needs milliseconds, so a flood does not keep it out.
@@ -256,8 +258,9 @@ class Acceptor:
         return PlainChannel(connected)
 
     def handshake_complete(self, connection: Connection) -> None:
-        """Take note that a channel may be used (``connection.Owner``)."""
-        self._shaking.pop(connection, None)
+        """Take note that a channel may be used, or that its client has authenticated (``connection.Owner``)."""
+        if connection.session.handshake is Handshake.COMPLETE:
+            self._shaking.pop(connection, None)
 
     def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
         """Return why a new connection must be closed at once, None if it may stay."""

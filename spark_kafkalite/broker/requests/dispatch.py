@@ -232,7 +232,8 @@ class Dispatcher:
         return True
 
     async def _answered_token(self, exchange: Exchange, token: bytes) -> None:
-        """Answer a token that came after SaslHandshake version 0: it has no header, and no error can be told."""
+        """Answer a token that came after SaslHandshake version 0: it has no header, and its answer has no room
+        for an error."""
         try:
             said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
         except AuthenticationRefused as refused:

@@ -63,12 +63,21 @@ class BrokerConfig:
     metrics_listener: MetricsListener | None = None
 
     @classmethod
-    def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
+    def load(
+        cls,
+        path: Path | None = None,
+        overrides: Mapping[str, object] | None = None,
+        below: Mapping[str, object] | None = None,
+    ) -> BrokerConfig:
         """Return the settings of a properties file (None: no file). ``overrides`` have precedence over it.
+
+        The file has precedence over ``below``.
 
         Raises ConfigError, which names the setting, the value and the remedy.
         """
-        properties: dict[str, object] = dict(read_properties(path)) if path is not None else {}
+        properties: dict[str, object] = dict(below or {})
+        if path is not None:
+            properties |= read_properties(path)
         for name, value in (overrides or {}).items():
             # An override also replaces other spellings of the name: node.id replaces a broker.id of the file.
             if name in BROKER_SETTINGS:
