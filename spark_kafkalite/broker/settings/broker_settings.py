@@ -7,6 +7,7 @@ the topic settings, and ``group_settings.py`` what concerns groups.
 
 from __future__ import annotations
 
+from spark_kafkalite.broker.settings.authorization_settings import AUTHORIZATION_SETTINGS
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
@@ -362,6 +363,7 @@ BROKER_SETTINGS = SettingGroup(
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
+        *AUTHORIZATION_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
@@ -379,7 +381,6 @@ BROKER_SETTINGS = SettingGroup(
         **dict.fromkeys(sorted(JVM_ONLY_SETTINGS), _NO_JVM),
         "ssl.engine.factory.class": _NO_JVM,
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
-        "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
         "in the registry (SCRAM)",
     },
