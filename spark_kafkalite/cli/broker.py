@@ -42,9 +42,9 @@ def command(config_path: str | None, overrides: tuple[str, ...], secure_dir: str
     With --secure the listener is SASL_SSL. The first start makes an authority, the broker's certificate (for a year;
     a start in the last month renews it) and a user admin with a password, and writes the settings of clients to DIR.
 
-    At SIGHUP it reads FILE again, and applies the settings that 'kafkalite configs alter' could change. One log line
-    names the settings that have changed, and those that need a restart. At SIGUSR1 it writes the stacks of its threads
-    and tasks to its log.
+    At SIGHUP it reads its certificates and FILE again, and applies the settings that 'kafkalite configs alter' could
+    change. One log line names the settings that have changed, and those that need a restart. At SIGUSR1 it writes the
+    stacks of its threads and tasks to its log.
     """
     # A start makes much and throws little away; the broker turns collection on again once it serves. A tenth of the
     # time to start is saved so.

@@ -281,11 +281,11 @@ class BrokerRegistration:
         names = [_listener_name(endpoint) for endpoint in endpoints]
         protocols = {name: self.protocols.get(name, name) for name in names}
         # As Kafka has it: programs of old take host and port for those of a listener without TLS and SASL.
-        is_open = "PLAINTEXT" in protocols.values()
+        open_host, open_port = self.address("PLAINTEXT") or (None, -1)
         fields: dict[str, Any] = {
             "version": 5,
-            "host": self.host if is_open else None,
-            "port": self.port if is_open else -1,
+            "host": open_host,
+            "port": open_port,
             "jmx_port": -1,
             "timestamp": str(self.timestamp_ms),
             "endpoints": endpoints,

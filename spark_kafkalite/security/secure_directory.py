@@ -25,6 +25,7 @@ from spark_kafkalite.security.settings import SecurityProtocol
 
 USER: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"
+_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _AUTHORITY: Final = "kafkalite authority"
 _RENEWED_BEFORE_S: Final = 30 * 86_400
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -57,7 +58,7 @@ class SecureDirectory:
 
     def broker_settings(self, name: str, hosts: Iterable[str]) -> dict[str, object]:
         """Return the settings of a broker whose advertised hosts these are, without its listeners."""
-        settings: dict[str, object] = {}
+        settings: dict[str, object] = {"authorizer.class.name": _AUTHORIZER, "super.users": f"User:{USER}"}
         if self.sasl is not None:
             settings["sasl.enabled.mechanisms"] = self.sasl
         if self.protocol.encrypts:

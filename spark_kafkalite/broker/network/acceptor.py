@@ -50,8 +50,8 @@ _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
 # Connections accepted in one pass of the loop.
 _ACCEPTS_PER_PASS = 64
-# Connections of clients that may be in their TLS handshake or authentication at a time. Each takes 40 KiB, or a request
-# of sasl.server.max.receive.size.
+# Connections of clients that may be in their TLS handshake or authentication at a time. Each takes some 22 KiB, or a
+# request of sasl.server.max.receive.size.
 _MOST_HANDSHAKES = 1000
 # accept(2) also reports errors of the new connection.
 _TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)

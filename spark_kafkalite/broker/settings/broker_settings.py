@@ -15,6 +15,7 @@ from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.broker.settings.sasl_settings import SASL_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
+from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 MEBIBYTE = 1024 * 1024
@@ -28,6 +29,7 @@ _NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
 _ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
 _ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
 _PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
+_NO_JVM = "it is about the JVM, and there is none here; leave it out"
 _NO_SAMPLES = "metrics are counters; what reads them takes the samples"
 
 BROKER_SETTINGS = SettingGroup(
@@ -376,6 +378,8 @@ BROKER_SETTINGS = SettingGroup(
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
+        **dict.fromkeys(sorted(JVM_ONLY_SETTINGS), _NO_JVM),
+        "ssl.engine.factory.class": _NO_JVM,
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
         "in the registry (SCRAM)",

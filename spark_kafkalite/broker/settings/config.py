@@ -9,7 +9,7 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -166,14 +166,14 @@ class BrokerConfig:
             raise ConfigError(
                 f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
             )
-        self._check_parts()
+        self.check_parts(self.given)
         self._check_secret()
         _ = self.sasl_listeners, super_users(self.values)
 
-    def _check_parts(self) -> None:
-        """Raise ConfigError for a setting of a listener, or of a mechanism of one, that does not exist."""
+    def check_parts(self, settings: Iterable[str]) -> None:
+        """Raise ConfigError if one of these settings is for a listener, or a mechanism of one, that does not exist."""
         names = [listener.name for listener in self.listeners]
-        for name in self.values:
+        for name in settings:
             if (part := BROKER_SETTINGS.part_of(name)) is not None:
                 check_part(name, part, names)
 

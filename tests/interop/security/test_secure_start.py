@@ -48,13 +48,23 @@ def test_a_secured_broker_lets_in_its_user_alone(tmp_path: Path, tls: bool, sasl
             wrong["sasl.jaas.config"] = wrong["sasl.jaas.config"].replace(broker.security.password, "wrong")
             with pytest.raises(SaslAuthenticationFailed), Admin(wrong) as admin:
                 admin.describe_cluster()
+            other = dict(broker.client_settings)
+            other["sasl.jaas.config"] = (
+                other["sasl.jaas.config"].replace(broker.security.password, "of-bob").replace("admin", "bob")
+            )
+            with Admin(broker.client_settings) as admin:
+                admin.set_password("bob", "of-bob", mechanism=sasl)
+            # Another user comes in, and has no rights.
+            with Admin(other) as admin:
+                assert "t" not in admin.list_topics()
         broker.restart()
         with Admin(broker.client_settings) as admin:
             assert "t" in admin.list_topics()
 
 
-def test_a_secured_cluster_replicates_and_survives_a_crash(tmp_path: Path) -> None:
-    with KafkaliteCluster(tmp_path, tls=True, sasl="SCRAM-SHA-512") as cluster:
+@pytest.mark.parametrize("sasl", [None, "SCRAM-SHA-512"])
+def test_a_secured_cluster_replicates_and_survives_a_crash(tmp_path: Path, sasl: str | None) -> None:
+    with KafkaliteCluster(tmp_path, tls=True, sasl=sasl) as cluster:
         goes_through(cluster.client_settings, "t")
         victim = cluster.wait_for_leader("t")
         cluster.kill(victim)

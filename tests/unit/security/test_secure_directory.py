@@ -98,7 +98,11 @@ def test_without_the_authoritys_key_nothing_is_issued(tmp_path: Path) -> None:
 
 def test_the_settings_fit_the_protocol(tmp_path: Path) -> None:
     plain = SecureDirectory(tmp_path / "plain", tls=False)
-    assert plain.broker_settings("broker-1", []) == {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+    assert plain.broker_settings("broker-1", []) == {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    }
     assert plain.client_settings()["security.protocol"] == "SASL_PLAINTEXT"
     assert {each.name for each in plain.path.iterdir()} == {"admin.password"}
     tls = SecureDirectory(tmp_path / "tls", sasl=None)
