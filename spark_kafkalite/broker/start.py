@@ -43,6 +43,7 @@ from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
@@ -74,6 +75,7 @@ from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.tls_reload import TlsReload
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
@@ -123,6 +125,7 @@ class _Ground:
     descriptors: Descriptors
     memory: RequestMemory
     inner_wire: InnerWire
+    tls: BrokerTls
     peers: Peers
     health: BrokerHealth
     # None in a broker that serves no metrics.
@@ -212,6 +215,8 @@ class BrokerStart:
         self.metrics_address: str | None = None
         # The settings in force; None until the start has begun.
         self.settings: DynamicConfig | None = None
+        # None until the broker has joined the cluster.
+        self.tls_reload: TlsReload | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -257,6 +262,7 @@ class BrokerStart:
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
         await self._join_cluster(ground, storage, registry, listeners, proven)
+        self._keep_certificates(ground, storage)
         self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         self._undo.callback(ground.health.enter, BrokerState.SHUTTING_DOWN)
@@ -277,8 +283,13 @@ class BrokerStart:
             config.inner_listener.name,
             is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
         )
+        tls = BrokerTls(config)
+        for warning in tls.warnings():
+            logger.warning("%s", warning)
         peer_settings = PeerSettings(
-            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+            config["replica.socket.timeout.ms"] / 1000,
+            config["replica.socket.receive.buffer.bytes"],
+            tls.peer_channel,
         )
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
@@ -301,6 +312,7 @@ class BrokerStart:
             Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
+            tls,
             peers,
             health,
             metrics,
@@ -463,6 +475,7 @@ class BrokerStart:
             ground.memory,
             ground.descriptors,
             ground.inner_wire,
+            ground.tls,
             lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
@@ -601,6 +614,11 @@ class BrokerStart:
     def _hang_limit_s(self) -> float:
         return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
 
+    def _keep_certificates(self, ground: _Ground, storage: _Storage) -> None:
+        """Renew the certificates of listeners when their files change."""
+        self.tls_reload = TlsReload(ground.loop, ground.tls, ground.settings, storage.io)
+        self._undo.callback(self.tls_reload.stop)
+
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Watch for log directories whose disks hang."""
         disks = HungDisks(
@@ -632,6 +650,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            protocols={listener.name: listener.protocol.value for listener in listeners.values()},
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,

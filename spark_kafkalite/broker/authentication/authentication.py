@@ -59,7 +59,7 @@ class Said(NamedTuple):
     lifetime_ms: int = 0
 
 
-class Refused(Exception):
+class AuthenticationRefused(Exception):
     """The authentication has failed: to be answered with ``error`` after ``delay_s``; then the connection ends."""
 
     def __init__(self, error: KafkaError, delay_s: float) -> None:
@@ -99,7 +99,7 @@ class Authentication:
     def begin(self, session: Session, mechanism: str, now_s: float, *, framed: bool) -> list[str]:
         """Begin an exchange, and return the mechanisms of the listener. ``framed`` as in ``Session.begin_exchange``.
 
-        Raises IllegalSaslState (34) where the session may not authenticate, or not now; Refused.
+        Raises IllegalSaslState (34) where the session may not authenticate, or not now; AuthenticationRefused.
         """
         names = self.mechanisms(session.listener)
         if not names:
@@ -133,7 +133,8 @@ class Authentication:
         return names
 
     def answer(self, session: Session, token: bytes, now_s: float) -> Said:
-        """Return the reply to a client's token. Raises IllegalSaslState (34) without an exchange; Refused."""
+        """Return the reply to a client's token. Raises IllegalSaslState (34) without an exchange,
+        AuthenticationRefused."""
         server = session.sasl
         if server is None:
             text = "SaslAuthenticate request received after successful authentication"
@@ -194,7 +195,7 @@ class Authentication:
         self._inner_wire.versions.check(broker_id, FIRST_INNER_WIRE_VERSION if version is None else version)
         session.prove_broker(broker_id, proof)
 
-    def _refused(self, session: Session, error: KafkaError, reason: str, now_s: float) -> Refused:
+    def _refused(self, session: Session, error: KafkaError, reason: str, now_s: float) -> AuthenticationRefused:
         """Fail the session, write why into the log, and return the exception to raise."""
         user = "" if session.sasl is None else session.sasl.user
         if session.listener.name not in self._listeners or broker_of_user(user) is not None:
@@ -214,10 +215,10 @@ class Authentication:
         )
         return self._failed(session, error, now_s)
 
-    def _failed(self, session: Session, error: KafkaError, now_s: float) -> Refused:
+    def _failed(self, session: Session, error: KafkaError, now_s: float) -> AuthenticationRefused:
         delay_s = self._delays.failed(session.client_host)
         session.fail_handshake(now_s + delay_s + self._timeout_s)
-        return Refused(error, delay_s)
+        return AuthenticationRefused(error, delay_s)
 
 
 def _text(session: Session) -> str:

@@ -129,8 +129,6 @@ class Session:
             return
         if self.handshake is Handshake.FAILED:
             raise FrameError("its authentication has failed")
-        if self.handshake is Handshake.EXPIRED:
-            raise FrameError("its session has expired, and the client did not authenticate again")
         if self.handshake is Handshake.BEGUN:
             raise FrameError(f"API {api_key} is not served in the middle of an authentication")
         raise FrameError(f"API {api_key} is not served on listener {self.listener.name} before authentication")

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from spark_kafkalite.broker.authentication.authentication import Refused
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
@@ -218,9 +218,13 @@ class Dispatcher:
         client has authenticated. Return whether it was served."""
         session = connection.session
         if session.handshake is not Handshake.RAW:
-            # Without a look at the rest of the request.
-            if len(frame) >= 2:
-                session.check_request(int.from_bytes(frame[:2], signed=True))
+            # Without a look at the rest of the request. One of less than two bytes is not read either.
+            api_key = int.from_bytes(frame[:2], signed=True)
+            if session.handshake is Handshake.EXPIRED and api_key != ApiKey.SASL_HANDSHAKE:
+                # Many clients do not know of lifetimes, so it is nothing hostile.
+                connection.close("its session has expired (connections.max.reauth.ms)")
+                return True
+            session.check_request(api_key)
             return False
         exchange = Exchange(connection, (ApiKey.SASL_AUTHENTICATE, 0, 0, None), len(frame))
         self._start(exchange, self._answered_token(exchange, bytes(frame)))
@@ -230,7 +234,7 @@ class Dispatcher:
         """Answer a token that came after SaslHandshake version 0: it has no header, and no error can be told."""
         try:
             said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
-        except Refused as refused:
+        except AuthenticationRefused as refused:
             await asyncio.sleep(refused.delay_s)
             exchange.close("failed to authenticate")
             return

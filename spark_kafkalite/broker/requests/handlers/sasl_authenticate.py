@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spark_kafkalite.broker.authentication.authentication import Refused
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -37,7 +37,7 @@ async def handle(
         said = context.authentication.answer(session, message.auth_bytes, exchange.connection.now_s())
     except IllegalSaslState as error:
         return SaslAuthenticateResponse(error_code=error.code, error_message=str(error))
-    except Refused as refused:
+    except AuthenticationRefused as refused:
         await asyncio.sleep(refused.delay_s)
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to authenticate")
         return SaslAuthenticateResponse(error_code=refused.error.code, error_message=str(refused.error))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spark_kafkalite.broker.authentication.authentication import Refused
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -39,7 +39,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: SaslHandsh
         )
     except IllegalSaslState:
         return SaslHandshakeResponse(error_code=IllegalSaslState.code)
-    except Refused as refused:
+    except AuthenticationRefused as refused:
         await asyncio.sleep(refused.delay_s)
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "asked for a mechanism that is not offered")
         is_unknown = refused.error.code == UnsupportedSaslMechanism.code

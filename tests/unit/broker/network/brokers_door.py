@@ -16,6 +16,7 @@ from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.request_memory import RequestMemory
@@ -58,6 +59,7 @@ class Door:
             RequestMemory(config.current["queued.max.request.bytes"]),
             Descriptors(65_536),
             self.inner_wire,
+            BrokerTls(config.current),
             lambda: 0,
         )
         # Without a registry: a test puts credentials here, by mechanism and user.

@@ -77,6 +77,9 @@ class FakeOwner:
         self.served.append(bytes(frame))
         self.answer(connection, bytes(frame))
 
+    def handshake_complete(self, connection: Connection) -> None:
+        assert not connection._channel.needs_handshake
+
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
         self.closed.append((reason, hostile))
 
