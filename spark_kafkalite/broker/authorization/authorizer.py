@@ -53,7 +53,7 @@ class Authorizer:
                 listener()
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether the principal may do everything, whatever the ACLs say."""
+        """Whether the principal may do everything, whatever ACLs there are."""
         return principal in self._super_users
 
     def decide(
