@@ -31,6 +31,7 @@ from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
 from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
 from spark_kafkalite.broker.hung_disks import HungDisks, hang_limit_s
@@ -57,7 +58,6 @@ from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
@@ -84,8 +84,8 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
-from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
-from spark_kafkalite.coordinator.shards import Shards
+from spark_kafkalite.coordinator.groups.groups_state import GroupsState
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
@@ -164,11 +164,8 @@ class _Registry:
 class _Groups:
     """The coordinator of groups, and the objects that it uses."""
 
-    offsets_host: InternalTopicHost
-    shards: GroupShards
     expiry: OffsetExpiry
     coordinator: GroupCoordinator
-    coordination: Coordination
 
 
 def _authorizer(config: BrokerConfig) -> Authorizer | None:
@@ -255,8 +252,10 @@ class BrokerStart:
         ground.health.enter(BrokerState.STARTING)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
-        groups = self._make_groups(ground, storage, topics)
-        context = self._make_context(ground, storage, registry, topics, groups, listeners)
+        coordinators = Coordinators(ground.lease, self._clock)
+        storage.services.on_role_change.append(coordinators.role_changed)
+        groups = self._make_groups(ground, storage, topics, coordinators)
+        context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
         dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
@@ -445,7 +444,7 @@ class BrokerStart:
         # Only after the load: before it a clean-shutdown marker would be wrong.
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
         # Only now: the load runs in a thread, and raises an error itself if no directory is left.
-        logs.on_offline = partial(self._directory_failed, storage)
+        logs.on_offline.append(partial(self._directory_failed, storage))
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
         follow = partial(_settings_changed, storage)
@@ -503,19 +502,16 @@ class BrokerStart:
             connections=lambda: len(acceptor),
         )
 
-    def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
+    def _make_groups(
+        self, ground: _Ground, storage: _Storage, topics: TopicAdmin, coordinators: Coordinators
+    ) -> _Groups:
         """Make the coordinator of groups. It takes over groups when this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
-        offsets_host = InternalTopicHost(
+        host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(
-            offsets_host,
-            partial(GroupsState, group_limits(config.values)),
-            self._clock,
-        )
-        coordination = Coordination(ground.lease, offsets_host, self._clock)
-        storage.services.on_role_change = partial(offsets_host.role_changed, shards)
+        groups = coordinators.add(GROUPS, host, partial(GroupsState, group_limits(config.values)))
+        shards, coordination = groups.shards, groups.coordination
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
         )
@@ -526,8 +522,8 @@ class BrokerStart:
             shards, self._clock, config["group.coordinator.max.bytes"], stood_still_s=coordination.stood_still_s
         )
         self._undo.callback(coordinator.close)
-        self._undo.callback(shards.close)
-        return _Groups(offsets_host, shards, expiry, coordinator, coordination)
+        self._undo.callback(coordinators.close)
+        return _Groups(expiry, coordinator)
 
     def _make_context(
         self,
@@ -535,6 +531,7 @@ class BrokerStart:
         storage: _Storage,
         registry: _Registry,
         topics: TopicAdmin,
+        coordinators: Coordinators,
         groups: _Groups,
         listeners: dict[str, Listener],
     ) -> BrokerContext:
@@ -567,10 +564,8 @@ class BrokerStart:
             retention=Retention(
                 ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas, ground.slices
             ),
-            offsets_host=groups.offsets_host,
-            group_shards=groups.shards,
+            coordinators=coordinators,
             groups=groups.coordinator,
-            coordination=groups.coordination,
             lease=ground.lease,
             listeners=listeners,
             inner_wire=ground.inner_wire,

@@ -1,7 +1,7 @@
 """Has the contexts of TLS made again when a key or trust store changes, so that certificates are renewed without a
 restart.
 
-A thread looks at the files every few seconds, and at once when the settings change or at SIGHUP. New contexts are
+A thread checks the files every few seconds, and at once when the settings change or at SIGHUP. New contexts are
 checked as at the start, and take the place of the old ones as a whole: for new connections of clients, and of this
 broker to others. Open connections stay as they are. A store that cannot be used is logged, and changes nothing.
 
@@ -25,7 +25,7 @@ from spark_kafkalite.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# How often the files are looked at: Kafka's users count on a minute, and stat(2) costs nothing.
+# How often the files are checked: Kafka's users count on a minute, and stat(2) costs nothing.
 _LOOK_S: Final = 10.0
 
 
@@ -45,12 +45,12 @@ class TlsReload:
             settings.add_check(self.check)
 
     def soon(self) -> None:
-        """Look at the files now, and say again what is wrong with them."""
+        """Check the files now, and log again what is wrong with them."""
         self._said.clear()
         self._wanted.set()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
 
@@ -72,7 +72,7 @@ class TlsReload:
                 try:
                     await self._look(listener)
                 except Exception:
-                    logger.exception("listener %s: its certificates cannot be looked at", listener.listener.name)
+                    logger.exception("listener %s: its certificates cannot be checked", listener.listener.name)
 
     async def _look(self, listener: ListenerTls) -> None:
         name, values = listener.listener.name, self._settings.current.values

@@ -1,4 +1,4 @@
-"""What a certificate says, read from its DER: when it begins and ends, its subject as Java writes it, and its names.
+"""The content of a certificate, read from its DER: its begin and end, its subject as Java writes it, and its names.
 
 The standard library returns that for a peer's certificate only, and the subject without the types of its values, which
 Java's text of it depends on. Reads what is on the way there, and leaves it to OpenSSL whether the certificate is one:

@@ -1,7 +1,7 @@
 """The TLS context of a listener, made from its ``ssl.*`` settings, and what can be known of it before a client comes.
 
-A certificate that is not valid yet, or a key that does not fit, is an error; one that has expired is not, so that a
-broker with an old certificate starts and an operator can reach it: clients refuse it, and the log says so.
+A certificate that is not valid yet is an error, and so is a key that does not belong to it. An expired certificate is a
+warning, so that its broker starts, and leads its partitions as soon as the certificate is renewed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def check_accepts_itself(server: TlsContext, client: TlsContext, host: str) -> N
 
 
 def check_replaces(new: TlsContext, old: TlsContext, values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the certificate of ``new`` is for somebody else than that of ``old``.
+    """Raise ConfigError if the certificate of ``new`` has another subject than that of ``old``, or lacks names of it.
 
     Source: org.apache.kafka.common.security.ssl.SslFactory.CertificateEntries.
     """

@@ -64,6 +64,7 @@ class Session:
     """One client, as long as its connection lasts. ``peer`` is its address for the log, ``host:port``."""
 
     __slots__ = (
+        "_on_close",
         "broker_id",
         "client_software_name",
         "client_software_version",
@@ -74,7 +75,6 @@ class Session:
         "is_authenticated",
         "listener",
         "mechanism",
-        "on_close",
         "peer",
         "principal",
         "proof",
@@ -110,8 +110,8 @@ class Session:
         self.client_software_version = ""
         # What the client fetches, while it has a session for that.
         self.fetch_session: FetchSession | None = None
-        # Called when the connection has closed.
-        self.on_close: Callable[[], None] | None = None
+        # Called when the connection has closed, each once.
+        self._on_close: list[Callable[[Session], None]] = []
 
     def begin_handshake(self, state: Handshake, due_s: float) -> None:
         """Have it closed unless the handshake is complete by then."""
@@ -168,6 +168,17 @@ class Session:
         """Serve nothing but an authentication from now on, if the session's lifetime is over."""
         if now_s >= self.ends_s and self.handshake is Handshake.COMPLETE:
             self.handshake = Handshake.EXPIRED
+
+    def call_when_closed(self, listener: Callable[[Session], None]) -> None:
+        """Call ``listener`` when the connection has closed; once, however often it is asked for."""
+        if listener not in self._on_close:
+            self._on_close.append(listener)
+
+    def connection_closed(self) -> None:
+        """Notify all listeners that the connection has closed."""
+        listeners, self._on_close = self._on_close, []
+        for listener in listeners:
+            listener(self)
 
     def check_replica(self, replica_id: int) -> None:
         """Raise ClusterAuthorizationFailed (31) for a replica id that is not that of the broker at the other end.

@@ -45,6 +45,7 @@ from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
@@ -257,7 +258,7 @@ class Dispatcher:
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
-        if api.groups_of is not None and not self._context.coordination.is_certain:
+        if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
             self._start(exchange, self._when_confirmed(api, exchange, message))
         elif api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
@@ -278,7 +279,7 @@ class Dispatcher:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
             if self._oversight is not None and self._is_refused(exchange, message):
                 return None
-            if api.groups_of is not None and not self._context.coordination.is_certain:
+            if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
                 # It waits for followers, and not inside.
                 self._start(exchange, self._when_confirmed(api, exchange, message), message)
                 return None
@@ -303,8 +304,9 @@ class Dispatcher:
         not."""
         assert api.groups_of is not None
         context = self._context
-        partitions = await context.work(exchange, context.coordination.partitions_of(api.groups_of(message)))
-        question = asyncio.ensure_future(context.coordination.confirm(partitions))
+        coordination = context.coordinators[GROUPS].coordination
+        partitions = await context.work(exchange, coordination.partitions_of(api.groups_of(message)))
+        question = asyncio.ensure_future(coordination.confirm(partitions))
 
         def abandoned() -> None:
             question.cancel()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
@@ -266,6 +266,12 @@ class FetchSession:
             self.waiting.end_wait()
 
 
+class Reader(Protocol):
+    """The end of a connection that may have a session; ``network.session.Session`` is one."""
+
+    fetch_session: FetchSession | None
+
+
 class FetchSessions:
     """All sessions of the broker."""
 
@@ -365,6 +371,12 @@ class FetchSessions:
                 if since == _TAKEN_AT_ONCE:
                     since = 0
                     yield None
+
+    def close_of(self, client: Reader) -> None:
+        """End the session of a connection, if it has one."""
+        session, client.fetch_session = client.fetch_session, None
+        if session is not None:
+            self.close(session)
 
     def close(self, session: FetchSession) -> None:
         """End a session; a fetch that waits is answered."""

@@ -29,6 +29,7 @@ from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handle
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.groups_state import GroupShard
 from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import (
     GroupAuthorizationFailed,
     IllegalGeneration,
@@ -111,11 +112,11 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
     if not entries:
         return outcomes
     try:
-        shard = context.group_shards.shard_of(commit.group_id)
+        shard = context.groups.shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
-        return _failed(outcomes, context.coordination.said(error))
+        return _failed(outcomes, context.coordinators[GROUPS].coordination.said(error))
     exchange.defer()
 
     def committed(error: KafkaError | None) -> None:

@@ -41,7 +41,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
         exchange.require(Operation.DELETE, ResourceType.GROUP, message.group_id)
         if not message.group_id:
             raise InvalidGroupId("the empty group id has no offsets")
-        shard = context.group_shards.shard_of(message.group_id)
+        shard = context.groups.shards.shard_of(message.group_id)
         group = shard.state.groups.get(message.group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {message.group_id!r}")

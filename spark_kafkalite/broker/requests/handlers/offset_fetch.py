@@ -123,7 +123,7 @@ def _look_up(context: BrokerContext, exchange: Exchange, group_id: str, asked: _
     committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
         exchange.require(Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        committed = context.group_shards.shard_of(group_id).state.offsets.of(group_id)
+        committed = context.groups.shards.shard_of(group_id).state.offsets.of(group_id)
     except GroupAuthorizationFailed as error:
         if exchange.api_version >= _FIRST_VERSION_WITH_GROUP_ERROR:
             return error.code, {}
