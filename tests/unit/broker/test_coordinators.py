@@ -104,7 +104,9 @@ def found(key_type: int, key: str, *, with_transactions: bool = True) -> tuple[F
         address_of=lambda broker, _: (f"host-{broker.broker_id}", 9092),
         work=work,
     )
-    exchange: Any = SimpleNamespace(api_version=3, session=SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT")))
+    exchange: Any = SimpleNamespace(
+        api_version=3, has_limits=False, session=SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT"))
+    )
     request = FindCoordinatorRequest(key=key, key_type=key_type)
     return asyncio.run(find_coordinator.handle(context, exchange, request)), groups, transactions
 
