@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Entry, Operation, Resource, ResourceType
 from spark_kafkalite.broker.authorization.acl_table import AclTable, Verdict, host_text
 from spark_kafkalite.broker.authorization.audit import Audit
-
-if TYPE_CHECKING:
-    from spark_kafkalite.broker.network.session import Session
 
 _DEBUG: Final = logging.DEBUG
 # What one session remembers, at most: some 500 bytes each.
@@ -76,12 +73,24 @@ class Authorizer:
         return verdict._replace(allowed=self._allows_everyone) if verdict.is_open else verdict
 
 
+class AuthenticatedClient(Protocol):
+    """The other end of a connection, as far as rights depend on it; ``network.session.Session`` is one."""
+
+    broker_id: int | None
+    principal: str
+
+    @property
+    def client_host(self) -> str:
+        """Its host, as Kafka writes it."""
+        ...
+
+
 class SessionRights:
     """What one session may do. Ask with ``exchange.may``, which names the API for the audit log."""
 
     __slots__ = ("_allowed", "_authorizer", "_generation", "_host", "_known", "_principal", "_session")
 
-    def __init__(self, authorizer: Authorizer, session: Session) -> None:
+    def __init__(self, authorizer: Authorizer, session: AuthenticatedClient) -> None:
         self._authorizer = authorizer
         self._session = session
         self._host = host_text(session.client_host.removeprefix("/"))

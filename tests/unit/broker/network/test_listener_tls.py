@@ -40,6 +40,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def tls(*listeners: str, **given: object) -> BrokerTls:
     settings = {name if "." in name else name.replace("_", "."): value for name, value in given.items()}
     addresses = ",".join(listeners or ("SSL://127.0.0.1:1",))
+    if "SASL" in addresses:
+        settings["sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
     return BrokerTls(BrokerConfig.from_properties({"listeners": addresses, **settings}))
 
 

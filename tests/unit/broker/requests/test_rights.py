@@ -36,9 +36,9 @@ def test_an_entry_names_operations_that_exist_on_its_resource(key: ApiKey) -> No
 
 
 def test_an_api_without_an_entry_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(NEEDS, ApiKey.HEARTBEAT)
+    monkeypatch.delitem(NEEDS, ApiKey.DESCRIBE_CLUSTER)
     with pytest.raises(RuntimeError, match=r"no entry in wire\.rights\.NEEDS"):
-        handles(ApiKey.HEARTBEAT, 0, 1)(lambda *_: None)
+        handles(ApiKey.DESCRIBE_CLUSTER, 0, 1)(lambda *_: None)
 
 
 def test_a_need_is_said_in_the_words_of_acls() -> None:
