@@ -64,6 +64,16 @@ _PROTOCOL_REST = """
 The topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` take no value
 (INVALID_CONFIG): replication is not throttled.
 
+## Rights
+
+With `authorizer.class.name` a client needs these rights ([security.md](security.md#what-users-may-do-acls)). The broker
+asks for each topic, group or transactional id of a request before it looks it up; the answer for that item is
+TOPIC_AUTHORIZATION_FAILED (29), GROUP_AUTHORIZATION_FAILED (30), CLUSTER_AUTHORIZATION_FAILED (31) or
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53). Auto-creation of a topic needs CREATE. The answer of CreateTopics shows size
+and settings of a topic only with DESCRIBE_CONFIGS.
+
+{rights}
+
 ## What is not served
 
 - The newer consumer protocol (KIP-848, keys 68 and 69). `group.protocol=classic`, the default of the clients that have
@@ -166,7 +176,17 @@ def protocol_page() -> str:
         advertised = "no" if api.brokers_only else api.advertised_from
         row = f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n"
         (rows_off if api.is_off else rows).append(row)
-    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_OFF + "".join(rows_off) + _PROTOCOL_REST
+    rest = _PROTOCOL_REST.replace("{rights}", _rights_table())
+    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_OFF + "".join(rows_off) + rest
+
+
+def _rights_table() -> str:
+    """Return what each served API needs (``wire.rights``)."""
+    lines = ["| key | API | needs |", "|---|---|---|"]
+    for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
+        needs = ["the connection of a broker"] if api.brokers_only else list(map(str, api.needs)) or ["nothing"]
+        lines.append(f"| {api.key} | {api.name} | {'<br>'.join(needs)} |")
+    return "\n".join(lines)
 
 
 def configuration_page() -> str:

@@ -239,7 +239,7 @@ class FetchSession:
             question.look()
 
     def read_again(self) -> None:
-        """Have the next reading look at every partition: the reader's rights may have changed."""
+        """Have the next reading cover every partition: the reader's rights may have changed."""
         for partition in self.partitions.values():
             self.news[partition] = None
         self.is_woken = True

@@ -35,14 +35,12 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: AlterPartitionReassignmentsRequest
 ) -> Work[AlterPartitionReassignmentsResponse]:
     """Answer for each partition."""
-    if not exchange.may(Operation.ALTER, ResourceType.CLUSTER):
-        refusal = refused(ResourceType.CLUSTER)
-        return AlterPartitionReassignmentsResponse(error_code=refusal.code, error_message=str(refusal))
+    refusal = None if exchange.may(Operation.ALTER, ResourceType.CLUSTER) else refused(ResourceType.CLUSTER)
     answered = []
     for topic in message.topics:
         partitions = []
         for asked in topic.partitions:
-            code, text = _outcome(context, topic.name, asked)
+            code, text = _outcome(context, topic.name, asked) if refusal is None else (refusal.code, str(refusal))
             partitions.append(
                 ReassignablePartitionResponse(
                     partition_index=asked.partition_index, error_code=code, error_message=text
@@ -51,6 +49,10 @@ def handle(
             yield None
         answered.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
         yield None
+    if refusal is not None:
+        return AlterPartitionReassignmentsResponse(
+            error_code=refusal.code, error_message=str(refusal), responses=answered
+        )
     return AlterPartitionReassignmentsResponse(responses=answered)
 
 

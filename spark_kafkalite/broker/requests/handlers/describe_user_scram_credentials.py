@@ -41,7 +41,14 @@ def handle(
     """Describe the users, each once."""
     if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         refusal = refused(ResourceType.CLUSTER)
-        return DescribeUserScramCredentialsResponse(error_code=refusal.code, error_message=str(refusal))
+        refused_users = (
+            DescribeUserScramCredentialsResult(user=user.name, error_code=refusal.code, error_message=str(refusal))
+            for user in message.users or ()
+        )
+        results = yield from filled([], refused_users)
+        return DescribeUserScramCredentialsResponse(
+            error_code=refusal.code, error_message=str(refusal), results=results
+        )
     if message.users:
         names = yield from counted(user.name for user in message.users)
     else:
