@@ -38,6 +38,7 @@ from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, OldSlice, Reading, has_unread, tell_leaders
@@ -132,12 +133,16 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
         if session is not None:
             client.fetch_session = session
             client.on_close = partial(_close_session, context, client)
+            session.reader = Reader.of(fetch.replica_id, fetch.isolation_level)
             return Fetching(context, exchange, fetch, session)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
     session = _next_of(before, fetch, by_id=by_id)
     session.begin_next(exchange.connection.received_s)
     if not (yield from context.fetch_sessions.update(session, fetch)):
         raise FetchSessionIdNotFound("the fetch session has more partitions than one may have")
+    reader = Reader.of(fetch.replica_id, fetch.isolation_level)
+    if reader is not session.reader:
+        yield from session.read_as(reader)
     if session.is_hurried:
         session.tell_questions()
     if not session.partitions:
@@ -367,7 +372,7 @@ class DelayedFetch(WaitingFetch):
             self._is_long = first.is_long
             self._leaders = first.leaders
             for leader in self._leaders:
-                leader.waiters_with(self._fetching.replica_id).add(self)
+                leader.waiters_with(self._fetching.reader).add(self)
         else:
             session.waiting = self
         self._set_deadline()
@@ -471,4 +476,4 @@ class DelayedFetch(WaitingFetch):
         if session is not None:
             session.waiting = None
         for leader in self._leaders:
-            leader.waiters_with(self._fetching.replica_id).remove(self)
+            leader.waiters_with(self._fetching.reader).remove(self)

@@ -12,6 +12,7 @@ import pytest
 
 from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -558,13 +559,70 @@ class TestFollowers:
         return result.error_code, result.offset
 
 
-def offset_found(bed: Bed, version: int, timestamp: int) -> tuple[int, int]:
+def offset_found(bed: Bed, version: int, timestamp: int, isolation_level: int = 0) -> tuple[int, int]:
     """Return what a consumer is answered that asks for the offset of a time: error code and offset."""
     asked = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
     exchange: Any = Exchange(Connection(bed), (2, version, 1, "c"))  # type: ignore[arg-type]
-    request = ListOffsetsRequest(replica_id=-1, topics=[asked])
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[asked])
     result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
     return result.error_code, result.offset
+
+
+class TestReaders:
+    """What readers of committed transactions alone see, where the last stable offset is below the visible end."""
+
+    @pytest.fixture
+    def stable(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Change its one number for another last stable offset."""
+        stable = [1]
+        monkeypatch.setattr(Bounds, "stable_end_offset", lambda bounds, _: min(stable[0], bounds.high_watermark))
+        return stable
+
+    def test_every_offset_is_looked_up_below_what_the_reader_sees(self, bed: Bed, stable: list[int]) -> None:
+        partition = bed.lead()
+        bed.harness.append(partition, 1)
+        now_ms = bed.harness.clock.wall_ms()
+        bed.harness.clock.advance(ms=10)
+        bed.harness.append(partition, 1)
+        for level, newest in ((0, 1), (1, 0)):
+            found = {asked: offset_found(bed, 9, asked, level)[1] for asked in (-1, -3, now_ms + 1)}
+            assert found == {-1: newest + 1, -3: newest, now_ms + 1: 1 if level == 0 else -1}
+
+    def test_a_session_waits_behind_an_open_transaction_and_is_not_read_again_and_again(
+        self, bed: Bed, stable: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        partition = bed.lead()
+        for _ in range(3):
+            bed.harness.append(partition, 1)
+        connection = Connection(bed)
+        first = opening(isolation_level=1, max_wait_ms=WAIT_MS)
+        answer = connection.fetch(first)
+        ((_, (one,)),) = answer.topics
+        assert (one.high_watermark, one.last_stable_offset, len(values_of(one.records))) == (3, 1, 1)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        connection.send(going_on(first, answer, 1, topics=behind))
+        assert connection.receive_all() == []
+        (session,) = {each.session for each in partition.check_leader().stable_readers.watchers}
+        assert not session.news, "there is nothing to read for it"
+        # A marker has come: its commit wakes those who wait for the last stable offset.
+        stable[0] = 4
+        bed.harness.append(partition, 1)
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.last_stable_offset, len(values_of(one.records))) == (4, 3)
+
+    def test_a_session_that_reads_as_another_waits_for_the_others_end(self, bed: Bed, stable: list[int]) -> None:
+        partition = bed.lead()
+        for _ in range(2):
+            bed.harness.append(partition, 1)
+        connection = Connection(bed)
+        first = opening(isolation_level=1)
+        answer = connection.fetch(first)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        assert connection.fetch(going_on(first, answer, 1, topics=behind)).topics == []
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 2, isolation_level=0)).topics
+        assert len(values_of(one.records)) == 1
+        leader = partition.check_leader()
+        assert (len(leader.consumers.watchers), len(leader.stable_readers.watchers)) == (1, 0)
 
 
 class TestNewLeaders:
