@@ -4,9 +4,9 @@ A :class:`Leader` lives for one leader epoch of one partition. Its queue of appe
 (:meth:`Leader.end`). Each waiting request is answered with the reason, whatever the partition does next (rule R15 in
 docs/replication.md: first the epoch, then the offset). An ended leader's state no longer describes the partition.
 
-Four things are waited for, each with a list of its own: that consumers can see more, that those which read committed
-transactions alone can, that followers can (for them the log end is the bound), and that more is acknowledged. ``rules.in_sync`` works out which replicas are in sync, what that
-commits, and which change of the ISR is due. ``isr_changes`` writes the change to the registry.
+Each kind of reader (``reader``) waits in a list of its own for more that it can see, and producers wait in another one
+for more to be acknowledged. ``rules.in_sync`` works out which replicas are in sync, what that commits, and which change
+of the ISR is due. ``isr_changes`` writes the change to the registry.
 
 Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
 

@@ -23,8 +23,8 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content (authorisation, quotas, metrics) come in as an ``exchange.Oversight``:
-it sees the header before anything else is read, and the body before the handler.
+Decisions about requests apart from their content come in as an ``exchange.Oversight``: it sees the header before
+anything else is read, and the body before the handler. An exchange gets its client's quota, if the client has one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
@@ -151,6 +151,16 @@ def _check_handshake(session: Session, api_key: int) -> None:
         raise FrameError(f"API {api_key} is not served on listener {session.listener.name} before authentication")
 
 
+class QuotaSource(Protocol):
+    """Knows the quota of each client. ``are_set``: whether there are quotas at all."""
+
+    are_set: bool
+
+    def of(self, session: Session, client_id: str | None) -> Quota | None:
+        """Return the quota of a client, None if nothing limits it."""
+        ...
+
+
 class Dispatcher:
     """Serves the requests of all connections."""
 
@@ -160,12 +170,14 @@ class Dispatcher:
         apis: Mapping[int, ServedApi] = SERVED_APIS,
         oversight: Oversight | None = None,
         meter: RequestMeter | None = None,
+        quotas: QuotaSource | None = None,
     ) -> None:
         """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""
         self._context = context
         self._apis = apis
         self._oversight = oversight
         self._meter = meter
+        self._quotas = quotas
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Exchange, Callable[[], None]] = {}
@@ -188,6 +200,8 @@ class Dispatcher:
         if oversight is not None:
             oversight.admit(exchange)
         session = connection.session
+        if self._quotas is not None and self._quotas.are_set:
+            exchange.quota = self._quotas.of(session, exchange.client_id)
         if session.handshake is not Handshake.COMPLETE:
             _check_handshake(session, key)
         if session.fetch_session is not None:
@@ -236,7 +250,7 @@ class Dispatcher:
             self._work(exchange, self._gate.when_long(work))
         else:
             answer = api.handler(self._context, exchange, message)
-            if exchange.oversight is not None:
+            if exchange.quota is not None:
                 self._throttle(exchange, answer)
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
 
@@ -294,7 +308,8 @@ class Dispatcher:
         refusal = self._oversight.refusal(exchange, body)
         if refusal is None:
             return False
-        self._throttle(exchange, refusal)
+        if exchange.quota is not None:
+            self._throttle(exchange, refusal)
         exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
         return True
 
@@ -309,7 +324,7 @@ class Dispatcher:
         return (yield from self._encoded(exchange, answer))
 
     def _encoded(self, exchange: Exchange, answer: ApiMessage) -> Work[Response]:
-        if exchange.oversight is not None:
+        if exchange.quota is not None:
             self._throttle(exchange, answer)
         body = yield from encode_response_in_slices(answer, exchange.api_version, exchange.correlation_id)
         yield from dismantle(answer)

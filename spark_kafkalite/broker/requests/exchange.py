@@ -4,9 +4,9 @@ A handler gets the exchange together with the request's body. :meth:`Exchange.an
 later after :meth:`Exchange.defer`, which keeps the answer's place in the connection's order. A handler that cannot
 answer closes the connection (:meth:`Exchange.close`).
 
-An :class:`Oversight` decides about requests apart from their content: it may refuse or delay them, and sees their
-outcome. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times and
-costs nothing for it.
+An :class:`Oversight` decides about requests apart from their content: it may refuse them, and sees their outcome.
+Metrics are one; without an oversight an exchange takes no times and costs nothing for it. A client's :class:`Quota`
+decides how long the client is throttled after an answer.
 """
 
 from __future__ import annotations
@@ -85,16 +85,21 @@ class Oversight:
         """
         return None
 
-    def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
-        """Return for how long the client is throttled after its answer, which contains that time (KIP-219).
-
-        ``response_bytes`` is what is known of the answer's size: the records of a Fetch, else 0.
-        """
-        return 0
-
     def ended(self, exchange: Exchange, times: Times) -> None:
         """Take note of the times: the last byte of the answer was sent, or the connection closed before (``sent_s``
         0)."""
+
+
+class Quota(Protocol):
+    """What a client may do in a time; see ``broker.quotas``."""
+
+    def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+        """Charge the client for one exchange, and return for how long it is throttled after the answer (KIP-219).
+
+        ``response_bytes`` is the size of the records that a Fetch would answer with, else 0. If a Fetch is throttled
+        its client is not charged for them, because the answer that is sent then has none.
+        """
+        ...
 
 
 class Times:
@@ -132,6 +137,7 @@ class Exchange:
         "has_place",
         "is_inside",
         "oversight",
+        "quota",
         "request_bytes",
         "response",
         "throttle_ms",
@@ -161,6 +167,8 @@ class Exchange:
         self._on_abandon: list[Callable[[], None]] = []
         self._kept: KeptMemory | None = None
         self.times = None if oversight is None else Times(connection.received_s)
+        # What its client may do; None if nothing limits it.
+        self.quota: Quota | None = None
         # -1: not asked for yet.
         self.throttle_ms = -1
 
@@ -187,6 +195,7 @@ class Exchange:
         self.response = response
         if self.times is not None:
             self.times.answered_s = self.connection.now_s()
+        if self.quota is not None:
             if self.throttle_ms < 0:
                 self.throttle_time_ms()
             if self.throttle_ms > 0:
@@ -194,10 +203,10 @@ class Exchange:
         self.connection.answered(self)
 
     def throttle_time_ms(self, response_bytes: int = 0) -> int:
-        """Return the throttle time that the answer contains. See ``Oversight``."""
-        if self.oversight is None:
+        """Return the throttle time that the answer contains. Asked once for an exchange; see ``Quota``."""
+        if self.quota is None:
             return 0
-        self.throttle_ms = self.oversight.throttle_time_ms(self, response_bytes)
+        self.throttle_ms = self.quota.throttle_time_ms(self, response_bytes)
         return self.throttle_ms
 
     def place(self) -> None:

@@ -213,7 +213,7 @@ class FetchSession:
             partition.unwatch()
 
     def read_as(self, reader: Reader) -> Work[None]:
-        """Read everything again for a reader of another kind, who sees another end and waits for another one."""
+        """Read everything again for a reader of another kind, which sees another end and waits for it."""
         self.reader = reader
         partitions = list(self.partitions.values())
         for first in range(0, len(partitions), _TAKEN_AT_ONCE):

@@ -268,6 +268,10 @@ def _answer_deferred(fetching: Fetching, result: Reading) -> None:
 def _response(fetching: Fetching, result: Reading) -> Response | None:
     """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
     context, exchange = fetching.context, fetching.exchange
+    # The quota decides before the session takes the answer for received: the answer of a throttled fetch is empty.
+    throttle_ms = exchange.throttle_time_ms(result.size_bytes)
+    if throttle_ms > 0:
+        return _throttled(fetching, result, throttle_ms)
     result.answered()
     if context.meters is not None:
         _count(context.meters.topics, context, fetching, result)
@@ -293,11 +297,30 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         exchange.correlation_id,
         exchange.api_version,
         result.topics,
-        exchange.throttle_time_ms(result.size_bytes),
+        0,
         0,
         fetching.session_id,
         result.hints.endpoints,
         fetching.damage_answer(),
+    )
+
+
+def _throttled(fetching: Fetching, result: Reading, throttle_ms: int) -> Response:
+    """Return the answer to a client over its quota (KIP-219): nothing but the time for which it is throttled.
+
+    Its session goes on: the next answer has what this one would have had. One that this request has opened is closed,
+    because its first answer has to name all partitions; the client opens another one. Source:
+    FetchSession.getThrottledResponse.
+    """
+    exchange, session = fetching.exchange, fetching.session
+    result.put_back()
+    session_id = fetching.session_id
+    if session is not None and session.is_new:
+        session_id = 0
+        if exchange.session.fetch_session is session:
+            _close_session(fetching.context, exchange.session)
+    return pack_fetch_response(  # type: ignore[return-value]
+        exchange.correlation_id, exchange.api_version, (), throttle_ms, 0, session_id
     )
 
 
@@ -322,7 +345,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         exchange.correlation_id,
         exchange.api_version,
         result.topics,
-        exchange.throttle_time_ms(result.size_bytes),
+        0,
         0,
         fetching.session_id,
         result.hints.endpoints,

@@ -1,11 +1,10 @@
 """ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
 
-Each reader is answered for what it sees (``replication.reader``): followers to the log end, consumers to the visible
-end, those of committed transactions alone to the last stable offset. Timestamp -1 asks for that end, -2 for the log start, -3 (v7) for the
-record with the largest timestamp. Timestamp -4 (v8) asks for the first offset on this broker's own disk, -5 (v9) for
-the last one that is only in tiered storage. A timestamp from 0 on asks for the first record that is not older. A time
-after the last record has no offset, which is no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no
-offset.
+All is looked up below the end that the reader may see (``replication.reader``). Timestamp -1 asks for that end, -2 for
+the log start, -3 (v7) for the record with the largest timestamp. Timestamp -4 (v8) asks for the first offset on this
+broker's own disk, -5 (v9) for the last one that is only in tiered storage. A timestamp from 0 on asks for the first
+record that is not older. A time after the last record has no offset, which is no error: -1 and -1. There is no tiered
+storage: -4 is -2, and -5 has no offset.
 
 A new leader's high watermark may not have reached the offset at which its epoch began. Until then the leader does not
 know how much of what the leader before had shown to consumers is committed. The end, and times behind the committed

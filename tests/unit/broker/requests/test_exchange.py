@@ -1,4 +1,4 @@
-"""Exchanges under an oversight: one that refuses, one that delays, one that counts; and sessions."""
+"""Exchanges under an oversight that refuses, or that counts; under a quota that delays; and sessions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Refusing(Oversight):
         return None
 
 
-class Delaying(Oversight):
+class Delaying:
     def __init__(self, throttle_ms: int = 500) -> None:
         self.throttle_ms = throttle_ms
         self.asked: list[tuple[int, int, int]] = []
@@ -176,7 +176,7 @@ def test_a_throttled_client_has_its_answer_at_once_and_is_then_not_served_for_as
         client.fake.run_soon()
         assert (client.answers(), served) == ([1, 2], [1, 2])
 
-    run(scenario, Delaying())
+    run(scenario, quota=Delaying())
 
 
 def test_time_in_which_a_client_is_muted_is_neither_idle_nor_slow() -> None:
@@ -193,11 +193,11 @@ def test_time_in_which_a_client_is_muted_is_neither_idle_nor_slow() -> None:
         assert client.connection.overdue(client.fake.now) is None
         assert "idle" in (client.connection.overdue(client.fake.now + 11) or "")
 
-    run(scenario, Delaying(3_600_000))
+    run(scenario, quota=Delaying(3_600_000))
 
 
 def test_the_longest_of_several_delays_holds() -> None:
-    oversight = Delaying(1000)
+    quota = Delaying(1000)
     waiting: list[Exchange] = []
 
     def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> None:
@@ -210,7 +210,7 @@ def test_the_longest_of_several_delays_holds() -> None:
         client.send(small(), small(), small())
         await client.until(lambda: len(waiting) == 3)
         for delay_ms, exchange in zip((1000, 3000, 100), waiting, strict=True):
-            oversight.throttle_ms = delay_ms
+            quota.throttle_ms = delay_ms
             exchange.answer(b"\0\0\0\0")
         client.fake.run_soon()
         assert len(client.answers()) == 3, "answers leave whatever is muted"
@@ -221,11 +221,11 @@ def test_the_longest_of_several_delays_holds() -> None:
         client.fake.run_soon()
         assert client.fake.reader is not None
 
-    run(scenario, oversight)
+    run(scenario, quota=quota)
 
 
 def test_the_size_of_what_a_handler_answers_is_charged_once() -> None:
-    oversight = Delaying(0)
+    quota = Delaying(0)
 
     def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> bytes:
         assert exchange.throttle_time_ms(12_345) == 0
@@ -236,10 +236,10 @@ def test_the_size_of_what_a_handler_answers_is_charged_once() -> None:
         client = world.connect()
         client.send(small())
         request_bytes = len(codec.encode_request(small(), 2, 1, None))
-        assert oversight.asked == [(1, request_bytes, 12_345)]
+        assert quota.asked == [(1, request_bytes, 12_345)]
         assert client.fake.reader is not None
 
-    run(scenario, oversight)
+    run(scenario, quota=quota)
 
 
 # Counting -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
-from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.dispatch import Dispatcher, QuotaSource
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -40,6 +40,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.unit.broker.replication.test_partition import Harness
+from tests.unit.broker.requests.test_dispatch import QuotaOfAll
 from tests.unit.slice_clock import SliceClock
 
 TOPIC, TOPIC_ID = "t", b"i" * 16
@@ -56,6 +57,7 @@ class Connection:
         self.session.broker_id = broker_id
         self.received_s = 0.0
         self.held = 0
+        self.muted_s: list[float] = []
         self.answers: list[Any] = []
         self.closed = ""
 
@@ -79,7 +81,7 @@ class Connection:
         self.held -= 1
 
     def mute(self, seconds: float) -> None:
-        raise AssertionError
+        self.muted_s.append(seconds)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Any]:
         return frame, lambda: None
@@ -121,7 +123,7 @@ class Connection:
 class Bed:
     """Partitions of one topic and what handlers need around them."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, quotas: QuotaSource | None = None) -> None:
         self.harness = harness
         harness.services.live_brokers = lambda: {each: live_broker(each) for each in (1, 2, 3)}
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -143,7 +145,7 @@ class Bed:
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
         handlers.load()
-        self.dispatcher = Dispatcher(self.context)
+        self.dispatcher = Dispatcher(self.context, quotas=quotas)
         self.set_leader(ME, 4)
 
     def _get(self, topic_partition: TopicPartition) -> Partition:
@@ -566,6 +568,84 @@ def offset_found(bed: Bed, version: int, timestamp: int, isolation_level: int = 
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[asked])
     result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
     return result.error_code, result.offset
+
+
+class TestThrottled:
+    """A fetch over its client's quota, by a stub that says for how long each one is throttled (KIP-219)."""
+
+    class Stub:
+        def __init__(self, *throttle_ms: int) -> None:
+            self.left = list(throttle_ms)
+            self.asked: list[int] = []
+
+        def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+            self.asked.append(response_bytes)
+            return self.left.pop(0)
+
+    @staticmethod
+    def bed(harness: Harness, quota: Stub, count: int = 3) -> Bed:
+        bed = Bed(harness, QuotaOfAll(quota))
+        partition = bed.lead()
+        for _ in range(count):
+            harness.append(partition, 1)
+        return bed
+
+    def test_what_a_throttled_fetch_would_have_answered_comes_with_the_next(self, harness: Harness) -> None:
+        quota = self.Stub(0, 700, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        first = opening()
+        answer = connection.fetch(first)
+        bed.harness.append(bed.partitions[TopicPartition(TOPIC, 0)], 2)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20)])]
+        throttled = connection.fetch(going_on(first, answer, 1, topics=behind))
+        assert (throttled.topics, throttled.throttle_time_ms, throttled.error_code) == ([], 700, 0)
+        assert throttled.session_id == answer.session_id
+        assert connection.muted_s == [0.7]
+        # Neither the records nor the new high watermark count as received.
+        late = connection.fetch(going_on(first, answer, 2))
+        ((_, (one,)),) = late.topics
+        assert (one.high_watermark, len(values_of(one.records)), late.throttle_time_ms) == (5, 2, 0)
+        assert quota.asked[1] == quota.asked[2] > 0
+
+    def test_a_throttled_opening_fetch_has_no_session(self, harness: Harness) -> None:
+        quota = self.Stub(300, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        throttled = connection.fetch(opening())
+        assert (throttled.topics, throttled.throttle_time_ms, throttled.session_id) == ([], 300, 0)
+        assert (connection.session.fetch_session, len(bed.context.fetch_sessions)) == (None, 0)
+        assert not bed.partitions[TopicPartition(TOPIC, 0)].check_leader().consumers.watchers
+        answer = connection.fetch(opening())
+        assert answer.session_id > 0
+        assert answer.topics
+
+    def test_a_throttled_fetch_without_a_session_is_empty(self, harness: Harness) -> None:
+        quota = self.Stub(300, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        alone = opening()._replace(session_epoch=-1)
+        throttled = connection.fetch(alone)
+        assert (throttled.topics, throttled.throttle_time_ms) == ([], 300)
+        assert len(connection.fetch(alone).topics) == 1
+
+    def test_a_fetch_that_waited_is_throttled_too(self, harness: Harness) -> None:
+        quota = self.Stub(0, 400, 0)
+        bed = self.bed(harness, quota, 0)
+        connection = Connection(bed)
+        first = opening(max_wait_ms=WAIT_MS)
+        connection.send(first)
+        partition = bed.partitions[TopicPartition(TOPIC, 0)]
+        bed.harness.append(partition, 1)
+        answer = connection.receive()
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        connection.send(going_on(first, answer, 1, topics=behind))
+        assert connection.receive_all() == []
+        bed.harness.append(partition, 1)
+        throttled = connection.receive()
+        assert (throttled.topics, throttled.throttle_time_ms) == ([], 400)
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 2)).topics
+        assert len(values_of(one.records)) == 1
 
 
 class TestReaders:
