@@ -20,6 +20,8 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.quotas.changes import QuotaChanges
+from spark_kafkalite.broker.quotas.quotas import Quotas
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -56,6 +58,8 @@ class BrokerContext:
 
     settings: DynamicConfig
     config_changes: ConfigChanges
+    quotas: Quotas
+    quota_changes: QuotaChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
     purgatory: Purgatory

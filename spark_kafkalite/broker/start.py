@@ -42,6 +42,9 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.changes import QuotaChanges
+from spark_kafkalite.broker.quotas.quotas import Quotas
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.comparison import Comparison
@@ -84,6 +87,7 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
@@ -116,6 +120,9 @@ class _Ground:
     health: BrokerHealth
     # None in a broker that serves no metrics.
     metrics: MetricsEndpoint | None
+    # The settings of users and clients in the registry.
+    entities: EntityConfigs
+    quotas: Quotas
 
     @property
     def meters(self) -> Meters | None:
@@ -224,7 +231,9 @@ class BrokerStart:
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
-        dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
+        dispatcher = Dispatcher(
+            context, meter=None if ground.meters is None else ground.meters.requests, quotas=ground.quotas.clients
+        )
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
@@ -257,6 +266,8 @@ class BrokerStart:
         view.add_listener(inner_wire.cluster_changed)
         # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
+        entities = EntityConfigs()
+        windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"])
         health, metrics = BrokerHealth(), None
         if config.metrics_listener is not None:
             meters = Meters(loop)
@@ -276,6 +287,8 @@ class BrokerStart:
             peers,
             health,
             metrics,
+            entities,
+            Quotas(entities, windows, self._clock.monotonic_s),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -328,6 +341,7 @@ class BrokerStart:
             partial(
                 RegistrySession,
                 view=ground.view,
+                entities=ground.entities,
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
                 slices=ground.slices,
@@ -425,6 +439,7 @@ class BrokerStart:
             ground.descriptors,
             ground.inner_wire,
             lambda: len(logs),
+            ground.quotas.connections,
         )
         self._undo.callback(acceptor.close)
         listeners = acceptor.bind()
@@ -491,6 +506,8 @@ class BrokerStart:
             config_changes=ConfigChanges(
                 ground.settings, ground.topic_settings, registry.membership, ground.view, storage.replicas
             ),
+            quotas=ground.quotas,
+            quota_changes=QuotaChanges(ground.entities, lambda: registry.membership.session.store),
             clock=self._clock,
             loop=ground.loop,
             purgatory=storage.services.purgatory,

@@ -12,13 +12,17 @@ decides how long the client is throttled after an answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from time import perf_counter
+from typing import Protocol, TypeVar, cast
 
 from spark_kafkalite.broker.network.outbox import Response
 from spark_kafkalite.broker.network.request_memory import KeptMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.header import RequestHeader
 from spark_kafkalite.wire.message import ApiMessage
+
+T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -91,7 +95,9 @@ class Oversight:
 
 
 class Quota(Protocol):
-    """What a client may do in a time; see ``broker.quotas``."""
+    """What a client may do in a time; see ``broker.quotas``. ``counts_time``: whether it needs ``worked_s``."""
+
+    counts_time: bool
 
     def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
         """Charge the client for one exchange, and return for how long it is throttled after the answer (KIP-219).
@@ -99,6 +105,10 @@ class Quota(Protocol):
         ``response_bytes`` is the size of the records that a Fetch would answer with, else 0. If a Fetch is throttled
         its client is not charged for them, because the answer that is sent then has none.
         """
+        ...
+
+    def most_fetch_bytes(self, asked: int) -> int:
+        """Return how many record bytes a Fetch that asks for so many may answer with."""
         ...
 
 
@@ -127,6 +137,8 @@ class Exchange:
     __slots__ = (
         "_kept",
         "_on_abandon",
+        "_resumed_s",
+        "_worked_s",
         "abandoned",
         "api_key",
         "api_version",
@@ -171,6 +183,8 @@ class Exchange:
         self.quota: Quota | None = None
         # -1: not asked for yet.
         self.throttle_ms = -1
+        # For how long it was worked on before, and since when it is being worked on; 0 while it is not.
+        self._worked_s = self._resumed_s = 0.0
 
     @property
     def session(self) -> Session:
@@ -208,6 +222,45 @@ class Exchange:
             return 0
         self.throttle_ms = self.quota.throttle_time_ms(self, response_bytes)
         return self.throttle_ms
+
+    # The work -------------------------------------------------------------------------------------------------------
+
+    @property
+    def worked_s(self) -> float:
+        """For how many seconds the loop has worked on this request, if its client's quota counts that."""
+        return self._worked_s + (perf_counter() - self._resumed_s if self._resumed_s else 0.0)
+
+    def resume(self) -> bool:
+        """Note that the work on it begins, or goes on, for a quota that counts it; return whether :meth:`pause` has to
+        follow."""
+        if self.quota is None or not self.quota.counts_time or self._resumed_s:
+            return False
+        self._resumed_s = perf_counter()
+        return True
+
+    def pause(self) -> None:
+        """Note that other work follows."""
+        self._worked_s += perf_counter() - self._resumed_s
+        self._resumed_s = 0.0
+
+    def counted(self, work: Work[T]) -> Work[T]:
+        """Return work in slices with the time that it takes counted, if its client's quota counts that."""
+        if self.quota is None or not self.quota.counts_time:
+            return work
+        return self._counted(work)
+
+    def _counted(self, work: Work[T]) -> Work[T]:
+        sent = None
+        while True:
+            resumed = self.resume()
+            try:
+                step = work.send(sent)
+            except StopIteration as done:
+                return cast(T, done.value)
+            finally:
+                if resumed:
+                    self.pause()
+            sent = yield step
 
     def place(self) -> None:
         """Have a place for the answer now; answers to later requests wait behind it."""

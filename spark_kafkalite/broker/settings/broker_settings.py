@@ -10,6 +10,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
+from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -375,6 +376,7 @@ BROKER_SETTINGS = SettingGroup(
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
+        *QUOTA_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
@@ -390,6 +392,7 @@ BROKER_SETTINGS = SettingGroup(
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
+        "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafkalite configs or kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
@@ -413,6 +416,7 @@ BROKER_SETTINGS = SettingGroup(
         "share.coordinator.state.topic.replication.factor": _NO_SHARE_GROUPS,
         "share.coordinator.state.topic.min.isr": _NO_SHARE_GROUPS,
         "zookeeper.sync.time.ms": "Kafka does not use it either",
+        **QUOTAS_WITHOUT_EFFECT,
         "metrics.num.samples": _NO_SAMPLES,
         "metrics.sample.window.ms": _NO_SAMPLES,
     },
