@@ -112,6 +112,7 @@ class BrokerContext:
 
     async def work(self, exchange: Exchange, work: Work[T]) -> T:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""
+        work = exchange.counted(work)
         return await self.slices.run(work if exchange.is_inside else self.gate.when_long(work))
 
     def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int] | None:

@@ -214,6 +214,7 @@ class Dispatcher:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
             )
+        counts_time = exchange.quota is not None and exchange.resume()
         try:
             if api.is_raw:
                 self._serve_raw(api, exchange, frame, position)
@@ -226,6 +227,9 @@ class Dispatcher:
         except Exception:
             self._report_bug(exchange)
             exchange.close("a handler failed")
+        finally:
+            if counts_time:
+                exchange.pause()
 
     def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
         if self._oversight is not None and self._is_refused(exchange, frame[position:]):
@@ -353,7 +357,7 @@ class Dispatcher:
             elif response is not None:
                 exchange.answer(response)
 
-        drop = self._context.slices.start(work, done)
+        drop = self._context.slices.start(exchange.counted(work), done)
         if drop is None:
             return
 

@@ -250,17 +250,19 @@ class Exchange:
         return self._counted(work)
 
     def _counted(self, work: Work[T]) -> Work[T]:
-        sent = None
-        while True:
-            resumed = self.resume()
-            try:
-                step = work.send(sent)
-            except StopIteration as done:
-                return cast(T, done.value)
-            finally:
-                if resumed:
-                    self.pause()
-            sent = yield step
+        try:
+            while True:
+                resumed = self.resume()
+                try:
+                    step = next(work)
+                except StopIteration as done:
+                    return cast(T, done.value)
+                finally:
+                    if resumed:
+                        self.pause()
+                yield step
+        finally:
+            work.close()
 
     def place(self) -> None:
         """Have a place for the answer now; answers to later requests wait behind it."""

@@ -92,6 +92,8 @@ class Fetching:
         # What a follower has said of its damaged logs; leaders know.
         self.damage = take_damage(context, request) if request.damage and request.replica_id >= 0 else None
         self.max_bytes = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
+        if exchange.quota is not None:
+            self.max_bytes = exchange.quota.most_fetch_bytes(self.max_bytes)
         # Without a session: whether a follower's leaders know the offsets that are asked for.
         self.is_acknowledged = False
 

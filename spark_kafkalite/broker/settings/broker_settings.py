@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
@@ -46,26 +47,7 @@ BROKER_SETTINGS = SettingGroup(
             "Rack, or host, of this broker; replicas are spread over racks.",
             form=(f"(?s).{{0,{MOST_RACK_CHARS}}}", f"a text of at most {MOST_RACK_CHARS} characters"),
         ),
-        Setting(
-            "listeners",
-            "list",
-            ("PLAINTEXT://127.0.0.1:9092",),
-            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 "
-            "and [::] mean every interface and need advertised.listeners.",
-        ),
-        Setting(
-            "advertised.listeners",
-            "list",
-            (),
-            "Addresses that clients get to connect to, one for each listener whose clients cannot use the address "
-            "listened on. Port 0 means the port listened on.",
-        ),
-        Setting(
-            "listener.security.protocol.map",
-            "list",
-            ("PLAINTEXT:PLAINTEXT",),
-            "Security protocol of each listener name, NAME:PROTOCOL with commas.",
-        ),
+        *LISTENER_SETTINGS,
         Setting(
             "log.dirs",
             "list",
@@ -372,6 +354,7 @@ BROKER_SETTINGS = SettingGroup(
             unit="bytes",
             minimum=0,
         ),
+        *TLS_SETTINGS,
         *CLUSTER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
@@ -391,12 +374,10 @@ BROKER_SETTINGS = SettingGroup(
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
-        "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
-        "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafkalite configs or kafka-configs",
+        "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
-        "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",
     },
     # What a file for Apache Kafka often has and what changes nothing that its operator could want here.
     without_effect={
@@ -420,4 +401,5 @@ BROKER_SETTINGS = SettingGroup(
         "metrics.num.samples": _NO_SAMPLES,
         "metrics.sample.window.ms": _NO_SAMPLES,
     },
+    prefix=OF_ONE_LISTENER,
 )

@@ -167,7 +167,7 @@ def _given_or_default(config: BrokerConfig, name: str) -> object:
 
 
 def _in_force(config: BrokerConfig, name: str) -> str:
-    return BROKER_SETTINGS[name].text(config[name]) or ""
+    return BROKER_SETTINGS[name].text(config.values.get(name)) or ""
 
 
 def is_dynamic(name: str) -> bool:
@@ -184,6 +184,9 @@ def _not_dynamic(name: str) -> str | None:
     if is_dynamic(name):
         return None
     instead = f"; change {_FINER[name]} instead" if name in _FINER else ""
+    prefix = BROKER_SETTINGS.prefix
+    if prefix is not None and name in prefix.dynamic:
+        instead = f"; {prefix.text}LISTENER.{name} can be changed"
     return f"{name} is read-only: it cannot be updated dynamically, only in the broker's file with a restart{instead}"
 
 

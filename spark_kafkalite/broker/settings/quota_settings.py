@@ -6,6 +6,9 @@ from typing import Final
 
 from spark_kafkalite.settings import Setting
 
+# Of the broker, and of each listener.
+CONNECTION_RATE: Final = "max.connection.creation.rate"
+
 QUOTA_SETTINGS: Final = (
     Setting(
         "quota.window.num",
@@ -27,11 +30,12 @@ QUOTA_SETTINGS: Final = (
         maximum=3600,
     ),
     Setting(
-        "max.connection.creation.rate",
+        CONNECTION_RATE,
         "int",
         2**31 - 1,
         "Connections that clients may open in a second; further ones wait in the kernel, up to a second at a time. "
-        "Those at a listener that is for brokers alone are not counted.",
+        "Those at a listener that is for brokers alone are not counted. listener.name.NAME.max.connection.creation.rate "
+        "is for one listener.",
         unit="connections per second",
         minimum=1,
         dynamic=True,

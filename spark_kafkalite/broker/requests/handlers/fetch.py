@@ -237,7 +237,7 @@ def _work(fetching: Fetching, work: Work[None]) -> None:
 
     if connection is not None:
         connection.hold()
-    fetching.context.slices.start(work, done)
+    fetching.context.slices.start(fetching.exchange.counted(work), done)
 
 
 def _reading_again(fetching: Fetching, result: Reading) -> Work[None]:
@@ -419,13 +419,12 @@ class DelayedFetch(WaitingFetch):
     def try_complete(self) -> bool:
         session = self._fetching.session
         if not (self._is_long if session is None else self._fetching.is_long):
-            result = Reading(self._fetching)
-            result.read()
-            if not self._is_final(result) or not self.finish():
-                result.put_back()
-                return False
-            self._answer(result)
-            return True
+            counts_time = self._fetching.exchange.resume()
+            try:
+                return self._try_at_once()
+            finally:
+                if counts_time:
+                    self._fetching.exchange.pause()
         # A look at thousands of partitions takes several slices, in which others may wake this again.
         if self._is_looking:
             self._look_again = True
@@ -433,6 +432,15 @@ class DelayedFetch(WaitingFetch):
             self._is_looking = True
             self._start(self._look())
         return self.finished
+
+    def _try_at_once(self) -> bool:
+        result = Reading(self._fetching)
+        result.read()
+        if not self._is_final(result) or not self.finish():
+            result.put_back()
+            return False
+        self._answer(result)
+        return True
 
     def _look(self) -> Work[None]:
         result = Reading(self._fetching)
@@ -457,7 +465,7 @@ class DelayedFetch(WaitingFetch):
 
         if connection is not None:
             connection.hold()
-        self._context.slices.start(work, looked)
+        self._context.slices.start(self._fetching.exchange.counted(work), looked)
 
     def _looked(self, error: BaseException | None) -> None:
         self._is_looking = False

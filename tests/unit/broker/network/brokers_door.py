@@ -18,6 +18,9 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.wire_versions import WireVersions
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.connection_rates import ConnectionRates
+from spark_kafkalite.broker.quotas.limits import Limits
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -47,6 +50,7 @@ class Door:
         # Whichever is the present one: tests say what others have.
         self.inner_wire.versions = WireVersions(1, 1)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
+        self.limits = Limits()
         self.acceptor = Acceptor(
             self.loop,
             self.slices,
@@ -55,6 +59,7 @@ class Door:
             Descriptors(65_536),
             self.inner_wire,
             lambda: 0,
+            ConnectionRates(self.loop.time, Windows(), self.limits),
         )
         self.context: Any = SimpleNamespace(
             loop=self.loop,

@@ -61,6 +61,11 @@ class Delaying:
         self.throttle_ms = throttle_ms
         self.asked: list[tuple[int, int, int]] = []
 
+    counts_time = False
+
+    def most_fetch_bytes(self, asked: int) -> int:
+        return asked
+
     def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
         self.asked.append((exchange.correlation_id, exchange.request_bytes, response_bytes))
         return self.throttle_ms

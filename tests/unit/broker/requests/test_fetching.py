@@ -578,6 +578,11 @@ class TestThrottled:
             self.left = list(throttle_ms)
             self.asked: list[int] = []
 
+        counts_time = False
+
+        def most_fetch_bytes(self, asked: int) -> int:
+            return asked
+
         def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
             self.asked.append(response_bytes)
             return self.left.pop(0)
