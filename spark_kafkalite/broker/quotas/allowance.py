@@ -11,24 +11,32 @@ Source: org.apache.kafka.common.metrics.stats.Rate, org.apache.kafka.server.quot
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Hashable
+from typing import Final, NamedTuple, TypeVar
 
+# Of one kind. Clients choose their ids, and may come from any address.
+MOST_ALLOWANCES: Final = 10_000
+# The part of them that goes at once when there are too many.
+_DROPPED_PART: Final = 10
 # The longest debt: a quota that was lowered by mistake must not stop a client for a day.
 _MOST_OWED_S: Final = 3600.0
 # A quota of 0, which other programs may have stored, is this one.
 _LEAST_BOUND: Final = 1e-9
 
 
+Key = TypeVar("Key", bound=Hashable)
+
+
 class Windows(NamedTuple):
     """The settings ``quota.window.num`` and ``quota.window.size.seconds``."""
 
-    count: int = 11
+    number: int = 11
     size_s: float = 1.0
 
     @property
     def saved_s(self) -> float:
         """For how many seconds an allowance is saved."""
-        return max(self.count - 1, 1) * self.size_s
+        return max(self.number - 1, 1) * self.size_s
 
 
 class Allowance:
@@ -72,3 +80,9 @@ class Allowance:
         """Return how many units may be used at once: what is left, and not less than one window's allowance."""
         self._grow(now_s)
         return max(self._left, self._bound * self._windows.size_s)
+
+
+def drop_oldest(allowances: dict[Key, Allowance]) -> None:
+    """Make room for another allowance: drop a tenth of them, those that were used longest ago, with what they owe."""
+    for key in sorted(allowances, key=lambda key: allowances[key].used_s)[: max(len(allowances) // _DROPPED_PART, 1)]:
+        del allowances[key]

@@ -19,21 +19,18 @@ go, and what they owed with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import blake2b
 from math import ceil
 from typing import Final
 
 from spark_kafkalite.broker.network.session import Session
-from spark_kafkalite.broker.quotas.allowance import Allowance, Windows
+from spark_kafkalite.broker.quotas.allowance import MOST_ALLOWANCES, Allowance, Windows, drop_oldest
 from spark_kafkalite.broker.quotas.limits import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Limits
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.wire.api_keys import ApiKey
 
-MOST_ALLOWANCES: Final = 10_000
 MOST_MUTED_S: Final = 15.0
-# Of the allowances, the part that goes at once when there are too many.
-_DROPPED_PART: Final = 10
 _PRINCIPAL_PREFIX: Final = "User:"
 # A longer client id is remembered by its digest.
 _MOST_KEY_CHARS: Final = 256
@@ -146,14 +143,6 @@ class ClientQuotas:
             self._clients.clear()
         allowance = self._allowances[key] = Allowance(bound, self._windows, now_s)
         return allowance
-
-
-def drop_oldest(allowances: dict[tuple[str, str, str], Allowance] | dict[str, Allowance]) -> None:
-    """Drop a tenth of the allowances: those that were used longest ago."""
-    kept: Mapping[object, Allowance] = allowances  # type: ignore[assignment]
-    oldest = sorted(kept, key=lambda key: kept[key].used_s)[: max(len(kept) // _DROPPED_PART, 1)]
-    for key in oldest:
-        del allowances[key]  # type: ignore[arg-type]
 
 
 def _short(client_id: str) -> str:

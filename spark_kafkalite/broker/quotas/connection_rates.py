@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from spark_kafkalite.broker.quotas.allowance import Allowance, Windows
-from spark_kafkalite.broker.quotas.client_quotas import MOST_ALLOWANCES, drop_oldest
+from spark_kafkalite.broker.quotas.allowance import MOST_ALLOWANCES, Allowance, Windows, drop_oldest
 from spark_kafkalite.broker.quotas.limits import Limits, address_text
 
 # How long connections wait at most, in the kernel or unread. Source: ConnectionQuotas.maxThrottleTimeMs.

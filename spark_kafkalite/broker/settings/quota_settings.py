@@ -34,8 +34,8 @@ QUOTA_SETTINGS: Final = (
         "int",
         2**31 - 1,
         "Connections that clients may open in a second; further ones wait in the kernel, up to a second at a time. "
-        "Those at a listener that is for brokers alone are not counted. listener.name.NAME.max.connection.creation.rate "
-        "is for one listener.",
+        "Those at a listener that is for brokers alone are not counted. A listener may have a rate of its own: "
+        "listener.name.NAME.max.connection.creation.rate.",
         unit="connections per second",
         minimum=1,
         dynamic=True,
