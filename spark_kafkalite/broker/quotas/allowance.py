@@ -2,9 +2,10 @@
 
 Apache Kafka keeps samples (``quota.window.num`` of ``quota.window.size.seconds`` each) and compares their average with
 the quota. Clients that always want more come out above the quota so, by a tenth and more in half a minute, because old
-samples are dropped whatever they were over. Here the same two settings say how much of its allowance a client may save:
-as much as all windows but one hold. Nothing that was used is forgotten, so the average is the quota. A new allowance
-begins with that of one window.
+samples are dropped whatever they were over. Here nothing that was used is forgotten. The same two settings say how much
+of its allowance a client that uses less may save: that of a fifth of the windows but one, and of one window at least.
+So in the time of thrice the windows no client is more than a tenth above its quota. A new allowance begins with that
+of one window.
 
 Source: org.apache.kafka.common.metrics.stats.Rate, org.apache.kafka.server.quota.QuotaUtils.
 """
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple, TypeVar
 MOST_ALLOWANCES: Final = 10_000
 # The part of them that goes at once when there are too many.
 _DROPPED_PART: Final = 10
+# Of the windows but one, the part whose allowance is saved.
+_SAVED_PART: Final = 5
 # The longest debt: a quota that was lowered by mistake must not stop a client for a day.
 _MOST_OWED_S: Final = 3600.0
 # A quota of 0, which other programs may have stored, is this one.
@@ -36,7 +39,7 @@ class Windows(NamedTuple):
     @property
     def saved_s(self) -> float:
         """For how many seconds an allowance is saved."""
-        return max(self.number - 1, 1) * self.size_s
+        return max((self.number - 1) / _SAVED_PART, 1) * self.size_s
 
 
 class Allowance:
@@ -68,12 +71,17 @@ class Allowance:
 
     def charge(self, amount: float, now_s: float) -> float:
         """Take ``amount`` units that were used; return as :meth:`owed_s`."""
-        self._left -= amount
-        return self.owed_s(now_s)
+        self._grow(now_s)
+        self._left = max(self._left - amount, -self._bound * _MOST_OWED_S)
+        return self._owed_s
 
     def owed_s(self, now_s: float) -> float:
         """Return after how many seconds nothing is owed any more; 0 if nothing is."""
         self._grow(now_s)
+        return self._owed_s
+
+    @property
+    def _owed_s(self) -> float:
         return -self._left / self._bound if self._left < 0 else 0.0
 
     def room(self, now_s: float) -> float:

@@ -126,7 +126,7 @@ def value_text(entity: Entity, key: str, value: float) -> str:
         if math.isinf(value):
             raise InvalidRequest(f"Quota {key} must be finite; remove it to have no limit")
         return repr(float(value))
-    if value > most:
+    if value > float(most):
         raise InvalidRequest(
             f"Proposed value for {key} is too large for {_TYPE_NAMES[most]}: {value:g}, at most {most} is possible"
         )

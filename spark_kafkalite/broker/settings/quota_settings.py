@@ -14,8 +14,8 @@ QUOTA_SETTINGS: Final = (
         "quota.window.num",
         "int",
         11,
-        "How many windows of quota.window.size.seconds a client may save up: what it has not used of its quota in all "
-        "windows but one, it may use at once.",
+        "How much of its quota a client may save up: what it has not used in a fifth of so many windows, less one, of "
+        "quota.window.size.seconds, it may use at once.",
         minimum=1,
         maximum=10_000,
     ),
