@@ -335,7 +335,7 @@ class Acceptor:
             reason = connection.overdue(now_s)
             if reason is not None:
                 connection.close(reason, hostile=not reason.startswith("idle"))
-            elif connection.is_paused and _has_gone(connection.fileno()):
+            elif connection.is_paused and _has_gone(connection.fileno(), may_have_sent=connection.is_muted):
                 connection.close("closed by the peer")
 
 
@@ -372,7 +372,11 @@ def _open_spare() -> int | None:
         return None
 
 
-def _has_gone(descriptor: int) -> bool:
+def _has_gone(descriptor: int, *, may_have_sent: bool) -> bool:
+    """Whether the peer has closed the connection. ``may_have_sent``: one that has sent all before, and has closed in
+    order, has not gone before that is read: with acks=0 it waits for nothing."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
+    poll.register(
+        descriptor, select.POLLHUP | select.POLLERR | (0 if may_have_sent else getattr(select, "POLLRDHUP", 0))
+    )
     return bool(poll.poll(0))
