@@ -643,6 +643,18 @@ class ResourceNotFound(KafkaError):
     code = 91
 
 
+class DuplicateResource(KafkaError):
+    """A request names one resource twice."""
+
+    code = 92
+
+
+class UnacceptableCredential(KafkaError):
+    """A credential does not meet the broker's requirements."""
+
+    code = 93
+
+
 class UnknownTopicId(StaleMetadataError):
     """The broker hosts no topic of this id."""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -82,6 +84,8 @@ class BrokerContext:
     inner_wire: InnerWire
     peers: Peers
     gate: Gate
+    users: ScramUsers
+    authentication: Authentication
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     # None in a broker on its own, which follows nobody.
     comparison: Comparison | None = None

@@ -25,6 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
@@ -38,6 +41,7 @@ from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
@@ -69,6 +73,7 @@ from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.tls_reload import TlsReload
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
@@ -116,6 +121,7 @@ class _Ground:
     descriptors: Descriptors
     memory: RequestMemory
     inner_wire: InnerWire
+    tls: BrokerTls
     peers: Peers
     health: BrokerHealth
     # None in a broker that serves no metrics.
@@ -146,6 +152,7 @@ class _Registry:
 
     membership: ClusterMembership
     own: OwnRegistry | None
+    users: ScramUsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,8 @@ class BrokerStart:
         self.metrics_address: str | None = None
         # The settings in force; None until the start has begun.
         self.settings: DynamicConfig | None = None
+        # None until the broker has joined the cluster.
+        self.tls_reload: TlsReload | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -238,6 +247,7 @@ class BrokerStart:
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
         await self._join_cluster(ground, storage, registry, listeners, proven)
+        self._keep_certificates(ground, storage)
         self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         self._undo.callback(ground.health.enter, BrokerState.SHUTTING_DOWN)
@@ -258,8 +268,13 @@ class BrokerStart:
             config.inner_listener.name,
             is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
         )
+        tls = BrokerTls(config)
+        for warning in tls.warnings():
+            logger.warning("%s", warning)
         peer_settings = PeerSettings(
-            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+            config["replica.socket.timeout.ms"] / 1000,
+            config["replica.socket.receive.buffer.bytes"],
+            tls.peer_channel,
         )
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
@@ -284,6 +299,7 @@ class BrokerStart:
             Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
+            tls,
             peers,
             health,
             metrics,
@@ -336,6 +352,7 @@ class BrokerStart:
             own = OwnRegistry(config, storage.logs, storage.evidence, self._clock)
             self._undo.callback(own.close)
             open_store = own.open_session
+        users = ScramUsers(ground.entities, lambda: membership.session.store)
         membership = ClusterMembership(
             open_store,
             partial(
@@ -375,7 +392,8 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        return _Registry(membership, own)
+        await users.start()
+        return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
         """Get the cluster secret if there may be other brokers, and check that these brokers accept it."""
@@ -438,6 +456,7 @@ class BrokerStart:
             ground.memory,
             ground.descriptors,
             ground.inner_wire,
+            ground.tls,
             lambda: len(logs),
             ground.quotas.connections,
         )
@@ -532,7 +551,19 @@ class BrokerStart:
             inner_wire=ground.inner_wire,
             peers=ground.peers,
             gate=Gate(ground.slices.now),
+            users=registry.users,
+            authentication=self._make_authentication(ground, registry),
             meters=ground.meters,
+        )
+
+    def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
+        config = self.config
+        return Authentication(
+            config.sasl_listeners,
+            ground.inner_wire,
+            registry.users,
+            FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
+            config["request.read.timeout.ms"] / 1000,
         )
 
     def _start_replication(
@@ -555,6 +586,11 @@ class BrokerStart:
 
     def _hang_limit_s(self) -> float:
         return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
+
+    def _keep_certificates(self, ground: _Ground, storage: _Storage) -> None:
+        """Renew the certificates of listeners when their files change."""
+        self.tls_reload = TlsReload(ground.loop, ground.tls, ground.settings, storage.io)
+        self._undo.callback(self.tls_reload.stop)
 
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Watch for log directories whose disks hang."""
@@ -587,6 +623,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            protocols={listener.name: listener.protocol.value for listener in listeners.values()},
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,

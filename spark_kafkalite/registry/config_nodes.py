@@ -68,7 +68,7 @@ async def alter_entity(store: Store, entity: str, change: Change) -> None:
     parents += [entity_nodes.entity_node("/".join(above[: count + 1])) for count in range(len(above))]
     for parent in parents:
         with contextlib.suppress(NodeExists):
-            await answer(store.create(parent))
+            await answer(store.create(parent, private=entity_nodes.is_private(parent) and store.can_be_private))
     create = Create(path, private=entity_nodes.is_private(path) and store.can_be_private)
     await _alter(store, path, change, create, (notice,))
 

@@ -40,12 +40,12 @@ _NOTICE_VERSION: Final = 2
 
 
 def sanitized(name: str) -> str:
-    """Return a name as it stands in a path. Source: Sanitizer.sanitize."""
+    """Return a name in the form for a path. Source: Sanitizer.sanitize."""
     return quote(name, safe="-_.").replace("~", "%7E")
 
 
 def desanitized(name: str) -> str:
-    """Return the name that stands for itself in a path."""
+    """Return the name that this form in a path is of."""
     return unquote(name)
 
 
@@ -73,8 +73,8 @@ def user_of_node(path: str) -> str | None:
 
 
 def is_private(path: str) -> bool:
-    """Return whether a node is for brokers alone: those of users, and the secret for decoys."""
-    return path == DECOY_SECRET or path.startswith(f"{CONFIG_ROOT}/{USERS}/")
+    """Return whether a node is for brokers alone: those of users with their parent, and the secret for decoys."""
+    return f"{path}/".startswith(f"{CONFIG_ROOT}/{USERS}/") or path == DECOY_SECRET
 
 
 def encode_notice(entity: str) -> bytes:

@@ -43,6 +43,9 @@ class SecurityProtocol(enum.Enum):
         return next(each for each in SecurityProtocol if (each.encrypts, each.uses_sasl) == (encrypts, uses_sasl))
 
 
+# The names of the protocols that encrypt.
+TLS_PROTOCOLS: Final = frozenset(protocol.value for protocol in SecurityProtocol if protocol.encrypts)
+
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
 

@@ -64,6 +64,8 @@ _NEEDED: Final[dict[tuple[int, int], str]] = {
     (ApiKey.DESCRIBE_CLUSTER, _CLUSTER): "DESCRIBE on the cluster",
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, _TOPIC): "DESCRIBE on the topic",
     (ApiKey.ELECT_LEADERS, _CLUSTER): "ALTER on the cluster",
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, _CLUSTER): "DESCRIBE on the cluster",
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, _CLUSTER): "ALTER on the cluster",
 }
 
 

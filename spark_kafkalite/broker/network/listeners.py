@@ -116,8 +116,6 @@ def parse_listeners(
     result = []
     for name, (host, port) in bound.items():
         protocol = _protocol(name, protocol_of.get(name, name))
-        if protocol.encrypts:
-            raise ConfigError(f"listeners: {name} has the security protocol {protocol.value}: there is no TLS yet")
         if port and (host, port) in taken:
             raise ConfigError(f"listeners: {name} and {taken[host, port]} both listen on {address_text(host, port)}")
         taken[host, port] = name

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
@@ -140,17 +141,6 @@ def handles(
     return register
 
 
-_HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-
-
-def _check_handshake(session: Session, api_key: int) -> None:
-    """Raise FrameError, which closes, for a request that is not served before the handshake is complete."""
-    if session.handshake is Handshake.FAILED:
-        raise FrameError("its authentication has failed")
-    if api_key not in _HANDSHAKE_APIS:
-        raise FrameError(f"API {api_key} is not served on listener {session.listener.name} before authentication")
-
-
 class QuotaSource(Protocol):
     """Knows the quota of each client. ``are_set``: whether there are quotas at all."""
 
@@ -186,6 +176,9 @@ class Dispatcher:
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
+        session = connection.session
+        if session.handshake is not Handshake.COMPLETE and self._serve_token(connection, frame):
+            return
         header, position = read_request_header(frame)
         oversight = self._oversight
         key, version, _, _ = header
@@ -199,11 +192,8 @@ class Dispatcher:
             exchange = Exchange(connection, header, len(frame), oversight)
         if oversight is not None:
             oversight.admit(exchange)
-        session = connection.session
         if self._quotas is not None and self._quotas.are_set:
-            exchange.quota = self._quotas.of(session, exchange.client_id)
-        if session.handshake is not Handshake.COMPLETE:
-            _check_handshake(session, key)
+            exchange.quota = self._quotas.of(connection.session, exchange.client_id)
         if session.fetch_session is not None:
             # A fetch that waits would keep all answers back, and a follower that has more to ask for from asking.
             session.fetch_session.end_wait()
@@ -230,6 +220,37 @@ class Dispatcher:
         finally:
             if counts_time:
                 exchange.pause()
+
+    def _serve_token(self, connection: Connection, frame: memoryview) -> bool:
+        """Serve what is a token and not a request, or raise FrameError for a request that is not served before the
+        client has authenticated. Return whether it was served."""
+        session = connection.session
+        if session.handshake is not Handshake.RAW:
+            # Without a look at the rest of the request. One of less than two bytes is not read either.
+            api_key = int.from_bytes(frame[:2], signed=True)
+            if session.handshake is Handshake.EXPIRED and api_key != ApiKey.SASL_HANDSHAKE:
+                # Many clients do not know of lifetimes, so it is nothing hostile.
+                connection.close("its session has expired (connections.max.reauth.ms)")
+                return True
+            session.check_request(api_key)
+            return False
+        exchange = Exchange(connection, (ApiKey.SASL_AUTHENTICATE, 0, 0, None), len(frame))
+        self._start(exchange, self._answered_token(exchange, bytes(frame)))
+        return True
+
+    async def _answered_token(self, exchange: Exchange, token: bytes) -> None:
+        """Answer a token that came after SaslHandshake version 0: it has no header, and its answer has no room
+        for an error."""
+        try:
+            said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
+        except AuthenticationRefused as refused:
+            await asyncio.sleep(refused.delay_s)
+            exchange.close("failed to authenticate")
+            return
+        if exchange.session.handshake is Handshake.COMPLETE:
+            exchange.connection.allow_large_requests()
+        # In this form an empty token is sent, too.
+        exchange.answer(([said.token], len(said.token)))
 
     def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
         if self._oversight is not None and self._is_refused(exchange, frame[position:]):
@@ -391,7 +412,8 @@ class Dispatcher:
         async def run() -> None:
             try:
                 answer = await work
-                exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
+                if answer is not None:
+                    exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
                 if large is not None:
                     await self._context.slices.run(dismantle(large))
             except Exception as error:

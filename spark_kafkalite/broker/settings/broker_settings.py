@@ -12,6 +12,7 @@ from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSE
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
+from spark_kafkalite.broker.settings.sasl_settings import SASL_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -355,6 +356,7 @@ BROKER_SETTINGS = SettingGroup(
             minimum=0,
         ),
         *TLS_SETTINGS,
+        *SASL_SETTINGS,
         *CLUSTER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
@@ -377,7 +379,8 @@ BROKER_SETTINGS = SettingGroup(
         "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
-        "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
+        "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
+        "in the registry (SCRAM)",
     },
     # What a file for Apache Kafka often has and what changes nothing that its operator could want here.
     without_effect={
@@ -396,6 +399,8 @@ BROKER_SETTINGS = SettingGroup(
         "transactional.id.expiration.ms": _NO_TRANSACTIONS,
         "share.coordinator.state.topic.replication.factor": _NO_SHARE_GROUPS,
         "share.coordinator.state.topic.min.isr": _NO_SHARE_GROUPS,
+        "sasl.mechanism.inter.broker.protocol": "brokers authenticate to each other by SCRAM-SHA-256 with the cluster "
+        "secret",
         "zookeeper.sync.time.ms": "Kafka does not use it either",
         **QUOTAS_WITHOUT_EFFECT,
         "metrics.num.samples": _NO_SAMPLES,

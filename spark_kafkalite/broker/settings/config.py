@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener, sasl_listeners
 from spark_kafkalite.broker.metrics.listener import MetricsListener
 from spark_kafkalite.broker.network.listeners import Listener, address_text, check_part, parse_listeners
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
@@ -157,6 +158,7 @@ class BrokerConfig:
             )
         self._check_parts()
         self._check_secret()
+        _ = self.sasl_listeners
 
     def _check_parts(self) -> None:
         """Raise ConfigError for a setting of a listener, or of a mechanism of one, that does not exist."""
@@ -177,6 +179,12 @@ class BrokerConfig:
                     "inter.broker.secret.file to a file with a secret that all of them have (kafkalite cluster "
                     "new-secret prints one), or zookeeper.digest=USER:PASSWORD to keep the secret in the registry"
                 )
+
+    @property
+    def sasl_listeners(self) -> Mapping[str, SaslListener]:
+        """How clients authenticate, by the name of each listener with SASL for clients. Raises ConfigError."""
+        alone = self.inner_listener.name if self.inner_listener_is_for_brokers_alone else None
+        return sasl_listeners(self.listeners, alone)
 
     @property
     def inner_listener_is_for_brokers_alone(self) -> bool:

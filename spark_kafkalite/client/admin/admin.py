@@ -20,6 +20,7 @@ from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.admin.quotas import EntityQuotas, QuotaAdmin
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
+from spark_kafkalite.client.admin.users import UserAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.client.network.retry import Backoff, Deadline
@@ -70,7 +71,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
+class Admin(ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, UserAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

@@ -24,8 +24,10 @@ from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
+    ConnectionLoss,
     NodeExists,
     NoNode,
+    SessionExpired,
     SessionState,
     Store,
     WatchEvent,
@@ -69,9 +71,13 @@ class EntityConfigs:
         watch = EntityWatch(store, self)
         try:
             await watch.start()
-        except BaseException:
-            watch.close()
+        except (ConnectionLoss, SessionExpired):
             raise
+        except RegistryError as error:
+            raise RegistryError(
+                f"the settings of users in the registry ({entity_nodes.entity_node(USERS)}) cannot be read: {error}; "
+                "all brokers need the same zookeeper.digest"
+            ) from error
         return watch
 
     def take(self, entity: str, config: Mapping[str, str]) -> None:
@@ -121,7 +127,8 @@ class EntityWatch:
         """Read everything, and begin to follow. Raises RegistryError."""
         for path in (znodes.CONFIG_CHANGES, *map(entity_nodes.entity_node, (USERS, CLIENTS, IPS))):
             with contextlib.suppress(NodeExists):
-                await answer(self._store.create(path, make_parents=True))
+                private = entity_nodes.is_private(path) and self._store.can_be_private
+                await answer(self._store.create(path, private=private, make_parents=True))
         self._store.add_session_listener(self._state_changed)
         await self._reload()
         self._following = self._loop.create_task(self._follow())

@@ -31,9 +31,6 @@ _REQUESTS: Final = {
 }
 # Nodes whose children are what has been asked for.
 _PARENTS: Final = {
-    "/config/users": "users and their quotas are not kept in the registry",
-    "/config/clients": "quotas of clients are not kept in the registry",
-    "/config/ips": "quotas of addresses are not kept in the registry",
     "/kafka-acl": "there is no authorizer",
     "/kafka-acl-extended": "there is no authorizer",
     "/delegation_token/tokens": "there are no delegation tokens",

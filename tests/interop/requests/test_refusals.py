@@ -32,6 +32,11 @@ from spark_kafkalite.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from spark_kafkalite.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from spark_kafkalite.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -100,6 +105,17 @@ def new(name: str = "refused", partitions: int = 1, replicas: int = 1, **setting
     configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in settings.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=configs)
     return CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
+
+
+def user(name: str, mechanism: int = 1, iterations: int = 4096) -> AlterUserScramCredentialsRequest:
+    upsertion = ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=iterations, salt=b"salt", salted_password=bytes(32)
+    )
+    return AlterUserScramCredentialsRequest(upsertions=[upsertion])
+
+
+def no_user(name: str, mechanism: int = 1) -> AlterUserScramCredentialsRequest:
+    return AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion(name=name, mechanism=mechanism)])
 
 
 def assigned(*replicas: tuple[int, list[int]], partitions: int = -1, factor: int = -1) -> CreateTopicsRequest:
@@ -496,13 +512,33 @@ OFF = {
     "a move of no topic": Refusal(move([1], "refusable-none"), 1, 3, "Unable to find a topic named refusable-none."),
     "a move of no partition": Refusal(move([1], PRESENT, 9), 1, 3, f"Unable to find partition {PRESENT}:9."),
     "a move to where it is": Refusal(move([1]), 1, 0),
-    "credentials of no user": Refusal(
-        DescribeUserScramCredentialsRequest(users=[UserName(name="none")]), 0, 91,
-        "Attempt to describe a user credential that does not exist: none",
-    ),
     "a handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 1, 34),
     "an old handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 0, 34),
     "a quota that is not there": Refusal(quota(remove=True), 1, 0),
+}  # fmt: skip
+
+USERS = {
+    "a user that is not there": Refusal(
+        DescribeUserScramCredentialsRequest(users=[UserName(name="none")]), 0, 91,
+        "Attempt to describe a user credential that does not exist: none",
+    ),
+    "a user twice": Refusal(
+        DescribeUserScramCredentialsRequest(users=[UserName(name="none"), UserName(name="none")]), 0, 92,
+        "Cannot describe SCRAM credentials for the same user twice in a single request: none",
+    ),
+    "deletion of a user that is not there": Refusal(
+        no_user("none"), 0, 91, "Attempt to delete a user credential that does not exist"
+    ),
+    "deletion by an unknown mechanism": Refusal(no_user("none", 7), 0, 33, "Unknown SCRAM mechanism"),
+    "deletion of a user without a name": Refusal(no_user(""), 0, 93, "Username must not be empty"),
+    "a user without a name": Refusal(user(""), 0, 93, "Username must not be empty"),
+    "a user of an unknown mechanism": Refusal(user("refusable", 0), 0, 33, "Unknown SCRAM mechanism"),
+    "too few iterations": Refusal(user("refusable", 1, 4095), 0, 93, "Too few iterations"),
+    "too many iterations": Refusal(user("refusable", 1, 16_385), 0, 93, "Too many iterations"),
+    "a credential twice": Refusal(
+        AlterUserScramCredentialsRequest(upsertions=[*user("refusable").upsertions, *user("refusable").upsertions]),
+        0, 92, "A user credential cannot be altered twice in the same request",
+    ),
 }  # fmt: skip
 
 # These answers have no text.
@@ -533,6 +569,7 @@ TABLES = {
     "alter others": ALTER_OTHERS,
     "describe": DESCRIBE,
     "off": OFF,
+    "users": USERS,
     "without text": WITHOUT_TEXT,
 }
 CASES = [pytest.param(row, id=f"{table}: {name}") for table, rows in TABLES.items() for name, row in rows.items()]

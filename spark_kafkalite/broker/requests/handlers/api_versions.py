@@ -37,6 +37,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsReque
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=InvalidRequest.code)
         exchange.session.client_software_name, exchange.session.client_software_version = name, version
+    exchange.session.versions_answered()
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.advertised_from, max_version=api.max_version)

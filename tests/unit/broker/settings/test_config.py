@@ -180,6 +180,7 @@ def test_a_file_for_kraft_is_explained_with_all_its_names() -> None:
 TWO_LISTENERS = {
     "listeners": "IN://127.0.0.1:1,SASL_PLAINTEXT://127.0.0.1:2",
     "listener.security.protocol.map": "IN:PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
 }
 
 
