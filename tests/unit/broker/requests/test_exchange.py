@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -245,6 +246,77 @@ def test_the_size_of_what_a_handler_answers_is_charged_once() -> None:
         assert client.fake.reader is not None
 
     run(scenario, quota=quota)
+
+
+def test_a_quota_is_told_for_how_long_the_loop_has_worked_on_a_request() -> None:
+    """Inline, in slices, and in a coroutine; what others do meanwhile does not count."""
+
+    class Timing(Delaying):
+        counts_time = True
+
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.worked_s: list[float] = []
+
+        def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+            self.worked_s.append(exchange.worked_s)
+            return 0
+
+    quota = Timing()
+
+    def spin() -> None:
+        until_s = perf_counter() + 0.01
+        while perf_counter() < until_s:
+            pass
+
+    def inline(*_: Any) -> HeartbeatResponse:
+        spin()
+        return HeartbeatResponse()
+
+    def in_slices(context: Any, *_: Any) -> Work[DeleteGroupsResponse]:
+        for _ in range(3):
+            spin()
+            # A slice is over: another one's turn comes first.
+            context.clock.take(1.0)
+            yield None
+        return DeleteGroupsResponse()
+
+    async def waits(context: Any, exchange: Exchange, _: Any) -> HeartbeatResponse:
+        await asyncio.sleep(0.05)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, inline)
+        world.serve(DELETE_GROUPS, in_slices)
+        client = world.connect()
+        client.send(small())
+        await client.until(lambda: client.answers() == [1])
+        client.send(names(1))
+        await client.until(lambda: client.answers() == [1, 2])
+        world.serve(HEARTBEAT, waits)
+        client.send(small())
+        await client.until(lambda: client.answers() == [1, 2, 3])
+
+    run(scenario, quota=quota)
+    at_once, sliced, waited = quota.worked_s
+    assert at_once >= 0.01
+    assert sliced >= 0.03
+    assert waited < 0.04
+
+
+def test_without_a_quota_that_counts_time_work_stays_as_it_is() -> None:
+    async def scenario(world: World) -> None:
+        client = world.connect()
+        exchange = Exchange(client.connection, (DELETE_GROUPS, 0, 1, None))
+        work = echo(None, None, names(1))
+        assert exchange.counted(work) is work
+        assert not exchange.resume()
+        exchange.quota = Delaying()
+        assert exchange.counted(work) is work
+        assert not exchange.resume()
+        work.close()
+
+    run(scenario)
 
 
 # Counting -------------------------------------------------------------------------------------------------------------
