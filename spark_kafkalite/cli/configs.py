@@ -46,8 +46,6 @@ Examples:
   kafkalite configs describe --entity-type brokers --entity-name 1 --all
   kafkalite configs alter --entity-type brokers --entity-default --add-config log.retention.ms=86400000
   kafkalite configs alter --user alice --client etl --add-config producer_byte_rate=1048576
-  kafkalite configs alter --client-defaults --add-config request_percentage=50
-  kafkalite configs describe --entity-type users
 
 Kafka's spelling works too: kafkalite configs --describe --entity-type topics --entity-name events
 """

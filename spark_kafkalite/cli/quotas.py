@@ -65,7 +65,7 @@ def named_by_types(types: Sequence[str], names: Sequence[str], defaults: int) ->
         return {QUOTA_TYPES[each]: ANY for each in types}
     if names and defaults:
         raise click.UsageError(
-            "--entity-name and --entity-default together do not say which is which: give --user, --user-defaults, "
+            "--entity-name and --entity-default together are not clear: give --user, --user-defaults, "
             "--client and --client-defaults"
         )
     if (len(names) or defaults) != len(types):

@@ -141,7 +141,7 @@ def test_quotas(run: Command) -> None:
         (["--entity-type", "users", "--entity-type", "clients", "--entity-name", "u", "--add-config", "a=1"], 2,
          "one --entity-name"),
         (["--entity-type", "users", "--entity-name", "u", "--entity-default", "--add-config", "a=1"], 2,
-         "do not say which is which"),
+         "together are not clear"),
     ],
 )  # fmt: skip
 def test_refusals_of_quotas_say_why(

@@ -78,7 +78,7 @@ class Acceptor:
     ) -> None:
         """``partitions`` returns the number of hosted partitions. Each needs a descriptor, like a connection.
 
-        ``rates`` says how many connections may be opened in a second.
+        ``rates`` limits how many connections are opened in a second.
         """
         self.loop = loop
         self.at_end_of_pass = end_of_pass(loop)

@@ -2,8 +2,8 @@
 
 Apache Kafka keeps samples (``quota.window.num`` of ``quota.window.size.seconds`` each) and compares their average with
 the quota. Clients that always want more come out above the quota so, by a tenth and more in half a minute, because old
-samples are dropped whatever they were over. Here nothing that was used is forgotten. The same two settings say how much
-of its allowance a client that uses less may save: that of a fifth of the windows but one, and of one window at least.
+samples are dropped whatever they were over. Here nothing that was used is forgotten. The same two settings bound how
+much of its allowance a client that uses less may save: that of a fifth of the windows but one, or of one window.
 So in the time of thrice the windows no client is more than a tenth above its quota. A new allowance begins with that
 of one window.
 
@@ -55,7 +55,7 @@ class Allowance:
 
     @property
     def used_s(self) -> float:
-        """When it was last looked at."""
+        """When it was last asked or charged."""
         return self._at_s
 
     def obey(self, bound: float, now_s: float) -> None:

@@ -1,7 +1,7 @@
 """Alters quotas in the registry, for AlterClientQuotas.
 
 Any broker does it, as it alters the settings of topics: the node is written at the version that was read, so that two
-alterations at the same time both count, and a notice tells all brokers. The answer is given once this broker obeys.
+alterations at the same time both count, and all brokers receive a notice. The answer is given once this broker obeys.
 
 Source: org.apache.kafka.controller.ClientQuotaControlManager.
 """

@@ -28,7 +28,7 @@ class EntityFilter:
     """Asks of each entity whether it is meant."""
 
     def __init__(self, components: Iterable[Component], *, is_strict: bool) -> None:
-        """``is_strict``: entities with other types beside those asked for are not meant.
+        """``is_strict``: entities with types that are not asked for are not meant.
 
         Raises InvalidRequest (42), UnsupportedVersion (35) for an unknown type.
         """

@@ -94,7 +94,7 @@ class FetchAnswer:
             self._memory.release()
 
     def is_throttled(self, position: FetchFrom) -> bool:
-        """Whether the answer says nothing of one partition because the client is over its quota; ask again."""
+        """Whether the answer lacks one partition because the client is over its quota; ask again."""
         return self._is_throttled and position.topic_partition not in self._results
 
     def of(self, position: FetchFrom) -> PartitionFetched:
