@@ -45,7 +45,8 @@ Examples:
   kafkalite configs alter --topic events --delete-config retention.ms
   kafkalite configs describe --entity-type brokers --entity-name 1 --all
   kafkalite configs alter --entity-type brokers --entity-default --add-config log.retention.ms=86400000
-  kafkalite configs alter --user alice --client etl --add-config producer_byte_rate=1048576
+
+Quotas: kafkalite configs alter --user alice --client etl --add-config producer_byte_rate=1048576
 
 Kafka's spelling works too: kafkalite configs --describe --entity-type topics --entity-name events
 """
