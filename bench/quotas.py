@@ -65,10 +65,11 @@ def _kafka_python(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
         client_id=topic,
         acks=acks if acks == "all" else int(acks),
         enable_idempotence=False,
-        buffer_memory=4_000_000,
     )
     while not stop.is_set():
-        producer.send(topic, _RECORD)
+        # It has no bound of its own for what waits.
+        for sent in [producer.send(topic, _RECORD) for _ in range(200)]:
+            sent.get(60)
     producer.close(timeout=0)
 
 

@@ -467,6 +467,12 @@ class InvalidTransactionTimeout(KafkaError):
     code = 50
 
 
+class TransactionCoordinatorFenced(KafkaError):
+    """Another broker coordinates this transaction since."""
+
+    code = 52
+
+
 class UnsupportedSaslMechanism(KafkaError):
     """The broker does not offer this SASL mechanism."""
 

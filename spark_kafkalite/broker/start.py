@@ -28,7 +28,10 @@ from functools import partial
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
 from spark_kafkalite.broker.hung_disks import HungDisks, hang_limit_s
@@ -58,12 +61,14 @@ from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
+from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
+from spark_kafkalite.broker.settings.authorization_settings import has_authorizer, super_users
 from spark_kafkalite.broker.settings.cluster_defaults import known_brokers, weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -82,8 +87,8 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
-from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
-from spark_kafkalite.coordinator.shards import Shards
+from spark_kafkalite.coordinator.groups.groups_state import GroupsState
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
@@ -91,6 +96,8 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.registry.acl_changes import has_acls
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
@@ -129,6 +136,8 @@ class _Ground:
     # The settings of users and clients in the registry.
     entities: EntityConfigs
     quotas: Quotas
+    # None in a broker without an authorizer.
+    authorizer: Authorizer | None
 
     @property
     def meters(self) -> Meters | None:
@@ -159,11 +168,20 @@ class _Registry:
 class _Groups:
     """The coordinator of groups, and the objects that it uses."""
 
-    offsets_host: InternalTopicHost
-    shards: GroupShards
     expiry: OffsetExpiry
     coordinator: GroupCoordinator
-    coordination: Coordination
+
+
+def _authorizer(config: BrokerConfig) -> Authorizer | None:
+    if not has_authorizer(config.values):
+        return None
+    return Authorizer(super_users(config.values), allows_everyone=config["allow.everyone.if.no.acl.found"])
+
+
+def _follower(authorizer: Authorizer | None) -> AclFollower | None:
+    if authorizer is None:
+        return None
+    return AclFollower(authorizer.put, lambda: [resource for resource, _ in authorizer.acls.resources()])
 
 
 class BrokerStart:
@@ -238,8 +256,10 @@ class BrokerStart:
         ground.health.enter(BrokerState.STARTING)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
-        groups = self._make_groups(ground, storage, topics)
-        context = self._make_context(ground, storage, registry, topics, groups, listeners)
+        coordinators = Coordinators(ground.lease, self._clock)
+        storage.services.on_role_change.append(coordinators.role_changed)
+        groups = self._make_groups(ground, storage, topics, coordinators)
+        context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
         dispatcher = Dispatcher(
             context, meter=None if ground.meters is None else ground.meters.requests, quotas=ground.quotas.clients
         )
@@ -305,6 +325,7 @@ class BrokerStart:
             metrics,
             entities,
             Quotas(entities, windows, self._clock.monotonic_s),
+            _authorizer(config),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -359,6 +380,7 @@ class BrokerStart:
                 RegistrySession,
                 view=ground.view,
                 entities=ground.entities,
+                acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
                 slices=ground.slices,
@@ -393,6 +415,11 @@ class BrokerStart:
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
         await users.start()
+        if ground.authorizer is None and await has_acls(membership.session.store):
+            logger.warning(
+                "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
+                "authorizer.class.name as on the other brokers"
+            )
         return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
@@ -426,7 +453,7 @@ class BrokerStart:
         # Only after the load: before it a clean-shutdown marker would be wrong.
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
         # Only now: the load runs in a thread, and raises an error itself if no directory is left.
-        logs.on_offline = partial(self._directory_failed, storage)
+        logs.on_offline.append(partial(self._directory_failed, storage))
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
         follow = partial(_settings_changed, storage)
@@ -461,6 +488,7 @@ class BrokerStart:
             ground.quotas.connections,
         )
         self._undo.callback(acceptor.close)
+        acceptor.authorizer = ground.authorizer
         listeners = acceptor.bind()
         first = self._first_for_clients(listeners)
         self.address = address_text(first.advertised_host, first.advertised_port)
@@ -484,19 +512,16 @@ class BrokerStart:
             connections=lambda: len(acceptor),
         )
 
-    def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
+    def _make_groups(
+        self, ground: _Ground, storage: _Storage, topics: TopicAdmin, coordinators: Coordinators
+    ) -> _Groups:
         """Make the coordinator of groups. It takes over groups when this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
-        offsets_host = InternalTopicHost(
+        host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(
-            offsets_host,
-            partial(GroupsState, group_limits(config.values)),
-            self._clock,
-        )
-        coordination = Coordination(ground.lease, offsets_host, self._clock)
-        storage.services.on_role_change = partial(offsets_host.role_changed, shards)
+        groups = coordinators.add(GROUPS, host, partial(GroupsState, group_limits(config.values)))
+        shards, coordination = groups.shards, groups.coordination
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
         )
@@ -507,8 +532,8 @@ class BrokerStart:
             shards, self._clock, config["group.coordinator.max.bytes"], stood_still_s=coordination.stood_still_s
         )
         self._undo.callback(coordinator.close)
-        self._undo.callback(shards.close)
-        return _Groups(offsets_host, shards, expiry, coordinator, coordination)
+        self._undo.callback(coordinators.close)
+        return _Groups(expiry, coordinator)
 
     def _make_context(
         self,
@@ -516,10 +541,19 @@ class BrokerStart:
         storage: _Storage,
         registry: _Registry,
         topics: TopicAdmin,
+        coordinators: Coordinators,
         groups: _Groups,
         listeners: dict[str, Listener],
     ) -> BrokerContext:
         handlers.load()
+        fetch_sessions = FetchSessions()
+        acls: AclAdmin | None = None
+        if ground.authorizer is not None:
+            acls = AclAdmin(ground.authorizer, ground.slices, lambda: registry.membership.session.store)
+            purgatory = storage.services.purgatory
+            rechecks = FetchRechecks(ground.loop, ground.slices, purgatory, fetch_sessions)
+            ground.authorizer.add_listener(rechecks.acls_changed)
+            self._undo.callback(rechecks.stop)
         return BrokerContext(
             settings=ground.settings,
             config_changes=ConfigChanges(
@@ -542,10 +576,8 @@ class BrokerStart:
             retention=Retention(
                 ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas, ground.slices
             ),
-            offsets_host=groups.offsets_host,
-            group_shards=groups.shards,
+            coordinators=coordinators,
             groups=groups.coordinator,
-            coordination=groups.coordination,
             lease=ground.lease,
             listeners=listeners,
             inner_wire=ground.inner_wire,
@@ -553,6 +585,8 @@ class BrokerStart:
             gate=Gate(ground.slices.now),
             users=registry.users,
             authentication=self._make_authentication(ground, registry),
+            fetch_sessions=fetch_sessions,
+            acls=acls,
             meters=ground.meters,
         )
 

@@ -33,7 +33,6 @@ _RARE: Final = (
     _Rare(48, "INVALID_TXN_STATE", KafkaError, "The transaction is in a state that does not allow this."),
     _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
     _Rare(51, "CONCURRENT_TRANSACTIONS", RetriableError, "The producer's last transaction is not finished yet."),
-    _Rare(52, "TRANSACTION_COORDINATOR_FENCED", KafkaError, "Another broker coordinates this transaction since."),
     _Rare(
         55,
         "OPERATION_NOT_ATTEMPTED",

@@ -24,6 +24,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
+from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.event_loop import end_of_pass
@@ -86,6 +87,8 @@ class Acceptor:
         self.memory = memory
         self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))
         self.room = memoryview(bytearray(ROOM_BYTES))
+        # What limits the rights of clients; None where nothing does. Set before start().
+        self.authorizer: Authorizer | None = None
         # The function that serves a request; set by start().
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
@@ -292,6 +295,8 @@ class Acceptor:
             return True
         if is_for_brokers or listener.protocol.uses_sasl:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
+        if self.authorizer is not None:
+            session.rights = SessionRights(self.authorizer, session)
         connection = Connection(self, channel, session)
         self._connections[connection] = None if is_for_brokers else host
         self.accepted[listener.name] += 1

@@ -555,8 +555,7 @@ class Connection:
                 exchange.abandon()
             else:
                 exchange.ended(sent=False)
-        if self.session.on_close is not None:
-            self.session.on_close()
+        self.session.connection_closed()
         self._owner.connection_closed(self, reason, hostile=hostile)
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ from spark_kafkalite.errors import ClusterAuthorizationFailed, FrameError
 from spark_kafkalite.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from spark_kafkalite.broker.authorization.authorizer import SessionRights
     from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
     from spark_kafkalite.security.sasl_server import SaslServer
 
@@ -63,6 +64,7 @@ class Session:
     """One client, as long as its connection lasts. ``peer`` is its address for the log, ``host:port``."""
 
     __slots__ = (
+        "_on_close",
         "broker_id",
         "client_software_name",
         "client_software_version",
@@ -73,11 +75,11 @@ class Session:
         "is_authenticated",
         "listener",
         "mechanism",
-        "on_close",
         "peer",
         "principal",
         "proof",
         "renewed_s",
+        "rights",
         "sasl",
     )
 
@@ -87,6 +89,8 @@ class Session:
         self.principal = ANONYMOUS
         # Which broker of the cluster has proved that it is at the other end; None for clients.
         self.broker_id: int | None = None
+        # What the client may do; None in a broker without an authorizer, which allows everything.
+        self.rights: SessionRights | None = None
         # What stands for the secret by which it has (ClusterSecret.accepts).
         self.proof = b""
         self.handshake = Handshake.COMPLETE
@@ -106,8 +110,8 @@ class Session:
         self.client_software_version = ""
         # What the client fetches, while it has a session for that.
         self.fetch_session: FetchSession | None = None
-        # Called when the connection has closed.
-        self.on_close: Callable[[], None] | None = None
+        # Called when the connection has closed, each once.
+        self._on_close: list[Callable[[Session], None]] = []
 
     def begin_handshake(self, state: Handshake, due_s: float) -> None:
         """Have it closed unless the handshake is complete by then."""
@@ -164,6 +168,17 @@ class Session:
         """Serve nothing but an authentication from now on, if the session's lifetime is over."""
         if now_s >= self.ends_s and self.handshake is Handshake.COMPLETE:
             self.handshake = Handshake.EXPIRED
+
+    def call_when_closed(self, listener: Callable[[Session], None]) -> None:
+        """Call ``listener`` when the connection has closed; once, however often it is asked for."""
+        if listener not in self._on_close:
+            self._on_close.append(listener)
+
+    def connection_closed(self) -> None:
+        """Notify all listeners that the connection has closed."""
+        listeners, self._on_close = self._on_close, []
+        for listener in listeners:
+            listener(self)
 
     def check_replica(self, replica_id: int) -> None:
         """Raise ClusterAuthorizationFailed (31) for a replica id that is not that of the broker at the other end.

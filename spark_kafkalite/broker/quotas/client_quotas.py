@@ -9,9 +9,9 @@ request after a change of quotas looks in the table (``limits``). Requests of ot
 - ``request_percentage`` is charged with the time of the event loop that requests take; 100 is all of it. Not counted
   are the sending of answers, and what other threads do.
 
-The answer contains the time for which the client is throttled; then its connection is not read for that long. Some clients do not
-wait by themselves, and give up a request after 30 s without an answer. So one such pause takes at most 15 s, and for
-``request_percentage`` one window, as in Kafka. What is owed beyond that counts at the next request.
+The answer contains the time for which the client is throttled; then its connection is not read for that long. Some
+clients do not wait by themselves, and give up a request after 30 s without an answer. So one such pause takes at most
+15 s, and for ``request_percentage`` one window, as in Kafka. What is owed beyond that counts at the next request.
 
 Client ids are chosen by clients. So there are at most 10,000 allowances; beyond that those that were used longest ago
 go, and what they owed with them.

@@ -12,7 +12,10 @@ from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 
 
 class Quotas:
-    """Follows the settings of users, client ids and addresses. While the registry is unavailable the last known ones hold."""
+    """Follows the settings of users, client ids and addresses.
+
+    While the registry is unavailable the last known ones hold.
+    """
 
     def __init__(self, entities: EntityConfigs, windows: Windows, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock, in seconds."""

@@ -23,8 +23,10 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content come in as an ``exchange.Oversight``: it sees the header before
-anything else is read, and the body before the handler. An exchange gets its client's quota, if the client has one.
+Decisions about requests apart from their content (metrics) come in as an ``exchange.Oversight``: it sees the header
+before anything else is read, and the body before the handler. An exchange gets its client's quota, if the client has
+one. Rights are asked for by handlers, item by item (``exchange.may``): one request may name topics of which its client
+may use some only.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
@@ -56,6 +59,7 @@ from spark_kafkalite.wire.codec import (
 )
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.message import ApiMessage, dismantle
+from spark_kafkalite.wire.rights import NEEDS, NOTHING, Need
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
@@ -84,9 +88,10 @@ class ServedApi:
     is_coroutine: bool
     is_work: bool
     waits_for_clients: bool = False
-    is_advertised: bool = True
+    brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
     is_off: bool = False
+    needs: tuple[Need, ...] = NOTHING
 
     @property
     def name(self) -> str:
@@ -105,16 +110,20 @@ def handles(
     advertised_from: int | None = None,
     raw: bool = False,
     waits_for_clients: bool = False,
-    is_advertised: bool = True,
+    brokers_only: bool = False,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
     is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
-    One that is not advertised is for brokers, which know it. ``groups_of`` gives the groups that a request names, of an
-    API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose feature is not
-    built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    ``wire.rights`` has the rights that it needs; RuntimeError for an API without an entry there. The handler asks
+    for them (``exchange.may``) before it looks anything up. ``brokers_only`` is for what the brokers of a cluster ask
+    each other: it is not advertised, and a client that asks is closed. ``groups_of`` gives the groups that a request
+    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
+    feature is not built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
     """
+    if key not in NEEDS:
+        raise RuntimeError(f"API {key} has no entry in wire.rights.NEEDS: add the rights that it needs")
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         if key in SERVED_APIS:
@@ -132,9 +141,10 @@ def handles(
             is_coroutine,
             is_work,
             waits_for_clients,
-            is_advertised,
+            brokers_only,
             groups_of,
             is_off,
+            NEEDS[key],
         )
         return handler
 
@@ -200,6 +210,8 @@ class Dispatcher:
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return
+        if api.brokers_only and session.broker_id is None:
+            raise FrameError(f"{api.name} is answered only to the brokers of the cluster")
         if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
@@ -266,7 +278,7 @@ class Dispatcher:
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
-        if api.groups_of is not None and not self._context.coordination.is_certain:
+        if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
             self._start(exchange, self._when_confirmed(api, exchange, message))
         elif api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
@@ -287,7 +299,7 @@ class Dispatcher:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
             if self._oversight is not None and self._is_refused(exchange, message):
                 return None
-            if api.groups_of is not None and not self._context.coordination.is_certain:
+            if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
                 # It waits for followers, and not inside.
                 self._start(exchange, self._when_confirmed(api, exchange, message), message)
                 return None
@@ -312,8 +324,9 @@ class Dispatcher:
         not."""
         assert api.groups_of is not None
         context = self._context
-        partitions = await context.work(exchange, context.coordination.partitions_of(api.groups_of(message)))
-        question = asyncio.ensure_future(context.coordination.confirm(partitions))
+        coordination = context.coordinators[GROUPS].coordination
+        partitions = await context.work(exchange, coordination.partitions_of(api.groups_of(message)))
+        question = asyncio.ensure_future(coordination.confirm(partitions))
 
         def abandoned() -> None:
             question.cancel()

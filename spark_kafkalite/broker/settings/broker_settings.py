@@ -7,6 +7,7 @@ the topic settings, and ``group_settings.py`` what concerns groups.
 
 from __future__ import annotations
 
+from spark_kafkalite.broker.settings.authorization_settings import AUTHORIZATION_SETTINGS
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
@@ -362,6 +363,7 @@ BROKER_SETTINGS = SettingGroup(
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
         *QUOTA_SETTINGS,
+        *AUTHORIZATION_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
@@ -378,7 +380,6 @@ BROKER_SETTINGS = SettingGroup(
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
-        "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
         "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
         "in the registry (SCRAM)",
     },

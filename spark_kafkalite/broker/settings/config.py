@@ -17,6 +17,7 @@ from typing import Any, Final
 from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener, sasl_listeners
 from spark_kafkalite.broker.metrics.listener import MetricsListener
 from spark_kafkalite.broker.network.listeners import Listener, address_text, check_part, parse_listeners
+from spark_kafkalite.broker.settings.authorization_settings import super_users
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
 from spark_kafkalite.errors import ConfigError
@@ -158,7 +159,7 @@ class BrokerConfig:
             )
         self._check_parts()
         self._check_secret()
-        _ = self.sasl_listeners
+        _ = self.sasl_listeners, super_users(self.values)
 
     def _check_parts(self) -> None:
         """Raise ConfigError for a setting of a listener, or of a mechanism of one, that does not exist."""

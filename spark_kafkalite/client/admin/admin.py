@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_kafkalite.client.admin.acls import AclAdmin
 from spark_kafkalite.client.admin.cluster import ClusterAdmin, ClusterDescription
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
@@ -71,7 +72,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, UserAdmin):
+class Admin(ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, UserAdmin, AclAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

@@ -8,6 +8,7 @@ Source: KIP-546, org.apache.kafka.controller.ClientQuotaControlManager.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.quotas.changes import QuotaOperation, change_text
 from spark_kafkalite.broker.requests.administrative_log import log_change
@@ -21,6 +22,7 @@ from spark_kafkalite.wire.messages.alter_client_quotas import (
     EntityDataResponse,
     EntryDataResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 
 @handles(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1)
@@ -29,6 +31,7 @@ async def handle(
 ) -> AlterClientQuotasResponse:
     """Alter one entity after the other."""
     turn = context.slices.turn()
+    may_alter = exchange.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     answered = []
     seen = set()
     for entry in message.entries:
@@ -37,6 +40,8 @@ async def handle(
         operations = [QuotaOperation(each.key, None if each.remove else each.value) for each in entry.ops]
         code, text = 0, None
         try:
+            if not may_alter:
+                raise refused(ResourceType.CLUSTER)
             name = frozenset(parts)
             if name in seen:
                 raise InvalidRequest("Ignoring duplicate entity; name each entity once in a request")

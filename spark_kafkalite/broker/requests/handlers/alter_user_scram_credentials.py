@@ -23,6 +23,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.session import Session
@@ -48,7 +49,7 @@ from spark_kafkalite.security.scram import (
     ScramCredential,
     credential_of_salted,
 )
-from spark_kafkalite.slices import Work, freed
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -57,6 +58,7 @@ from spark_kafkalite.wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from spark_kafkalite.wire.rights import refused
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -73,6 +75,8 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Alter the users one after the other."""
+    if not exchange.may(Operation.ALTER, ResourceType.CLUSTER):
+        return AlterUserScramCredentialsResponse(results=await context.work(exchange, _forbidden(message)))
     outcomes: dict[str, Changes | KafkaError] = await context.work(exchange, _planned(message))
     if message.upsertions and not _is_safe(exchange.session):
         _quiet.log(
@@ -103,6 +107,18 @@ async def handle(
         )
     await context.slices.run(freed(outcomes))
     return AlterUserScramCredentialsResponse(results=results)
+
+
+def _forbidden(message: AlterUserScramCredentialsRequest) -> Work[list[AlterUserScramCredentialsResult]]:
+    """Return the refusal of each user's changes, whether the user exists or not."""
+    refusal = refused(ResourceType.CLUSTER)
+    items: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*message.deletions, *message.upsertions]
+    names: dict[str, None] = yield from filled({}, ((item.name, None) for item in items))
+    results = (
+        AlterUserScramCredentialsResult(user=name, error_code=refusal.code, error_message=str(refusal))
+        for name in names
+    )
+    return (yield from filled([], results))
 
 
 async def _altered(context: BrokerContext, user: str, changes: Changes) -> KafkaError | None:

@@ -42,6 +42,6 @@ def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsReque
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.advertised_from, max_version=api.max_version)
             for api in sorted(SERVED_APIS.values(), key=lambda api: api.key)
-            if api.is_advertised
+            if not api.brokers_only
         ]
     )

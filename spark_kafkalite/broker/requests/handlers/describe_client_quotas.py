@@ -8,6 +8,7 @@ Source: KIP-546.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.quotas.filters import Component, EntityFilter
 from spark_kafkalite.broker.quotas.limits import entity_of
@@ -23,6 +24,7 @@ from spark_kafkalite.wire.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
+from spark_kafkalite.wire.rights import refused
 
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1)
@@ -30,6 +32,9 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeClientQuotasRequest
 ) -> Work[DescribeClientQuotasResponse]:
     """Return the entities that match, with their quotas."""
+    if not exchange.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        refusal = refused(ResourceType.CLUSTER)
+        return DescribeClientQuotasResponse(error_code=refusal.code, error_message=str(refusal), entries=None)
     try:
         asked = EntityFilter(
             (Component(each.entity_type, each.match_type, each.match) for each in message.components),

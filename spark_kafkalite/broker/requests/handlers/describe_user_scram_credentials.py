@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -25,6 +26,7 @@ from spark_kafkalite.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from spark_kafkalite.wire.rights import refused
 
 # Of a name, in a text.
 _SHOWN = 300
@@ -37,6 +39,9 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeUserScramCredentialsRequest
 ) -> Work[DescribeUserScramCredentialsResponse]:
     """Describe the users, each once."""
+    if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        refusal = refused(ResourceType.CLUSTER)
+        return DescribeUserScramCredentialsResponse(error_code=refusal.code, error_message=str(refusal))
     if message.users:
         names = yield from counted(user.name for user in message.users)
     else:

@@ -36,7 +36,6 @@ from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.network.outbox import FileRange, Response
-from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
@@ -122,17 +121,17 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     before = client.fetch_session
     if fetch.session_epoch == NO_SESSION_EPOCH:
         if before is not None and fetch.session_id == before.session_id:
-            _close_session(context, client)
+            context.fetch_sessions.close_of(client)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
     by_id = exchange.api_version >= FETCH_BY_ID
     if fetch.session_epoch == OPENING_EPOCH:
-        _close_session(context, client)
+        context.fetch_sessions.close_of(client)
         slots = context.config["max.incremental.fetch.session.cache.slots"]
         received_s = exchange.connection.received_s
         session = yield from context.fetch_sessions.open(fetch, received_s, slots, is_by_id=by_id)
         if session is not None:
             client.fetch_session = session
-            client.on_close = partial(_close_session, context, client)
+            client.call_when_closed(context.fetch_sessions.close_of)
             session.reader = Reader.of(fetch.replica_id, fetch.isolation_level)
             return Fetching(context, exchange, fetch, session)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
@@ -146,7 +145,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     if session.is_hurried:
         session.tell_questions()
     if not session.partitions:
-        _close_session(context, client)
+        context.fetch_sessions.close_of(client)
         return Fetching(context, exchange, fetch._replace(topics=()))
     return Fetching(context, exchange, fetch, session)
 
@@ -160,12 +159,6 @@ def _next_of(session: FetchSession | None, fetch: FetchRequest, *, by_id: bool) 
     if session.is_by_id != by_id:
         raise FetchSessionTopicIdError("the fetch session has begun with the other kind of topics")
     return session
-
-
-def _close_session(context: BrokerContext, client: Session) -> None:
-    session, client.fetch_session = client.fetch_session, None
-    if session is not None:
-        context.fetch_sessions.close(session)
 
 
 def _refused(exchange: Exchange, fetch: FetchRequest, error: KafkaError) -> Response:
@@ -318,7 +311,7 @@ def _throttled(fetching: Fetching, result: Reading, throttle_ms: int) -> Respons
     if session is not None and session.is_new:
         session_id = 0
         if exchange.session.fetch_session is session:
-            _close_session(fetching.context, exchange.session)
+            fetching.context.fetch_sessions.close_of(exchange.session)
     return pack_fetch_response(  # type: ignore[return-value]
         exchange.correlation_id, exchange.api_version, (), throttle_ms, 0, session_id
     )
@@ -396,6 +389,8 @@ class DelayedFetch(WaitingFetch):
             self._leaders = first.leaders
             for leader in self._leaders:
                 leader.waiters_with(self._fetching.reader).add(self)
+            if self._fetching.exchange.has_limits:
+                self._context.fetch_sessions.waiting_without[self] = None
         else:
             session.waiting = self
         self._set_deadline()
@@ -506,5 +501,7 @@ class DelayedFetch(WaitingFetch):
         session = self._fetching.session
         if session is not None:
             session.waiting = None
+        elif self._fetching.exchange.has_limits:
+            self._context.fetch_sessions.waiting_without.pop(self, None)
         for leader in self._leaders:
             leader.waiters_with(self._fetching.reader).remove(self)
