@@ -292,6 +292,13 @@ class Answers:
         self.connection = None
         self.session: Any = SimpleNamespace(rights=None)
         self.has_limits = False
+        self.quota = None
+
+    def resume(self) -> bool:
+        return False
+
+    def counted(self, work: Any) -> Any:
+        return work
 
     def may(self, *_: object) -> bool:
         return True
