@@ -36,6 +36,7 @@ NAMES = (
     "compaction_copy",
     "compaction",
     "groups",
+    "quotas",
     "many_clients",
     "topics",
     "many_topics",

@@ -49,6 +49,9 @@ from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.changes import QuotaChanges
+from spark_kafkalite.broker.quotas.quotas import Quotas
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.comparison import Comparison
@@ -132,6 +135,7 @@ class _Ground:
     metrics: MetricsEndpoint | None
     # The settings of users and clients in the registry.
     entities: EntityConfigs
+    quotas: Quotas
     # None in a broker without an authorizer.
     authorizer: Authorizer | None
 
@@ -258,7 +262,9 @@ class BrokerStart:
         storage.services.on_role_change.append(coordinators.role_changed)
         groups = self._make_groups(ground, storage, topics, coordinators)
         context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
-        dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
+        dispatcher = Dispatcher(
+            context, meter=None if ground.meters is None else ground.meters.requests, quotas=ground.quotas.clients
+        )
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
@@ -297,6 +303,8 @@ class BrokerStart:
         view.add_listener(inner_wire.cluster_changed)
         # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
+        entities = EntityConfigs()
+        windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"])
         health, metrics = BrokerHealth(), None
         if config.metrics_listener is not None:
             meters = Meters(loop)
@@ -317,7 +325,8 @@ class BrokerStart:
             peers,
             health,
             metrics,
-            EntityConfigs(),
+            entities,
+            Quotas(entities, windows, self._clock.monotonic_s),
             _authorizer(config),
         )
 
@@ -479,6 +488,7 @@ class BrokerStart:
             ground.inner_wire,
             ground.tls,
             lambda: len(logs),
+            ground.quotas.connections,
         )
         self._undo.callback(acceptor.close)
         acceptor.authorizer = ground.authorizer
@@ -552,6 +562,8 @@ class BrokerStart:
             config_changes=ConfigChanges(
                 ground.settings, ground.topic_settings, registry.membership, ground.view, storage.replicas
             ),
+            quotas=ground.quotas,
+            quota_changes=QuotaChanges(ground.entities, lambda: registry.membership.session.store),
             clock=self._clock,
             loop=ground.loop,
             purgatory=storage.services.purgatory,

@@ -527,6 +527,11 @@ class Connection:
         return not self._readiness.reading
 
     @property
+    def is_muted(self) -> bool:
+        """Whether it is not read because its client is over a quota, for a while."""
+        return self._muted_until_s > 0.0
+
+    @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
         return bool(self._pending or self._outbox.pieces or self._channel.unsent_bytes)

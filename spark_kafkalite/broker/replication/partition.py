@@ -462,8 +462,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset that readers of committed transactions may not see: without transactions the visible end."""
-        return self.visible_end_offset
+        """The first offset that readers of committed transactions may not see."""
+        return self.bounds.stable_end_offset(self.log.recovery_point)
 
     # The log --------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
+from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
 from spark_kafkalite.broker.settings.sasl_settings import SASL_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
@@ -363,6 +364,7 @@ BROKER_SETTINGS = SettingGroup(
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
+        *QUOTA_SETTINGS,
         *AUTHORIZATION_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
@@ -380,6 +382,7 @@ BROKER_SETTINGS = SettingGroup(
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         **dict.fromkeys(sorted(JVM_ONLY_SETTINGS), _NO_JVM),
         "ssl.engine.factory.class": _NO_JVM,
+        "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
         "in the registry (SCRAM)",
@@ -404,6 +407,7 @@ BROKER_SETTINGS = SettingGroup(
         "sasl.mechanism.inter.broker.protocol": "brokers authenticate to each other by SCRAM-SHA-256 with the cluster "
         "secret",
         "zookeeper.sync.time.ms": "Kafka does not use it either",
+        **QUOTAS_WITHOUT_EFFECT,
         "metrics.num.samples": _NO_SAMPLES,
         "metrics.sample.window.ms": _NO_SAMPLES,
     },

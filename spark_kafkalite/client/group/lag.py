@@ -130,7 +130,7 @@ def _timestamp_at(
 ) -> int | None:
     for _ in range(_MOST_BATCHES):
         position = FetchFrom(topic_partition, offset, -1, 1)
-        _, results = fetch(connection, [position], _ONE_BATCH, deadline, client_id)
+        results = fetch(connection, [position], _ONE_BATCH, deadline, client_id).results
         fetched = results.get(topic_partition)
         if fetched is None or fetched.error_code or fetched.records is None:
             return None

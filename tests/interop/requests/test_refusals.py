@@ -169,10 +169,19 @@ def offsets(group: str) -> OffsetDeleteRequest:
     return OffsetDeleteRequest(group_id=group, topics=[topic])
 
 
-def quota(remove: bool = False) -> AlterClientQuotasRequest:
-    entity = [EntityDataRequest(entity_type="client-id", entity_name="limited")]
-    change = OpData(key="producer_byte_rate", value=1024.0, remove=remove)
-    return AlterClientQuotasRequest(entries=[EntryDataRequest(entity=entity, ops=[change])])
+def quota(
+    key: str = "producer_byte_rate", value: float = 1024.0, *, remove: bool = False, **names: str | None
+) -> AlterClientQuotasRequest:
+    """Change a quota of the types in ``names``, without them that of a client id."""
+    named = {kind.replace("_", "-"): name for kind, name in names.items()} or {"client-id": "limited"}
+    entity = [EntityDataRequest(entity_type=kind, entity_name=name) for kind, name in named.items()]
+    change = OpData(key=key, value=value, remove=remove)
+    return AlterClientQuotasRequest(entries=[EntryDataRequest(entity=entity, ops=[change])], validate_only=True)
+
+
+def quotas_of(kind: str, match_type: int, match: str | None = None) -> DescribeClientQuotasRequest:
+    asked = ComponentData(entity_type=kind, match_type=match_type, match=match)
+    return DescribeClientQuotasRequest(components=[asked])
 
 
 def bad(value: str, name: str, problem: str) -> str:
@@ -515,6 +524,32 @@ OFF = {
     "a handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 1, 34),
     "an old handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 0, 34),
     "a quota that is not there": Refusal(quota(remove=True), 1, 0),
+    "a quota": Refusal(quota(), 1, 0),
+    "a quota of 0": Refusal(quota(value=0.0), 1, 42, "Quota producer_byte_rate must be greater than 0"),
+    "a quota below 0": Refusal(quota(value=-1.0), 1, 42, "Quota producer_byte_rate must be greater than 0"),
+    "a quota that is too large": Refusal(
+        quota(value=1e300), 1, 42, "Proposed value for producer_byte_rate is too large for a LONG.",
+        "Proposed value for producer_byte_rate is too large for a LONG: 1e+300"),
+    "a quota of a fraction": Refusal(
+        quota(value=1.5), 1, 42, "producer_byte_rate cannot be a fractional value.",
+        "producer_byte_rate cannot be a fractional value, but it is 1.5"),
+    "a quota that is unknown": Refusal(quota("speed"), 1, 42, "Invalid configuration key speed"),
+    "a quota of an address, of a client": Refusal(
+        quota("connection_creation_rate"), 1, 42, "Invalid configuration key connection_creation_rate"),
+    "a quota of nobody": Refusal(
+        AlterClientQuotasRequest(entries=[EntryDataRequest(entity=[], ops=[OpData(key="producer_byte_rate")])]), 1, 42,
+        "Invalid empty client quota entity"),
+    "a quota of an empty name": Refusal(quota(user=""), 1, 42, "Empty user not supported"),
+    "a quota of an unknown type": Refusal(
+        quota(group="g"), 1, 42, "Unhandled client quota entity type: group"),
+    "a quota of a client at an address": Refusal(
+        quota(user="u", ip="10.0.0.1"), 1, 42, None),
+    "quotas of an unknown type": Refusal(quotas_of("group", 2), 1, 35, None, "Unsupported entity type group"),
+    "quotas of an empty type": Refusal(quotas_of("", 2), 1, 42, None, "Invalid empty entity type."),
+    "quotas of no name": Refusal(quotas_of("user", 0), 1, 42, None, "Request specified MATCH_TYPE_EXACT"),
+    "quotas of any name, and one": Refusal(
+        quotas_of("user", 2, "u"), 1, 42, None, "Request specified MATCH_TYPE_SPECIFIED"),
+    "quotas of an unknown way to match": Refusal(quotas_of("user", 7), 1, 42, None, "Unknown match type 7"),
 }  # fmt: skip
 
 USERS = {
@@ -578,7 +613,7 @@ CASES = [pytest.param(row, id=f"{table}: {name}") for table, rows in TABLES.item
 def outcome(answer: Any) -> tuple[int, str | None]:
     """Return code and text of the one thing that an answer is about."""
     for rows in ("topics", "results", "responses", "filter_results", "entries"):
-        for row in getattr(answer, rows, ()):
+        for row in getattr(answer, rows, ()) or ():
             for partition in getattr(row, "partitions", ()):
                 return partition.error_code, getattr(partition, "error_message", None)
             return row.error_code, getattr(row, "error_message", None)
@@ -661,7 +696,6 @@ def test_all_operations_on_the_cluster_are_allowed(version: int, call: Callable[
     [
         (move([1, 2], UNMOVED), "Partitions cannot be moved to other brokers"),
         (move([], UNMOVED), "Partitions cannot be moved to other brokers"),
-        (quota(), "Quotas of clients are not supported by this broker"),
     ],
 )
 def test_what_is_not_built_says_so(request_: ApiMessage, text: str, our_broker: BrokerProcess) -> None:
