@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.errors import ConfigError
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]*):(?P<port>[0-9]{1,5})")
@@ -36,11 +37,6 @@ class Listener:
     def endpoint(self) -> str:
         """What the registry and clients receive, ``NAME://HOST:PORT``."""
         return f"{self.name}://{address_text(self.advertised_host, self.advertised_port)}"
-
-
-def address_text(host: str, port: int) -> str:
-    """Return ``host:port``, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_listeners(

@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 import pytest
 
-from spark_kafkalite.broker.metrics import http
-from spark_kafkalite.broker.metrics.http import BadRequest, HttpRequest, HttpResponse, HttpServer, parse_head
+from spark_kafkalite.exposition import http
+from spark_kafkalite.exposition.http import BadRequest, HttpRequest, HttpResponse, HttpServer, parse_head
 from tests.patience import PATIENCE_S
 
 BODY = b"0123456789abcdef" * 4096

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in the broker's event loop.
+"""A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in an event loop.
 
 A client that sends or takes its bytes too slowly, or sends too many, loses its connection. So does one beyond the limit
 of connections. The server reads the method, the path and the headers of a request, and no body. Source: RFC 9112.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 _MOST_HEAD_BYTES: Final = 8192
 _HEAD_TIMEOUT_S: Final = 5.0
@@ -39,6 +40,11 @@ class HttpResponse:
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def json_response(status: HTTPStatus, document: Mapping[str, Any]) -> HttpResponse:
+    """Return an answer with a JSON document."""
+    return HttpResponse(status, (json.dumps(document) + "\n").encode())
 
 
 Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
