@@ -51,9 +51,13 @@ def timestamps_at(cluster: ClusterClient, places: Iterable[Place], deadline: Dea
     found: dict[Place, int] = {}
     if not by_leader:
         return found
+
+    def ask(leader: int) -> None:
+        _ask_leader(cluster, leader, by_leader[leader], deadline, found)
+
     with ThreadPoolExecutor(min(len(by_leader), _LEADERS_AT_ONCE)) as threads:
-        for leader, asked in by_leader.items():
-            threads.submit(_ask_leader, cluster, leader, asked, deadline, found)
+        for _ in threads.map(ask, by_leader):
+            pass
     return found
 
 
