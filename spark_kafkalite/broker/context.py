@@ -50,7 +50,7 @@ from spark_kafkalite.slices import Slices, Work
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BrokerContext:
     """The parts of a running broker. ``listeners`` are the bound ones, by name."""
 
