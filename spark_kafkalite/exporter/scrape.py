@@ -1,10 +1,10 @@
 """One scrape of a cluster: what is asked, and the families that are written from it.
 
-Names and labels are those of kafka_exporter, so its boards and alerts work. Its rules, too: a group's topic is shown
-when the group has committed any of its partitions; those without a commit have -1 for offset and lag; the sum of
-offsets adds these -1, the sum of lags leaves them out. Lag is the high watermark less the committed offset, which is
-negative where a topic was made anew. ``kafka_consumergroup_lag_seconds`` is ours: the age of the record that the group
-reads next. What is not known is no series. Source: danielqsj/kafka_exporter, kafka_exporter.go.
+Names and labels are those of kafka_exporter, so its boards and alerts work. Its rules hold, too. A group's topic is
+shown when the group has committed any of its partitions. Those without a commit have -1 for offset and lag. The sum of
+offsets adds these -1, the sum of lags leaves them out. Lag is the high watermark less the committed offset; it is
+negative where a topic was deleted and created again. ``kafka_consumergroup_lag_seconds`` is ours: the age of the
+record that the group reads next. What is not known is no series. Source: danielqsj/kafka_exporter, kafka_exporter.go.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spark_kafkalite.client.consume.record_timestamps import Place
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.survey.record_times import RecordTimes
 from spark_kafkalite.client.survey.survey import NOT_KNOWN, GroupOffsets, Survey, TopicOffsets
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.exporter.ages import RecordTimes
 from spark_kafkalite.exposition.http import gzip
 from spark_kafkalite.exposition.text import Page, labels
 from spark_kafkalite.model import TopicPartition

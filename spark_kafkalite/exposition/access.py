@@ -1,4 +1,4 @@
-"""Who may read the pages of an address: everybody on loopback; beyond it, readers with a token, or all that reach it.
+"""The access to pages of an address: free on loopback; beyond it with a token, unless the operator allows it without.
 
 On loopback a page in a browser may send requests under another name of this host (DNS rebinding). So a Host header
 must be an address or localhost there. The token's file is read for each request: it may be replaced at any time.

@@ -7,6 +7,7 @@ an orchestrator has none, and the probes show only whether the broker serves.
 
 from __future__ import annotations
 
+import math
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,7 @@ class MetricsEndpoint:
         return HttpResponse(HTTPStatus.OK, await self._page.get(), CONTENT_TYPE)
 
     def _status(self) -> dict[str, Any]:
+        meters = self.meters
         found: dict[str, Any] = {
             "brokerId": self._broker_id,
             "version": VERSION,
@@ -99,6 +101,10 @@ class MetricsEndpoint:
             "brokerStateName": self.health.state.name,
             "recoveryState": {"remainingLogsToRecover": self._remaining_logs()},
             "reasonsNotReady": self.health.why_not_ready(),
+            # Since the start. Buckets: upper bound in seconds (the last has none) and count.
+            "loopLag": [[None if bound == math.inf else bound, count] for bound, count in meters.loop.lag.buckets()],
+            "bytesIn": meters.topics.total(lambda meter: meter.bytes_in),
+            "bytesOut": meters.topics.total(lambda meter: meter.bytes_out),
         }
         if self._broker is not None:
             context, _, _ = self._broker

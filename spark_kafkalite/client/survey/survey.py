@@ -111,7 +111,7 @@ class Survey:
         self._within = Deadline.after_ms(0, clock)
 
     def begin(self, within_ms: float) -> None:
-        """Begin anew; all that is asked from now on has ``within_ms`` in all."""
+        """Begin a new survey; all that is asked from now on has ``within_ms`` in all."""
         self._within = Deadline.after_ms(within_ms, self._clock)
         self._slow = set(self.failures)
         self.failures = {}
