@@ -32,6 +32,8 @@ _PARTITIONS_A_LOOK: Final = 5_000
 _GROUPS_A_LOOK: Final = 500
 # Rows that are asked for in every look, of each kind.
 _TOP_ROWS: Final = 60
+# In looks.
+_STARTS_EVERY: Final = 10
 _DISKS_EVERY_S: Final = 5.0
 _MOST_SETTINGS: Final = 100
 _AGES_OF: Final = 30
@@ -92,7 +94,7 @@ class Looks:
         self._listeners: dict[int, str | None] = {}
         self._disks: dict[int, tuple[float, int]] = {}
         self._statuses: dict[int, _Status] = {}
-        self._next_topic = self._next_group = 0
+        self._next_topic = self._next_group = self._count = 0
         self._view = View()
 
     def look(self, *, everything: bool = False) -> View:
@@ -116,7 +118,7 @@ class Looks:
             ended_s = self._now_s()
             self._lists_at_s = ended_s + max(0.9, 10 * (ended_s - began_s))
             self._forget()
-        self._look_at_topics(self._chosen_topics(everything))
+        self._look_at_topics(self._chosen_topics(everything), everything)
         self._look_at_groups(self._chosen_groups(everything), everything)
         if everything or began_s >= self._disks_at_s:
             self._disks_at_s = self._now_s() + _DISKS_EVERY_S
@@ -158,9 +160,13 @@ class Looks:
         moving = [(seen.records_per_s or 0.0, name) for name, seen in self._topics.items()]
         return [name for _, name in sorted(moving, reverse=True)[:_TOP_ROWS]]
 
-    def _look_at_topics(self, names: Iterable[str]) -> None:
-        chosen = list(names)
-        self._survey.log_offsets(chosen, self._offsets)
+    def _look_at_topics(self, chosen: Sequence[str], everything: bool) -> None:
+        # Where logs begin changes seldom.
+        self._count += 1
+        with_starts = self._count % _STARTS_EVERY == 1
+        new = {name for name in chosen if with_starts or everything or name not in self._offsets}
+        self._survey.log_offsets((name for name in chosen if name not in new), self._offsets, with_starts=False)
+        self._survey.log_offsets(new, self._offsets)
         now_s = self._now_s()
         topics = self._survey.cluster.snapshot.topics
         for name in chosen:
