@@ -56,6 +56,7 @@ from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.requests.slow_requests import watch_for
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
 from spark_kafkalite.broker.settings.cluster_defaults import known_brokers, weaknesses
@@ -225,7 +226,8 @@ class BrokerStart:
         topics = self._make_topics(ground, storage, registry, acceptor)
         groups = self._make_groups(ground, storage, topics)
         context = self._make_context(ground, storage, registry, topics, groups, listeners)
-        dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
+        meter = None if ground.meters is None else ground.meters.requests
+        dispatcher = Dispatcher(context, meter=watch_for(self.config["request.log.slow.ms"], meter))
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)

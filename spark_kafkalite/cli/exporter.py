@@ -86,10 +86,10 @@ def command(
     from spark_kafkalite.client.admin.cluster import ClusterAdmin
     from spark_kafkalite.exporter.scrape import ExporterSettings, Scraper
     from spark_kafkalite.exporter.server import ExporterServer, serve
-    from spark_kafkalite.exposition.access import Access, AccessNames
+    from spark_kafkalite.exposition.access import AccessNames, PageAccess
 
     names = AccessNames("--listen", "--token-file", "--insecure")
-    access = Access.of(listen, token_file, insecure=insecure, names=names)
+    access = PageAccess.of(listen, token_file, insecure=insecure, names=names)
     settings = client_settings(bootstrap_server, command_config, command_properties, client_id="kafkalite-exporter")
     try:
         reachable_admin(settings).close()

@@ -18,8 +18,8 @@ from spark_kafkalite.client.consume.record_timestamps import Place
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.client.survey.record_times import RecordTimes
-from spark_kafkalite.client.survey.survey import NOT_KNOWN, GroupOffsets, Survey, TopicOffsets
+from spark_kafkalite.client.survey.record_times import RecordTimeCache
+from spark_kafkalite.client.survey.survey import NOT_KNOWN, MonitoredCluster, SurveyedGroup, TopicOffsets
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.exposition.http import gzip
 from spark_kafkalite.exposition.text import Page, labels
@@ -59,8 +59,8 @@ class Scraper:
         self._settings = settings
         self._clock = clock
         self._cluster = cluster
-        self._survey = Survey(cluster, broker_ms=round(settings.within_ms * _BROKER_SHARE), clock=clock)
-        self._times = RecordTimes(cluster)
+        self._survey = MonitoredCluster(cluster, broker_ms=round(settings.within_ms * _BROKER_SHARE), clock=clock)
+        self._times = RecordTimeCache(cluster)
 
     def page(self) -> bytes:
         """Ask the cluster and return a page, compressed by gzip. Raises KafkaliteError when no broker answers."""
@@ -95,7 +95,7 @@ class Scraper:
         page.one("kafkalite_exporter_scrape_seconds", "gauge", "How long this scrape took.", taken_s)
         return gzip(piece.encode("utf-8", "replace") for piece in page.taken())
 
-    def _ages(self, groups: list[GroupOffsets], offsets: dict[str, TopicOffsets]) -> dict[Place, int]:
+    def _ages(self, groups: list[SurveyedGroup], offsets: dict[str, TopicOffsets]) -> dict[Place, int]:
         within_ms = min(self._survey.left_ms, self._settings.within_ms * _AGES_SHARE)
         deadline = Deadline.after_ms(within_ms, self._clock)
         return self._times.look(_behind(groups, offsets), most=_MOST_NEW_AGES, deadline=deadline)
@@ -106,7 +106,7 @@ def _next_offset(offsets: TopicOffsets, partition: int, committed: int) -> int:
     return max(committed, offsets.starts[partition])
 
 
-def _behind(groups: list[GroupOffsets], offsets: dict[str, TopicOffsets]) -> Iterator[Place]:
+def _behind(groups: list[SurveyedGroup], offsets: dict[str, TopicOffsets]) -> Iterator[Place]:
     """Yield the places of groups that have something to read."""
     for group in groups:
         for topic, (partitions, committed) in group.committed.items():
@@ -119,7 +119,7 @@ def _behind(groups: list[GroupOffsets], offsets: dict[str, TopicOffsets]) -> Ite
                     yield TopicPartition(topic, partition), _next_offset(of_topic, partition, offset)
 
 
-def _write_brokers(page: Page, survey: Survey) -> None:
+def _write_brokers(page: Page, survey: MonitoredCluster) -> None:
     nodes = survey.cluster.snapshot.nodes
     page.one("kafka_brokers", "gauge", "Number of brokers in the cluster.", len(nodes))
     page.family("kafka_broker_info", "gauge", "Information about a broker.")
@@ -181,7 +181,7 @@ def _write_topics(page: Page, topics: dict[str, TopicInfo], offsets: dict[str, T
 
 def _write_groups(
     page: Page,
-    groups: list[GroupOffsets],
+    groups: list[SurveyedGroup],
     offsets: dict[str, TopicOffsets],
     times: dict[Place, int],
     now_ms: int,
@@ -258,7 +258,7 @@ class _GroupTopic:
         )
 
 
-def _shown(groups: list[GroupOffsets], offsets: dict[str, TopicOffsets]) -> Iterator[_GroupTopic]:
+def _shown(groups: list[SurveyedGroup], offsets: dict[str, TopicOffsets]) -> Iterator[_GroupTopic]:
     """Yield what groups have committed, of topics that there are."""
     for group in groups:
         for topic, (partitions, committed) in group.committed.items():

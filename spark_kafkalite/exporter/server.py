@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_kafkalite.addresses import address_text
 from spark_kafkalite.errors import ConfigError, KafkaliteError
-from spark_kafkalite.exposition.access import Access
+from spark_kafkalite.exposition.access import PageAccess
 from spark_kafkalite.exposition.http import HttpRequest, HttpResponse, HttpServer, json_response
 from spark_kafkalite.exposition.shared import SharedPage
 from spark_kafkalite.exposition.text import CONTENT_TYPE
@@ -24,7 +24,7 @@ _LOG: Final = logging.getLogger("spark_kafkalite.exporter")
 class ExporterServer:
     """Serves ``/metrics`` and ``/livez``. ``scrape`` returns a page, compressed by gzip; it is called in a thread."""
 
-    def __init__(self, access: Access, scrape: Callable[[], bytes]) -> None:
+    def __init__(self, access: PageAccess, scrape: Callable[[], bytes]) -> None:
         self._access = access
         self._scrape = scrape
         # One thread: a scraper that asks while a page is made gets that page.

@@ -32,7 +32,7 @@ class AccessNames(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PageAccess:
     """A checked address. ``token_file`` is None where no token is asked for."""
 
     host: str
@@ -42,7 +42,7 @@ class Access:
     names: AccessNames
 
     @classmethod
-    def of(cls, address: str, token_file: str | None, *, insecure: bool, names: AccessNames) -> Access:
+    def of(cls, address: str, token_file: str | None, *, insecure: bool, names: AccessNames) -> PageAccess:
         """Return the access to ``HOST:PORT``. Raises ConfigError: no address, no token where one is needed, or a bad
         one."""
         host, port = host_and_port(address, names.address)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.exposition.access import Access, AccessNames
+from spark_kafkalite.exposition.access import AccessNames, PageAccess
 
 _NAMES: Final = AccessNames("metrics.listener", "metrics.token.file", "metrics.listener.insecure=true")
 
@@ -16,7 +16,7 @@ _NAMES: Final = AccessNames("metrics.listener", "metrics.token.file", "metrics.l
 class MetricsListener:
     """A checked address, and the bound on series of a page."""
 
-    access: Access
+    access: PageAccess
     max_series: int
 
     @classmethod
@@ -31,4 +31,4 @@ class MetricsListener:
                 )
             return None
         insecure: bool = values["metrics.listener.insecure"]
-        return cls(Access.of(address, token_file, insecure=insecure, names=_NAMES), values["metrics.max.series"])
+        return cls(PageAccess.of(address, token_file, insecure=insecure, names=_NAMES), values["metrics.max.series"])

@@ -38,11 +38,11 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
@@ -159,7 +159,7 @@ class Dispatcher:
         context: BrokerContext,
         apis: Mapping[int, ServedApi] = SERVED_APIS,
         oversight: Oversight | None = None,
-        meter: RequestMeter | None = None,
+        meter: RequestWatch | None = None,
     ) -> None:
         """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""
         self._context = context

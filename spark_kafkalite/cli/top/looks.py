@@ -18,8 +18,8 @@ from spark_kafkalite.cli.top.broker_pages import read_status, status_address
 from spark_kafkalite.cli.top.view import BrokerRow, GroupRow, TopicRow, View, p99_ms, partition_rows
 from spark_kafkalite.client.consume.record_timestamps import Place
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.client.survey.record_times import RecordTimes
-from spark_kafkalite.client.survey.survey import NOT_KNOWN, GroupOffsets, ListedGroup, Survey, TopicOffsets
+from spark_kafkalite.client.survey.record_times import RecordTimeCache
+from spark_kafkalite.client.survey.survey import NOT_KNOWN, ListedGroup, MonitoredCluster, SurveyedGroup, TopicOffsets
 from spark_kafkalite.errors import KafkaError, KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
@@ -59,13 +59,13 @@ class _Group:
     """A group as it was last read."""
 
     at_s: float
-    offsets: GroupOffsets
+    offsets: SurveyedGroup
     lag: int
     growth_per_s: float | None = None
 
 
 @dataclass(slots=True)
-class _Status:
+class _StatusPage:
     """The last status page of a broker, and what came of the last two."""
 
     at_s: float
@@ -83,8 +83,8 @@ class Looks:
         self._admin = admin
         self._token = token
         self._now_s = monotonic_s
-        self._survey = Survey(admin.cluster, broker_ms=_BROKER_MS)
-        self._times = RecordTimes(admin.cluster)
+        self._survey = MonitoredCluster(admin.cluster, broker_ms=_BROKER_MS)
+        self._times = RecordTimeCache(admin.cluster)
         self._lists_at_s = 0.0
         self._disks_at_s = 0.0
         self._listed: list[ListedGroup] = []
@@ -93,7 +93,7 @@ class Looks:
         self._groups: dict[str, _Group] = {}
         self._listeners: dict[int, str | None] = {}
         self._disks: dict[int, tuple[float, int]] = {}
-        self._statuses: dict[int, _Status] = {}
+        self._statuses: dict[int, _StatusPage] = {}
         self._next_topic = self._next_group = self._count = 0
         self._view = View()
 
@@ -224,7 +224,7 @@ class Looks:
                 seen.growth_per_s = (lag - before.lag) / (now_s - before.at_s)
             self._groups[group.group_id] = seen
 
-    def _lags(self, group: GroupOffsets) -> Iterator[tuple[str, int, int, int]]:
+    def _lags(self, group: SurveyedGroup) -> Iterator[tuple[str, int, int, int]]:
         """Yield topic, partition, next offset and lag of what a group has committed."""
         for topic, (partitions, committed) in group.committed.items():
             offsets = self._offsets.get(topic)
@@ -283,7 +283,7 @@ class Looks:
             self._statuses.pop(broker, None)
             return
         now_s = self._now_s()
-        seen = _Status(now_s, page)
+        seen = _StatusPage(now_s, page)
         before = self._statuses.get(broker)
         try:
             if before is not None and now_s > before.at_s:

@@ -23,7 +23,7 @@ def lags_and_leads(
     return lags, leads
 
 
-class _TopicMetrics:
+class _ConsumedTopic:
     """Of one topic."""
 
     __slots__ = ("bytes", "records")
@@ -44,12 +44,12 @@ class ConsumerMetrics:
         self._commit_ms = Observed(clock_s)
         self._rebalances = Observed(clock_s)
         self._polled_s: float | None = None
-        self._topics: dict[str, _TopicMetrics] = {}
+        self._topics: dict[str, _ConsumedTopic] = {}
 
-    def _topic(self, name: str) -> _TopicMetrics:
+    def _topic(self, name: str) -> _ConsumedTopic:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _TopicMetrics(self._clock_s)
+            found = self._topics[name] = _ConsumedTopic(self._clock_s)
         return found
 
     def fetched(self, seconds: float, sizes: Iterable[tuple[str, int]]) -> None:

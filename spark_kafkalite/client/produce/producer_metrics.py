@@ -8,7 +8,7 @@ from spark_kafkalite.client.metrics import ClientMetrics, Observed, counts, summ
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 
 
-class _TopicMetrics:
+class _ProducedTopic:
     """Of one topic."""
 
     __slots__ = ("bytes", "errors", "records", "retries")
@@ -17,7 +17,7 @@ class _TopicMetrics:
         self.records, self.bytes, self.errors, self.retries = (Observed(clock_s) for _ in range(4))
 
 
-class _NodeMetrics:
+class _AskedNode:
     """Of one broker."""
 
     __slots__ = ("latency_ms", "received", "sent")
@@ -41,19 +41,19 @@ class ProducerMetrics:
         self._errors = Observed(clock_s)
         self._retries = Observed(clock_s)
         self._splits = Observed(clock_s)
-        self._topics: dict[str, _TopicMetrics] = {}
-        self._nodes: dict[int, _NodeMetrics] = {}
+        self._topics: dict[str, _ProducedTopic] = {}
+        self._nodes: dict[int, _AskedNode] = {}
 
-    def _topic(self, name: str) -> _TopicMetrics:
+    def _topic(self, name: str) -> _ProducedTopic:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _TopicMetrics(self._clock_s)
+            found = self._topics[name] = _ProducedTopic(self._clock_s)
         return found
 
-    def _node(self, node: int) -> _NodeMetrics:
+    def _node(self, node: int) -> _AskedNode:
         found = self._nodes.get(node)
         if found is None:
-            found = self._nodes[node] = _NodeMetrics(self._clock_s)
+            found = self._nodes[node] = _AskedNode(self._clock_s)
         return found
 
     def sent(self, node: int, batches: Iterable[ProducerBatch], request_bytes: int, now_s: float) -> None:

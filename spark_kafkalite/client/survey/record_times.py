@@ -9,7 +9,7 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 
 
-class RecordTimes:
+class RecordTimeCache:
     """Timestamps of records, in ms, by partition and offset. It keeps those that were asked for last."""
 
     def __init__(self, cluster: ClusterClient) -> None:

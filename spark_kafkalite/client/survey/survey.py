@@ -1,8 +1,9 @@
 """Questions to all brokers of a cluster, side by side: ends of logs, groups, their members and committed offsets.
 
 A request is bounded (1,000 partitions, 25 groups), and so is the time for each broker. A broker that does not answer is
-noted in :attr:`Survey.failures` and asked nothing more; what only it knows is left out. So is a topic or a group that
-goes away between two questions. A broker that failed in one survey has little time in the next, until it answers again.
+noted in :attr:`MonitoredCluster.failures` and asked nothing more; what only it knows is left out. So is a topic or a
+group that goes away between two questions. A broker that failed in one survey has little time in the next, until it
+answers again.
 
 A coordinator lists its own groups, so the broker that lists a group is asked for its offsets.
 """
@@ -77,7 +78,7 @@ class ListedGroup:
 
 
 @dataclass(slots=True)
-class GroupOffsets:
+class SurveyedGroup:
     """What a group has committed: partitions and offsets by topic, in the same order.
 
     ``members`` is None where it is not known.
@@ -93,7 +94,7 @@ class GroupOffsets:
         return sum(len(partitions) for partitions, _ in self.committed.values())
 
 
-class Survey:
+class MonitoredCluster:
     """Asks one cluster, again and again. For one thread; its questions run side by side."""
 
     def __init__(self, cluster: ClusterClient, *, broker_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -205,7 +206,7 @@ class Survey:
 
     def group_offsets(
         self, groups: Iterable[ListedGroup], *, most_offsets: int, with_members: bool = True
-    ) -> list[GroupOffsets]:
+    ) -> list[SurveyedGroup]:
         """Return what groups have committed, in order of their ids; those that are not answered for are left out.
 
         Nothing more is asked when ``most_offsets`` were returned; :attr:`groups_left_out` counts what was not asked.
@@ -214,7 +215,7 @@ class Survey:
         for group in groups:
             if group.group_type in _WITH_OFFSETS:
                 by_coordinator[group.coordinator].append(group)
-        found: list[GroupOffsets] = []
+        found: list[SurveyedGroup] = []
         total = 0
 
         def ask(broker: int, deadline: Deadline) -> None:
@@ -240,9 +241,9 @@ class Survey:
 
     def _ask_groups(
         self, broker: int, groups: Sequence[ListedGroup], deadline: Deadline, *, with_members: bool
-    ) -> list[GroupOffsets]:
+    ) -> list[SurveyedGroup]:
         found = {
-            each.group_id: GroupOffsets(each.group_id, broker, each.state, 0 if each.state == "Empty" else None)
+            each.group_id: SurveyedGroup(each.group_id, broker, each.state, 0 if each.state == "Empty" else None)
             for each in groups
         }
         classic = [each.group_id for each in groups if each.group_type in _CLASSIC]
