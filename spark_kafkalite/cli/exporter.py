@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from typing import Final
 
 import click
 
+from spark_kafkalite.cli.groups.options import checked_connect
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, reachable_admin
 from spark_kafkalite.cli.output import warn
 from spark_kafkalite.errors import BrokerUnreachable, HandshakeFailed
@@ -45,6 +47,11 @@ Examples:
 @click.option("--group-filter", metavar="REGEX", default=_EVERYTHING, callback=_pattern, help="Groups to show.")
 @click.option("--group-exclude", metavar="REGEX", callback=_pattern, help="Groups not to show.")
 @click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,...][/CHROOT]",
+    help="Show groups of registry consumers, too: their offsets lie in this ZooKeeper.",
+)
+@click.option(
     "--no-lag-seconds",
     is_flag=True,
     help="Leave out the age of the next record, for which a record batch is read wherever a group has moved.",
@@ -74,6 +81,7 @@ def command(
     topic_exclude: re.Pattern[str] | None,
     group_filter: re.Pattern[str],
     group_exclude: re.Pattern[str] | None,
+    zookeeper: str | None,
     no_lag_seconds: bool,
     max_series: int,
     scrape_timeout_ms: int,
@@ -107,7 +115,13 @@ def command(
         max_series,
         scrape_timeout_ms,
     )
-    with ClusterAdmin(settings) as admin:
-        server = ExporterServer(access, Scraper(admin.cluster, shown).page)
+    with ClusterAdmin(settings) as admin, ExitStack() as closing:
+        registry = None
+        if zookeeper is not None:
+            from spark_kafkalite.exporter.registry_lags import RegistryLags
+
+            registry = RegistryLags(checked_connect(zookeeper))
+            closing.callback(registry.close)
+        server = ExporterServer(access, Scraper(admin.cluster, shown, registry).page)
         serve(server, lambda address: print(f"kafkalite exporter ready on http://{address}/metrics", flush=True))
     return 0

@@ -21,15 +21,18 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.survey.record_times import RecordTimeCache
 from spark_kafkalite.client.survey.survey import NOT_KNOWN, MonitoredCluster, SurveyedGroup, TopicOffsets
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
+from spark_kafkalite.exporter.registry_lags import RegistryLags
 from spark_kafkalite.exposition.http import gzip
 from spark_kafkalite.exposition.text import Page, labels
 from spark_kafkalite.model import TopicPartition
 
 # Names may have 32 KB: a page of a million series is bounded by its text, too.
 _MOST_CHARS: Final = 64 << 20
-# Shares of the time of a scrape: of one kind of question to a broker, which may hang; and of all ages.
-_BROKER_SHARE: Final = 0.4
+# Shares of the time of a scrape: of one answer of a broker, which may hang; of all ages; and of
+# the registry.
+_BROKER_SHARE: Final = 0.3
 _AGES_SHARE: Final = 0.4
+_REGISTRY_SHARE: Final = 0.3
 _MOST_NEW_AGES: Final = 20_000
 
 
@@ -55,8 +58,15 @@ class ExporterSettings:
 class Scraper:
     """Makes pages of one cluster. For one thread at a time."""
 
-    def __init__(self, cluster: ClusterClient, settings: ExporterSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        settings: ExporterSettings,
+        registry: RegistryLags | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._settings = settings
+        self._registry = registry
         self._clock = clock
         self._cluster = cluster
         self._survey = MonitoredCluster(cluster, broker_ms=round(settings.within_ms * _BROKER_SHARE), clock=clock)
@@ -81,6 +91,9 @@ class Scraper:
         _write_brokers(page, survey)
         _write_topics(page, topics, offsets)
         left_out = _write_groups(page, groups, offsets, times, self._clock.wall_ms(), with_ages=settings.with_ages)
+        if self._registry is not None:
+            within_ms = min(max(0.0, survey.left_ms), settings.within_ms * _REGISTRY_SHARE)
+            self._registry.write(page, offsets, settings.shows_group, Deadline.after_ms(within_ms, self._clock))
         text = "Whether the broker answered all that the exporter asked it."
         page.family("kafkalite_exporter_broker_answers", "gauge", text)
         for broker in sorted(snapshot.nodes):

@@ -254,9 +254,10 @@ class Looks:
 
     # Brokers --------------------------------------------------------------------------------------------------------
 
-    def _look_at_disks(self, broker: int, deadline: Deadline) -> None:
+    def _look_at_disks(self, broker: int) -> None:
+        timeout_ms = round(self._survey.deadline(broker).left_s() * 1000)
         try:
-            found = self._admin.describe_log_dirs([broker], topics=[], timeout_ms=round(deadline.left_s() * 1000))
+            found = self._admin.describe_log_dirs([broker], topics=[], timeout_ms=timeout_ms)
         except KafkaError:
             return  # not allowed to, or too old
         used = [
@@ -268,11 +269,12 @@ class Looks:
             # The fullest one.
             self._disks[broker] = max(used)
 
-    def _look_at_status(self, broker: int, deadline: Deadline) -> None:
+    def _look_at_status(self, broker: int) -> None:
+        timeout_ms = round(self._survey.deadline(broker).left_s() * 1000)
         node = self._survey.cluster.snapshot.nodes[broker]
         if broker not in self._listeners:
             try:
-                settings = self._admin.describe_configs(broker_id=broker, timeout_ms=round(deadline.left_s() * 1000))
+                settings = self._admin.describe_configs(broker_id=broker, timeout_ms=timeout_ms)
             except KafkaError:
                 settings = {}
             entry = settings.get("metrics.listener")

@@ -1,9 +1,9 @@
 """Questions to all brokers of a cluster, side by side: ends of logs, groups, their members and committed offsets.
 
-A request is bounded (1,000 partitions, 25 groups), and so is the time for each broker. A broker that does not answer is
-noted in :attr:`MonitoredCluster.failures` and asked nothing more; what only it knows is left out. So is a topic or a
-group that goes away between two questions. A broker that failed in one survey has little time in the next, until it
-answers again.
+A request is bounded (1,000 partitions, 25 groups), and so is the time for each answer and for a whole survey. A broker
+that does not answer is noted in :attr:`MonitoredCluster.failures` and asked nothing more; what only it knows is left
+out. So is a topic or a group that goes away between two questions. A broker that failed in one survey has little time
+in the next, until it answers again.
 
 A coordinator lists its own groups, so the broker that lists a group is asked for its offsets.
 """
@@ -22,9 +22,8 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import KafkaliteError, RequestTimedOut
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
@@ -98,7 +97,7 @@ class MonitoredCluster:
     """Asks one cluster, again and again. For one thread; its questions run side by side."""
 
     def __init__(self, cluster: ClusterClient, *, broker_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        """A broker has ``broker_ms`` for the answers to one kind of question."""
+        """A broker has ``broker_ms`` for each answer."""
         self.cluster = cluster
         # Why brokers did not answer, since :meth:`begin`.
         self.failures: dict[int, str] = {}
@@ -150,11 +149,11 @@ class MonitoredCluster:
                 if each.leader in snapshot.nodes:
                     by_leader[each.leader].append((topic, each))
 
-        def ask(leader: int, deadline: Deadline) -> None:
+        def ask(leader: int) -> None:
             for some in in_parts(by_leader[leader], PARTITIONS_AT_ONCE):
-                self._ask_offsets(leader, some, LATEST_TIMESTAMP, found, deadline)
+                self._ask_offsets(leader, some, LATEST_TIMESTAMP, found)
                 if with_starts:
-                    self._ask_offsets(leader, some, EARLIEST_TIMESTAMP, found, deadline)
+                    self._ask_offsets(leader, some, EARLIEST_TIMESTAMP, found)
 
         self.each_broker(by_leader, ask)
         return found
@@ -165,7 +164,6 @@ class MonitoredCluster:
         partitions: Sequence[tuple[str, PartitionInfo]],
         timestamp: int,
         found: dict[str, TopicOffsets],
-        deadline: Deadline,
     ) -> None:
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for topic, info in partitions:
@@ -176,7 +174,7 @@ class MonitoredCluster:
             isolation_level=0,
             topics=[ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
         )
-        answer = self.cluster.request_to(leader, ApiKey.LIST_OFFSETS, request, deadline)
+        answer = self.request(leader, request)
         for topic in answer.topics:
             offsets = found.get(topic.name)
             if offsets is None:
@@ -192,8 +190,8 @@ class MonitoredCluster:
         """Return the groups of all brokers, in order of their ids."""
         found: dict[str, ListedGroup] = {}
 
-        def ask(broker: int, deadline: Deadline) -> None:
-            answer = self.cluster.request_to(broker, ApiKey.LIST_GROUPS, ListGroupsRequest(), deadline)
+        def ask(broker: int) -> None:
+            answer = self.request(broker, ListGroupsRequest())
             if answer.error_code:
                 raise error_for(answer.error_code, f"broker {broker} cannot list its groups")
             for each in answer.groups:
@@ -218,7 +216,7 @@ class MonitoredCluster:
         found: list[SurveyedGroup] = []
         total = 0
 
-        def ask(broker: int, deadline: Deadline) -> None:
+        def ask(broker: int) -> None:
             nonlocal total
             mine = by_coordinator[broker]
             answered = 0
@@ -226,7 +224,7 @@ class MonitoredCluster:
                 for some in in_parts(mine, GROUPS_AT_ONCE):
                     if total >= most_offsets:
                         return
-                    groups = self._ask_groups(broker, some, deadline, with_members=with_members)
+                    groups = self._ask_groups(broker, some, with_members=with_members)
                     answered += len(groups)
                     with self._lock:
                         total += sum(map(len, groups))
@@ -239,9 +237,7 @@ class MonitoredCluster:
         found.sort(key=lambda group: group.group_id)
         return found
 
-    def _ask_groups(
-        self, broker: int, groups: Sequence[ListedGroup], deadline: Deadline, *, with_members: bool
-    ) -> list[SurveyedGroup]:
+    def _ask_groups(self, broker: int, groups: Sequence[ListedGroup], *, with_members: bool) -> list[SurveyedGroup]:
         found = {
             each.group_id: SurveyedGroup(each.group_id, broker, each.state, 0 if each.state == "Empty" else None)
             for each in groups
@@ -249,13 +245,12 @@ class MonitoredCluster:
         classic = [each.group_id for each in groups if each.group_type in _CLASSIC]
         asked = [group_id for group_id in classic if found[group_id].members is None]
         if with_members and asked:
-            request = DescribeGroupsRequest(groups=asked)
-            described = self.cluster.request_to(broker, ApiKey.DESCRIBE_GROUPS, request, deadline)
+            described = self.request(broker, DescribeGroupsRequest(groups=asked))
             for each in described.groups:
                 if not each.error_code and each.group_id in found and each.group_state != _DEAD:
                     found[each.group_id].members = len(each.members)
                     found[each.group_id].state = each.group_state
-        answered = dict(self._committed(broker, list(found), deadline))
+        answered = dict(self._committed(broker, list(found)))
         for group_id, topics in answered.items():
             if group_id not in found:
                 continue
@@ -268,7 +263,7 @@ class MonitoredCluster:
                     )
         return [group for group_id, group in found.items() if group_id in answered]
 
-    def _committed(self, broker: int, group_ids: Sequence[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
+    def _committed(self, broker: int, group_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """Yield groups and their topics, of those that the broker answers for."""
         if broker not in self._one_by_one:
             # Both forms: versions before 8 ask for one group, later ones for several.
@@ -277,21 +272,32 @@ class MonitoredCluster:
                 topics=None,
                 groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids],
             )
-            answer = self.cluster.request_to(broker, ApiKey.OFFSET_FETCH, request, deadline)
+            answer = self.request(broker, request)
             if answer.groups:
                 yield from ((each.group_id, each.topics) for each in answer.groups if not each.error_code)
                 return
             self._one_by_one.add(broker)
         for group_id in group_ids:
             request = OffsetFetchRequest(group_id=group_id, topics=None)
-            answer = self.cluster.request_to(broker, ApiKey.OFFSET_FETCH, request, deadline)
+            answer = self.request(broker, request)
             if not answer.error_code:
                 yield group_id, answer.topics
 
     # Brokers --------------------------------------------------------------------------------------------------------
 
-    def each_broker(self, brokers: Iterable[int], ask: Callable[[int, Deadline], None]) -> None:
-        """Have ``ask`` called for each broker, side by side, with its deadline; note the errors that it raises."""
+    def deadline(self, broker: int) -> Deadline:
+        """Return until when a broker has to answer what it is asked now."""
+        is_slow = broker in self._slow
+        return self._within.earlier_of(min(self._broker_ms, _SECOND_CHANCE_MS) if is_slow else self._broker_ms)
+
+    def request(self, broker: int, message: Any) -> Any:
+        """Return a broker's answer. Raises BrokerUnreachable, RequestTimedOut when there is no time left to ask."""
+        if self._within.passed():
+            raise RequestTimedOut(f"there was no time left to ask broker {broker} for everything")
+        return self.cluster.request_to(broker, message.API_KEY, message, self.deadline(broker))
+
+    def each_broker(self, brokers: Iterable[int], ask: Callable[[int], None]) -> None:
+        """Have ``ask`` called for each broker, side by side; note the errors that it raises."""
         asked = [each for each in brokers if each not in self.failures]
         if not asked:
             return
@@ -299,10 +305,9 @@ class MonitoredCluster:
             for _ in threads.map(lambda broker: self._ask_broker(broker, ask), asked):
                 pass
 
-    def _ask_broker(self, broker: int, ask: Callable[[int, Deadline], None]) -> None:
-        allowed_ms = min(self._broker_ms, _SECOND_CHANCE_MS) if broker in self._slow else self._broker_ms
+    def _ask_broker(self, broker: int, ask: Callable[[int], None]) -> None:
         try:
-            ask(broker, self._within.earlier_of(allowed_ms))
+            ask(broker)
         except KafkaliteError as error:
             self.failures[broker] = str(error)
 

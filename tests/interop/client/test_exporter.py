@@ -17,7 +17,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
+from spark_kafkalite.client.registry_link import ZooKeeperLink
+from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
 from tests.patience import PATIENCE_S, wait_until
@@ -173,6 +176,30 @@ def test_a_token_and_names_of_hosts(bootstrap: str, topic: str, tmp_path: Path) 
         assert asked(url, {"Host": "attacker.example"})[0] == 421
         assert asked(url.replace("/metrics", "/livez"))[0] == 200
         assert asked(url.replace("/metrics", "/elsewhere"))[0] == 404
+
+
+def test_offsets_in_the_registry(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, registry_port=0) as broker:
+        with (
+            Admin(bootstrap_servers=broker.bootstrap) as admin,
+            Producer(bootstrap_servers=broker.bootstrap) as producer,
+        ):
+            admin.create_topic("streamed", 2)
+            for _ in range(7):
+                producer.send("streamed", b"x", partition=1)
+        link = ZooKeeperLink(broker.registry_connect)
+        RegistryOffsets(link, "old-consumers").write({TopicPartition("streamed", 1): CommittedOffset(2)})
+        store = link.close()
+        assert store is not None
+        store.close()
+        with exporter(broker.bootstrap, "--zookeeper", broker.registry_connect) as url:
+            found = scraped(url)
+        at = {"consumergroup": "old-consumers", "topic": "streamed", "partition": 1}
+        assert value(found, "kafka_consumergroupzookeeper_lag_zookeeper", **at) == 5
+        assert value(found, "kafkalite_exporter_registry_answers") == 1
+        # Nothing answers there.
+        with exporter(broker.bootstrap, "--zookeeper", "127.0.0.1:1", "--scrape-timeout-ms", "2000") as url:
+            assert value(scraped(url), "kafkalite_exporter_registry_answers") == 0
 
 
 def test_an_address_that_others_reach_is_refused_without_a_token() -> None:
