@@ -91,26 +91,26 @@ class ConsumerMetrics:
         ``assigned``: how many partitions a consumer with a group has, None for one without.
         """
         fetch = {
-            **summary("fetch-latency", self._latency_ms),
-            **counts("fetch", self._latency_ms),
-            **summary("fetch-size", self._fetched_bytes),
-            **totals("bytes-consumed", self._fetched_bytes),
-            **totals("records-consumed", self._records),
+            **summary("fetch-latency", self._latency_ms.window()),
+            **counts("fetch", self._latency_ms.window()),
+            **summary("fetch-size", self._fetched_bytes.window()),
+            **totals("bytes-consumed", self._fetched_bytes.window()),
+            **totals("records-consumed", self._records.window()),
         }
-        if self._latency_ms.count:
-            fetch["records-per-request-avg"] = self._records.total / self._latency_ms.count
+        if fetches := self._latency_ms.window().lately:
+            fetch["records-per-request-avg"] = self._records.window().lately_sum / fetches
         if lags:
             fetch["records-lag-max"] = float(max(lags.values()))
         if leads:
             fetch["records-lead-min"] = float(min(leads.values()))
-        polls = summary("time-between-poll", self._between_polls_ms)
+        polls = summary("time-between-poll", self._between_polls_ms.window())
         if self._polled_s is not None:
             polls["last-poll-seconds-ago"] = self._clock_s() - self._polled_s
         found: ClientMetrics = {"consumer-fetch-manager-metrics": fetch, "consumer-metrics": polls}
         for name, topic in list(self._topics.items()):
             found[f"consumer-fetch-manager-metrics.{name}"] = {
-                **totals("bytes-consumed", topic.bytes),
-                **totals("records-consumed", topic.records),
+                **totals("bytes-consumed", topic.bytes.window()),
+                **totals("records-consumed", topic.records.window()),
             }
         for partition, lag in lags.items():
             of_partition = {"records-lag": float(lag)}
@@ -120,8 +120,8 @@ class ConsumerMetrics:
         if assigned is not None:
             found["consumer-coordinator-metrics"] = {
                 "assigned-partitions": float(assigned),
-                **summary("commit-latency", self._commit_ms),
-                **counts("commit", self._commit_ms),
-                **counts("rebalance", self._rebalances),
+                **summary("commit-latency", self._commit_ms.window()),
+                **counts("commit", self._commit_ms.window()),
+                **counts("rebalance", self._rebalances.window()),
             }
         return found
