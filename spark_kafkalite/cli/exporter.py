@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from spark_kafkalite.cli.groups.options import checked_connect
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, reachable_admin
+from spark_kafkalite.cli.options import admin_settings, bootstrap_option, client_settings, reachable_admin
 from spark_kafkalite.cli.output import warn
 from spark_kafkalite.errors import BrokerUnreachable, HandshakeFailed
 
@@ -99,8 +99,11 @@ def command(
     names = AccessNames("--listen", "--token-file", "--insecure")
     access = PageAccess.of(listen, token_file, insecure=insecure, names=names)
     settings = client_settings(bootstrap_server, command_config, command_properties, client_id="kafkalite-exporter")
+    if zookeeper is not None:
+        checked_connect(zookeeper)
     try:
-        reachable_admin(settings).close()
+        # The client that stays warns of settings that are not known.
+        reachable_admin(settings, shared=True).close()
     except HandshakeFailed:
         raise
     except BrokerUnreachable as error:
@@ -115,12 +118,12 @@ def command(
         max_series,
         scrape_timeout_ms,
     )
-    with ClusterAdmin(settings) as admin, ExitStack() as closing:
+    with ClusterAdmin(admin_settings(settings)) as admin, ExitStack() as closing:
         registry = None
         if zookeeper is not None:
             from spark_kafkalite.exporter.registry_lags import RegistryLags
 
-            registry = RegistryLags(checked_connect(zookeeper))
+            registry = RegistryLags(zookeeper)
             closing.callback(registry.close)
         server = ExporterServer(access, Scraper(admin.cluster, shown, registry).page)
         serve(server, lambda address: print(f"kafkalite exporter ready on http://{address}/metrics", flush=True))

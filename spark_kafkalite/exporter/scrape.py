@@ -121,15 +121,19 @@ def _next_offset(offsets: TopicOffsets, partition: int, committed: int) -> int:
 
 def _behind(groups: list[SurveyedGroup], offsets: dict[str, TopicOffsets]) -> Iterator[Place]:
     """Yield the places of groups that have something to read."""
+    # One for all groups: the places are kept.
+    keys: dict[str, list[TopicPartition]] = {}
     for group in groups:
         for topic, (partitions, committed) in group.committed.items():
             of_topic = offsets.get(topic)
             if of_topic is None:
                 continue
+            of_partitions = keys.get(topic)
+            if of_partitions is None:
+                of_partitions = keys[topic] = [TopicPartition(topic, number) for number in range(len(of_topic.ends))]
             for partition, offset in zip(partitions, committed, strict=True):
-                end = of_topic.end(partition)
-                if offset < end:
-                    yield TopicPartition(topic, partition), _next_offset(of_topic, partition, offset)
+                if offset < of_topic.end(partition):
+                    yield of_partitions[partition], _next_offset(of_topic, partition, offset)
 
 
 def _write_brokers(page: Page, survey: MonitoredCluster) -> None:
@@ -155,13 +159,14 @@ def _write_topics(page: Page, topics: dict[str, TopicInfo], offsets: dict[str, T
             page.extend(name, of_topic)
 
     def of_logs(*, ends: bool) -> Iterator[list[tuple[str, int]]]:
-        for name, info in topics.items():
+        for name in topics:
             if (found := offsets.get(name)) is not None:
                 known = found.ends if ends else found.starts
                 yield [
-                    (text, known[each.partition])
-                    for text, each in zip(texts[name], info.partitions, strict=True)
-                    if known[each.partition] != NOT_KNOWN
+                    (text, offset)
+                    # Metadata may have been refreshed in between, with more partitions.
+                    for text, offset in zip(texts[name], known, strict=False)
+                    if offset != NOT_KNOWN
                 ]
 
     write("current_offset", "High watermark of a partition.", of_logs(ends=True))

@@ -68,6 +68,9 @@ class ExporterServer:
             # Prometheus then sees that the target is down.
             self._tell(str(error))
             return json_response(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)})
+        except Exception:
+            _LOG.exception("a scrape failed")
+            return json_response(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "a scrape failed; see the exporter's log"})
         self._tell("")
         return HttpResponse(HTTPStatus.OK, page, CONTENT_TYPE, is_packed=True)
 

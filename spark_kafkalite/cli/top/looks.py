@@ -181,9 +181,9 @@ class Looks:
                     for end, last in zip(offsets.ends, before.ends, strict=True)
                 ]
                 seen.records_per_s = sum(grown) / seconds
-                for info in topics[name].partitions:
-                    if grown[info.partition]:
-                        rate = grown[info.partition] / seconds
+                for info, more in zip(topics[name].partitions, grown, strict=False):
+                    if more:
+                        rate = more / seconds
                         seen.by_broker[info.leader] = seen.by_broker.get(info.leader, 0.0) + rate
             self._topics[name] = seen
 

@@ -52,14 +52,17 @@ def _head(view: View, seconds_ago: float) -> Text:
     counts = view.counts
     line = Text.assemble(
         ("kafkalite top", "bold"),
-        f"  cluster {printable(view.cluster_id or '-')}  {counts.get('brokers', 0)} brokers  "
-        f"{counts.get('topics', 0):,} topics  {counts.get('partitions', 0):,} partitions  "
-        f"{counts.get('groups', 0):,} groups  {_rate(view.records_per_s)} records/s",
+        f"  {counts.get('brokers', 0)} brokers  {counts.get('topics', 0):,} topics  "
+        f"{counts.get('partitions', 0):,} partitions  {counts.get('groups', 0):,} groups  "
+        f"{_rate(view.records_per_s)} records/s  ",
     )
-    if view.controller < 0:
-        line.append("  no controller is known", "bold red")
+    if view.cluster_id is not None and view.controller < 0:
+        line.append("no controller is known", "bold red")
+    elif view.cluster_id is not None:
+        line.append(f"controller {view.controller}")
     if elsewhere := counts.get("not_led_by_preferred_replica", 0):
         line.append(f"  {elsewhere:,} not led by the preferred replica", "yellow")
+    line.append(f"  cluster {printable(view.cluster_id or '-')}", "dim")
     if view.problem:
         line.append(f"\n{printable(view.problem)}", "bold red")
     elif seconds_ago > 3:
@@ -95,10 +98,9 @@ def _brokers(rows: Iterable[BrokerRow], total: int) -> Table:
     for row in rows:
         full = row.disk_used_percent is not None and row.disk_used_percent >= _FULL_FROM_PERCENT
         late = row.loop_lag_p99_ms is not None and row.loop_lag_p99_ms >= _LATE_FROM_MS
-        note = row.problem or ("controller" if row.is_controller else "")
         table.add_row(
             str(row.id),
-            Text(printable(row.address)),
+            Text(printable(row.address)) if row.is_live else Text("not in the cluster", "bold red"),
             str(row.leaders),
             str(row.replicas),
             _rate(row.records_per_s),
@@ -107,7 +109,7 @@ def _brokers(rows: Iterable[BrokerRow], total: int) -> Table:
             Text("-" if row.disk_used_percent is None else f"{row.disk_used_percent:.0f} %", "red" if full else ""),
             _bytes(row.disk_free_bytes),
             Text("-" if row.loop_lag_p99_ms is None else f"{row.loop_lag_p99_ms:.1f} ms", "red" if late else ""),
-            Text(printable(note), "red" if row.problem else ""),
+            Text(printable(row.problem or "") if row.is_live else "", "red"),
         )
     return table
 

@@ -142,11 +142,12 @@ class MonitoredCluster:
             info = snapshot.topics.get(topic)
             if info is None or info.error_code:
                 continue
-            count = max((each.partition for each in info.partitions), default=-1) + 1
+            # Partitions are numbered without gaps; what a broker numbers otherwise is left out.
+            count = len(info.partitions)
             if topic not in found or len(found[topic].ends) != count:
                 found[topic] = TopicOffsets.of(count)
             for each in info.partitions:
-                if each.leader in snapshot.nodes:
+                if each.leader in snapshot.nodes and 0 <= each.partition < count:
                     by_leader[each.leader].append((topic, each))
 
         def ask(leader: int) -> None:
