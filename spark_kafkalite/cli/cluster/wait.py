@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from spark_kafkalite.cli.cluster.health import HEALTHY, NoAnswer, health_of
-from spark_kafkalite.cli.options import bootstrap_option, client_settings
+from spark_kafkalite.cli.options import ClientSettings, client_options
 from spark_kafkalite.cli.output import said
 
 _ASKED_EVERY_S: Final = 1.0
@@ -22,7 +22,7 @@ Examples:
   kafkalite cluster wait --healthy --timeout 60 --bootstrap-server 10.0.0.5:9092
 """,
 )
-@bootstrap_option
+@client_options
 @click.option("--healthy", "healthy", is_flag=True, help="Wait until all partitions are led and in sync. Required.")
 @click.option(
     "--timeout",
@@ -34,9 +34,7 @@ Examples:
     help="Seconds to wait; 0 asks once.",
 )
 def wait(
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     healthy: bool,
     timeout_s: float,
 ) -> int:
@@ -48,11 +46,10 @@ def wait(
     """
     if not healthy:
         raise click.UsageError("name what to wait for: --healthy")
-    settings = client_settings(bootstrap_server, command_config, command_properties)
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
-            found = health_of(settings)
+            found = health_of(client)
             code, text = found.exit_code, found.text()
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())

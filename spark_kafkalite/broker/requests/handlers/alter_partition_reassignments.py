@@ -10,6 +10,7 @@ Source: KIP-455, org.apache.kafka.controller.ReplicationControlManager.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -24,6 +25,7 @@ from spark_kafkalite.wire.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 _NOT_BUILT = "Partitions cannot be moved to other brokers: reassignments are not supported by this broker"
 
@@ -33,6 +35,9 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: AlterPartitionReassignmentsRequest
 ) -> Work[AlterPartitionReassignmentsResponse]:
     """Answer for each partition."""
+    if not exchange.may(Operation.ALTER, ResourceType.CLUSTER):
+        refusal = refused(ResourceType.CLUSTER)
+        return AlterPartitionReassignmentsResponse(error_code=refusal.code, error_message=str(refusal))
     answered = []
     for topic in message.topics:
         partitions = []

@@ -5,9 +5,11 @@ Source: KIP-455.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -20,4 +22,6 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Answer that no partition is being moved."""
+    if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return ListPartitionReassignmentsResponse(error_code=ClusterAuthorizationFailed.code)
     return ListPartitionReassignmentsResponse()
