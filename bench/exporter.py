@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.commits import check_committed, find_coordinators
-from bench.measurement import Row, peak_bytes, resident_bytes, thread_seconds
+from bench.measurement import Row, Usage, peak_bytes, resident_bytes, thread_seconds
 from bench.raw_load import Link, batch_of, check_produced, produce_request
 from spark_kafkalite import Admin
 from spark_kafkalite.testing.cluster import BrokerProcess
@@ -57,18 +57,19 @@ def rows(quick: bool) -> Iterator[Row]:
         _fill(broker, groups)
         url, pid = running.enter_context(exporter(broker.bootstrap))
         what = f"{groups:,} groups of {PARTITIONS} partitions"
-        first = _scraped(url, broker.pid)
+        first = _scraped(url, broker.pid, pid)
         more = 0
         while _left_out(url) and more < 20:
             more += 1
         yield Row(f"{what}, first scrape", "s", [first[0]], [], "", at_most=10)
         yield Row(f"{what}, further scrapes until all ages are known", "scrapes", [more], [], "")
-        later = [_scraped(url, broker.pid) for _ in range(3 if quick else 10)]
+        later = [_scraped(url, broker.pid, pid) for _ in range(3 if quick else 10)]
         yield Row(f"{what}, later scrapes", "s", [each[0] for each in later], [], "", at_most=10)
         yield Row(f"{what}, CPU of the broker", "CPU s", [each[1] for each in later], [], "")
+        yield Row(f"{what}, CPU of the exporter", "CPU s", [each[3] for each in later], [], "")
         yield Row(f"{what}, page", "MB", [each[2] for each in later], [], "")
         with ThreadPoolExecutor(_SCRAPERS) as threads:
-            taken = list(threads.map(lambda _: _scraped(url, broker.pid)[0], range(_SCRAPERS)))
+            taken = list(threads.map(lambda _: _scraped(url, broker.pid, pid)[0], range(_SCRAPERS)))
         yield Row(f"{what}, {_SCRAPERS} scrapers at once, the slowest", "s", [max(taken)], [], "", at_most=10)
         yield Row(f"{what}, memory", "MB", [resident_bytes(pid) / 1e6], [], "", at_most=100)
         yield Row(f"{what}, memory at most", "MB", [peak_bytes(pid) / 1e6], [], "", at_most=100)
@@ -104,9 +105,10 @@ def _left_out(url: str) -> bool:
     return b"\nkafkalite_exporter_ages_left_out 0\n" not in _page(url)
 
 
-def _scraped(url: str, broker_pid: int) -> tuple[float, float, float]:
-    """Return the time of a scrape, the broker's CPU time, both in s, and the size of the page in MB."""
+def _scraped(url: str, broker_pid: int, exporter_pid: int) -> tuple[float, float, float, float]:
+    """Return a scrape's time and the broker's CPU time in s, its size in MB, and the exporter's CPU time in s."""
     time.sleep(1.1)
-    began_s, computed_s = time.perf_counter(), thread_seconds(broker_pid)
+    began_s, computed_s, own = time.perf_counter(), thread_seconds(broker_pid), Usage(exporter_pid)
     size = len(_page(url))
-    return time.perf_counter() - began_s, thread_seconds(broker_pid) - computed_s, size / 1e6
+    took_s = time.perf_counter() - began_s
+    return took_s, thread_seconds(broker_pid) - computed_s, size / 1e6, own.cpu_s

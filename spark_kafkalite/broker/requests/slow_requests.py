@@ -91,6 +91,7 @@ class SlowRequests(Oversight):
                 "connection": session.peer,
                 **shown,
                 "throttleTimeMs": max(0, exchange.throttle_ms),
+                "securityProtocol": session.listener.protocol.value,
                 "principal": session.principal,
                 "listener": session.listener.name,
                 "clientInformation": {

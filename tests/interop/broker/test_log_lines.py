@@ -32,7 +32,7 @@ def test_every_line_is_json_and_slow_requests_have_kafkas_fields(tmp_path: Path)
     assert {"ts", "level", "logger", "msg", "broker"} < set(line)
     assert line["logger"] == "spark_kafkalite.request" and line["broker"] == 1 and line["ts"].endswith("Z")
     assert line["requestHeader"]["clientId"] == HOSTILE and line["listener"] == "PLAINTEXT"
-    assert line["principal"] == "User:ANONYMOUS"
+    assert line["principal"] == "User:ANONYMOUS" and line["securityProtocol"] == "PLAINTEXT"
     assert line["clientInformation"]["softwareName"] == "spark-kafkalite"
     parts = [line[f"{name}TimeMs"] for name in ("requestQueue", "local", "remote", "send")]
     assert all(part >= 0 for part in parts) and abs(sum(parts) - line["totalTimeMs"]) < 0.01
