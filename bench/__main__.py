@@ -32,6 +32,7 @@ NAMES = (
     "latency",
     "turns",
     "metrics",
+    "exporter",
     "log_scale",
     "compaction_copy",
     "compaction",

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
@@ -45,7 +46,7 @@ from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
-from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
@@ -66,6 +67,7 @@ from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.requests.slow_requests import watch_for
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
 from spark_kafkalite.broker.settings.authorization_settings import has_authorizer, super_users
@@ -262,9 +264,9 @@ class BrokerStart:
         storage.services.on_role_change.append(coordinators.role_changed)
         groups = self._make_groups(ground, storage, topics, coordinators)
         context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
-        dispatcher = Dispatcher(
-            context, meter=None if ground.meters is None else ground.meters.requests, quotas=ground.quotas.clients
-        )
+        meter = None if ground.meters is None else ground.meters.requests
+        watch = watch_for(self.config["request.log.slow.ms"], meter)
+        dispatcher = Dispatcher(context, meter=watch, quotas=ground.quotas.clients)
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)

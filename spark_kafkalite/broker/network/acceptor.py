@@ -24,6 +24,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
@@ -32,7 +33,7 @@ from spark_kafkalite.broker.network.channel import Channel, PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
-from spark_kafkalite.broker.network.listeners import Listener, address_text
+from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session

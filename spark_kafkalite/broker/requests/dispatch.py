@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
+from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
@@ -169,7 +169,7 @@ class Dispatcher:
         context: BrokerContext,
         apis: Mapping[int, ServedApi] = SERVED_APIS,
         oversight: Oversight | None = None,
-        meter: RequestMeter | None = None,
+        meter: RequestWatch | None = None,
         quotas: QuotaSource | None = None,
     ) -> None:
         """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""

@@ -96,6 +96,24 @@ BROKER_SETTINGS = SettingGroup(
             choices=("DEBUG", "INFO", "WARNING", "ERROR"),
         ),
         Setting(
+            "log.format",
+            "string",
+            "text",
+            "Form of the lines on standard error. json: one object a line, with the keys ts, level, logger, msg and "
+            "broker, and the event's own fields.",
+            choices=("text", "json"),
+        ),
+        Setting(
+            "request.log.slow.ms",
+            "int",
+            -1,
+            "Log requests that take at least this many milliseconds, with the time of each phase; -1 logs none. The "
+            "time in which a Fetch, JoinGroup or SyncGroup waits does not count. Up to five lines of an API are "
+            "written in 10 s; others are counted.",
+            minimum=-1,
+            maximum=3_600_000,
+        ),
+        Setting(
             "num.io.threads",
             "int",
             4,

@@ -79,6 +79,17 @@ def fetch(
     ``into`` is used for the answer when it is large enough; the records are then valid until it is used again.
     Raises BrokerUnreachable, UnsupportedVersion.
     """
+    send_fetch(connection, positions, limits, client_id)
+    return receive_fetch(connection, deadline, into)
+
+
+def send_fetch(
+    connection: BrokerConnection, positions: Iterable[FetchFrom], limits: FetchLimits, client_id: str
+) -> None:
+    """Send one fetch; :func:`receive_fetch` returns its answer. Several may be on their way.
+
+    Raises BrokerUnreachable, UnsupportedVersion.
+    """
     version = connection.version(ApiKey.FETCH)
     correlation_id = connection.next_correlation_id()
     topics: dict[str, list[FetchPartition]] = {}
@@ -98,6 +109,11 @@ def fetch(
     )
     body = pack_fetch_request(correlation_id, client_id, version, request)
     connection.send_frame(correlation_id, ApiKey.FETCH, version, [body])
+
+
+def receive_fetch(connection: BrokerConnection, deadline: Deadline, into: Memory | None = None) -> Fetched:
+    """Return what :func:`fetch` does, for the oldest fetch without an answer. Raises BrokerUnreachable."""
+    version = connection.version(ApiKey.FETCH)
     frame = connection.receive_frame(deadline, into)
     try:
         answer = parse_fetch_response(frame, version)
