@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.broker.settings.leader_settings import LEADER_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
@@ -24,7 +25,6 @@ _NO_TRANSACTIONS = "brokers have no transactions yet; see docs/protocol.md"
 _NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
 _ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
 _ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
-_PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
 _NO_SAMPLES = "metrics are counters; what reads them takes the samples"
 
 BROKER_SETTINGS = SettingGroup(
@@ -372,19 +372,17 @@ BROKER_SETTINGS = SettingGroup(
             minimum=0,
         ),
         *CLUSTER_SETTINGS,
+        *LEADER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
-        "auto.leader.rebalance.enable": _PREFERRED,
         "process.roles": _NO_KRAFT,
         "controller.quorum.voters": _NO_KRAFT,
         "controller.quorum.bootstrap.servers": _NO_KRAFT,
         "controller.listener.names": _NO_KRAFT,
-        "leader.imbalance.check.interval.seconds": _PREFERRED,
-        "leader.imbalance.per.broker.percentage": _PREFERRED,
         "host.name": "listeners=PLAINTEXT://HOST:PORT has it",
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",

@@ -50,6 +50,7 @@ from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
 from spark_kafkalite.registry.controller.old_tools import OldTools
+from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance, out_of_balance
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -108,12 +109,14 @@ class Controller:
         unclean_election: Callable[[str], bool] = lambda _: False,
         recovery: Callable[[str], bool] = lambda _: False,
         min_insync: Callable[[str], int] = lambda _: 1,
+        balance: LeaderBalance | None = None,
         slices: Slices | None = None,
     ) -> None:
         """``unclean_election`` returns whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
         its best log leads where nothing is lost by that (``recovery``). ``min_insync`` returns with how many in-sync
-        replicas its high watermark moves (``election``). ``slices``: the long work of the running loop, its own when it
-        is not shared."""
+        replicas its high watermark moves (``election``). ``balance``: when leaders go back to the preferred replicas
+        (``preferred_leaders``), None for never. ``slices``: the long work of the running loop, its own when it is not
+        shared."""
         self._loop = asyncio.get_running_loop()
         self._slices = slices or Slices(self._loop)
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
@@ -143,6 +146,9 @@ class Controller:
         self._may_be_unfinished = False
         # Until when it may be that others of the cluster have lost their sessions too.
         self._gather_until_s = 0.0
+        self._balance = balance
+        self._balance_timer: asyncio.TimerHandle | None = None
+        self._balance_is_due = False
         # What the task waits for, who waits for the end of its first step, and how its steps have gone.
         self._wanted = asyncio.Event()
         self._registered = asyncio.Event()
@@ -194,6 +200,8 @@ class Controller:
         """Give up the role, so that the next broker has it at once; with its session, if that has ended."""
         self._watcher.view.remove_listener(self._on_change)
         self._last_resorts.close()
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -264,6 +272,7 @@ class Controller:
             self._old_tools_at_s = asyncio.get_running_loop().time() + _COMPLETED_EVERY_S
             self._may_be_unfinished = True
             self._elections.look_at_everything()
+            self._balance_later()
             await self._gather()
         if self._may_be_unfinished:
             # Before: a topic may be marked meanwhile.
@@ -281,6 +290,36 @@ class Controller:
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+        if self._balance_is_due:
+            await self._balance_leaders()
+
+    def _balance_later(self) -> None:
+        """Look for brokers that are out of balance when the interval is over, which begins with the role."""
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
+        if self._balance is not None:
+            self._balance_timer = self._loop.call_later(self._balance.interval_s, self._balance_now)
+
+    def _balance_now(self) -> None:
+        if self.is_active:
+            self._balance_is_due = True
+            self._wanted.set()
+            self._balance_later()
+
+    async def _balance_leaders(self) -> None:
+        """Have preferred replicas lead again. What changes meanwhile is left to the next time."""
+        assert self._balance is not None
+        self._balance_is_due = False
+        async with self._working:
+            state = await self._watcher.caught_up()
+            found = await self._slices.run(out_of_balance(state, self._balance.percentage))
+            for broker_id, partitions in found.items():
+                _LOG.info(
+                    "broker %d is to lead %d partitions again, of which it is the preferred replica",
+                    broker_id,
+                    len(partitions),
+                )
+            await self._elections.run_preferred([each for some in found.values() for each in some], state)
 
     def _topic_marked(self, _: WatchEvent) -> None:
         """Obey a tool that has marked a topic for deletion at once: until then the topic takes records that go with it.
