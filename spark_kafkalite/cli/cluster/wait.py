@@ -1,4 +1,4 @@
-"""``kafkalite cluster wait``: wait until all partitions of a cluster are led and in sync."""
+"""``kafkalite cluster wait``: wait until all replicas of a cluster are in sync, or besides everything else is well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from spark_kafkalite.cli.cluster.health import HEALTHY, NoAnswer, health_of
+from spark_kafkalite.cli.cluster.health import HEALTHY, UNDER_REPLICATED, Health, NoAnswer, health_of
 from spark_kafkalite.cli.options import bootstrap_option, client_settings
 from spark_kafkalite.cli.output import said
 
@@ -20,10 +20,16 @@ _ASKED_EVERY_S: Final = 1.0
 Examples:
   kafkalite cluster wait --healthy
   kafkalite cluster wait --healthy --timeout 60 --bootstrap-server 10.0.0.5:9092
+  kafkalite cluster wait --in-sync && systemctl restart kafkalite
 """,
 )
 @bootstrap_option
-@click.option("--healthy", "healthy", is_flag=True, help="Wait until all partitions are led and in sync. Required.")
+@click.option(
+    "--healthy",
+    is_flag=True,
+    help="Wait until all partitions are led and in sync, each broker can be connected to and a controller is known.",
+)
+@click.option("--in-sync", is_flag=True, help="Wait until every replica of every partition is in sync.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -38,32 +44,49 @@ def wait(
     command_config: str | None,
     command_properties: tuple[str, ...],
     healthy: bool,
+    in_sync: bool,
     timeout_s: float,
 ) -> int:
-    """Wait until all partitions of the cluster are led and in sync, as after the restart of a broker.
+    """Wait until the cluster is as it should be, as after the restart of a broker.
 
     Each change of what is missing is a line on stderr. If something is still missing when the time is over, the exit
-    code is that of 'cluster status --exit-code': 1 something is under-replicated, 3 something is offline or refuses
-    acks=all, 4 no broker answers.
+    code with --in-sync is 1. With --healthy it is that of 'cluster status --exit-code': 1 something is
+    under-replicated, 3 something is offline or refuses acks=all, 4 no broker answers.
     """
-    if not healthy:
-        raise click.UsageError("name what to wait for: --healthy")
+    if healthy == in_sync:
+        raise click.UsageError("name what to wait for: --healthy or --in-sync")
     settings = client_settings(bootstrap_server, command_config, command_properties)
+    wanted = "in sync" if in_sync else "healthy"
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
             found = health_of(settings)
-            code, text = found.exit_code, found.text()
+            code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())
         if code == HEALTHY:
-            click.echo(f"The cluster is healthy: {text}")
+            click.echo(f"The cluster is {wanted}: {text}")
             return code
         is_over = time.monotonic() >= until_s
         if is_over:
-            said(f"the cluster is not healthy after {timeout_s:g} s: {text}")
-            return code
+            said(f"the cluster is not {wanted} after {timeout_s:g} s: {text}")
+            return min(code, 1) if in_sync else code
         if text != told:
             said(f"waiting: {text}")
             told = text
         time.sleep(min(_ASKED_EVERY_S, max(until_s - time.monotonic(), 0)))
+
+
+def _out_of_sync(found: Health) -> tuple[int, str]:
+    """Return the exit code, and a line about the replicas that are not in sync."""
+    missing: dict[int, int] = {}
+    behind = found.under_replicated()
+    for key in behind:
+        info = found.partitions[key]
+        for broker in set(info.replicas) - set(info.isr):
+            missing[broker] = missing.get(broker, 0) + 1
+    if not behind:
+        return HEALTHY, f"all replicas of {len(found.partitions)} partitions"
+    of_brokers = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(missing.items()))
+    text = f"{len(behind)} of {len(found.partitions)} partitions have replicas out of sync: {of_brokers}"
+    return UNDER_REPLICATED, text
