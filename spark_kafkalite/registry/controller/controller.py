@@ -49,6 +49,7 @@ from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
+from spark_kafkalite.registry.controller.moves import AskedMove, Moves
 from spark_kafkalite.registry.controller.old_tools import OldTools
 from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance, out_of_balance
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
@@ -74,7 +75,7 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
-__all__ = ["Chosen", "Controller", "Extension", "TopicSpec"]
+__all__ = ["AskedMove", "Chosen", "Controller", "Extension", "TopicSpec"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ class Controller:
             min_insync,
             self._last_resorts,
         )
+        self._moves = Moves(store, self._slices, self._write, lambda: self._epoch, min_insync)
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -192,7 +194,7 @@ class Controller:
 
     def check_everything(self) -> None:
         """Look for partitions that need a leader: what the registry had no room for may succeed now."""
-        self._elections.look_at_everything()
+        self._look_at_everything()
         self._pause_s = _FIRST_PAUSE_S
         self._wanted.set()
 
@@ -247,7 +249,7 @@ class Controller:
             self._tell_begun(None if isinstance(error, ConnectionLoss) else error)
             if error is not None:
                 self._may_be_unfinished = True
-                self._elections.look_at_everything()
+                self._look_at_everything()
                 self._wanted.set()
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -271,7 +273,7 @@ class Controller:
             _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
             self._old_tools_at_s = asyncio.get_running_loop().time() + _COMPLETED_EVERY_S
             self._may_be_unfinished = True
-            self._elections.look_at_everything()
+            self._look_at_everything()
             self._balance_later()
             await self._gather()
         if self._may_be_unfinished:
@@ -290,8 +292,19 @@ class Controller:
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+        # The elections have caught up with the registry; what they have not seen is news, and looked at again.
+        if self.is_active and self._moves.are_due and self._moves.have_begun(self._watcher.view.state):
+            async with self._working:
+                await self._moves.run(await self._watcher.caught_up())
+            # It is done again where a state was written meanwhile, and after the elections that have become due.
+            if self._moves.are_due:
+                self._call_later(_FIRST_PAUSE_S)
         if self._balance_is_due:
             await self._balance_leaders()
+
+    def _look_at_everything(self) -> None:
+        self._elections.look_at_everything()
+        self._moves.look_at_everything()
 
     def _balance_later(self) -> None:
         """Look for brokers that are out of balance when the interval is over, which begins with the role."""
@@ -453,11 +466,12 @@ class Controller:
             self._resign()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
+            self._moves.look_at_changes(old, new, change)
             self._last_resorts.look_again()
             if new.topics_without_id - old.topics_without_id:
                 self._may_be_unfinished = True
                 self._wanted.set()
-            if self._elections.are_due:
+            if self._elections.are_due or self._moves.are_due:
                 self._wanted.set()
         elif new.controller_id == znodes.NO_LEADER:
             self._wanted.set()
@@ -528,6 +542,20 @@ class Controller:
         """Remove topics from the registry; brokers remove the data when they see it. Raises as :meth:`_turn`."""
         async with self._turn(timeout_s) as state:
             return await self._topics.delete(names, state)
+
+    async def reassign(
+        self, asked: Sequence[AskedMove], *, timeout_s: float | None = None, allows_other_factor: bool = True
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin, replace or cancel reassignments (``reassignment``); each partition is named once. The controller ends
+        them by itself.
+
+        Gives each one's error, None for success, when this broker's view shows the outcome. Raises as :meth:`_turn`.
+        """
+        async with self._turn(timeout_s) as state:
+            results = await self._moves.ask(asked, state, self._current_state, allows_other_factor=allows_other_factor)
+        await self._watcher.caught_up()
+        self._wanted.set()
+        return results
 
     @contextlib.asynccontextmanager
     async def _turn(self, timeout_s: float | None) -> AsyncIterator[ClusterState]:

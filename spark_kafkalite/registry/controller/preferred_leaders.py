@@ -3,7 +3,7 @@
 The preferred replica of a partition is the first one. A broker whose replicas are preferred, and which does not lead
 more than ``percentage`` of these partitions, is out of balance. Then each of its partitions that it may lead is elected
 again (``election.elect_preferred``): the broker is live, in sync, and its log is whole. A broker that stops leaves the
-ISRs before it ends, so it gets nothing back.
+ISRs before it ends, so it gets nothing back. Partitions that are being reassigned are left alone.
 Source: kafka.controller.KafkaController.checkAndTriggerAutoLeaderRebalance of Apache Kafka 3.9.
 """
 
@@ -41,7 +41,7 @@ def out_of_balance(cluster: ClusterState, percentage: int) -> Work[dict[BrokerId
     for name, topic in cluster.topics.items():
         for number, partition in topic.partitions.items():
             yield None
-            if not partition.has_state or partition.unreadable:
+            if not partition.has_state or partition.unreadable or partition.is_moving:
                 continue
             first = partition.replicas[0]
             of_broker = found.setdefault(first, _Preferred())
