@@ -18,6 +18,7 @@ from spark_kafkalite.client.admin.cluster import ClusterAdmin, ClusterDescriptio
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.admin.reassignments import Reassignment, ReassignmentAdmin
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.lag import PartitionLag
@@ -50,6 +51,7 @@ __all__ = [
     "MemberDescription",
     "NewTopic",
     "PartitionLag",
+    "Reassignment",
     "ReplicaInfo",
 ]
 
@@ -68,7 +70,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin):
+class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, ReassignmentAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

@@ -496,6 +496,9 @@ OFF = {
     "a move of no topic": Refusal(move([1], "refusable-none"), 1, 3, "Unable to find a topic named refusable-none."),
     "a move of no partition": Refusal(move([1], PRESENT, 9), 1, 3, f"Unable to find partition {PRESENT}:9."),
     "a move to where it is": Refusal(move([1]), 1, 0),
+    "a move to nobody": Refusal(move([]), 1, 39),
+    "a move to a broker twice": Refusal(move([1, 1]), 1, 39),
+    "a move to a broker that is not": Refusal(move([1, 99]), 1, 39),
     "credentials of no user": Refusal(
         DescribeUserScramCredentialsRequest(users=[UserName(name="none")]), 0, 91,
         "Attempt to describe a user credential that does not exist: none",
@@ -622,8 +625,6 @@ def test_all_operations_on_the_cluster_are_allowed(version: int, call: Callable[
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (move([1, 2], UNMOVED), "Partitions cannot be moved to other brokers"),
-        (move([], UNMOVED), "Partitions cannot be moved to other brokers"),
         (quota(), "Quotas of clients are not supported by this broker"),
     ],
 )
