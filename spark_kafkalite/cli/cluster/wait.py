@@ -30,6 +30,7 @@ Examples:
     help="Wait until all partitions are led and in sync, each broker can be connected to and a controller is known.",
 )
 @click.option("--in-sync", is_flag=True, help="Wait until every replica of every partition is in sync.")
+@click.option("--drained", metavar="BROKER", type=click.IntRange(0), help="Wait until a broker has no replica.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -45,23 +46,27 @@ def wait(
     command_properties: tuple[str, ...],
     healthy: bool,
     in_sync: bool,
+    drained: int | None,
     timeout_s: float,
 ) -> int:
     """Wait until the cluster is as it should be, as after the restart of a broker.
 
     Each change of what is missing is a line on stderr. If something is still missing when the time is over, the exit
-    code with --in-sync is 1. With --healthy it is that of 'cluster status --exit-code': 1 something is
+    code with --in-sync and --drained is 1. With --healthy it is that of 'cluster status --exit-code': 1 something is
     under-replicated, 3 something is offline or refuses acks=all, 4 no broker answers.
     """
-    if healthy == in_sync:
-        raise click.UsageError("name what to wait for: --healthy or --in-sync")
+    if healthy + in_sync + (drained is not None) != 1:
+        raise click.UsageError("name what to wait for: --healthy, --in-sync or --drained")
     settings = client_settings(bootstrap_server, command_config, command_properties)
-    wanted = "in sync" if in_sync else "healthy"
+    wanted = "healthy" if healthy else "in sync" if in_sync else f"without replicas on broker {drained}"
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
             found = health_of(settings)
-            code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
+            if drained is not None:
+                code, text = _not_drained(found, drained)
+            else:
+                code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())
         if code == HEALTHY:
@@ -70,11 +75,19 @@ def wait(
         is_over = time.monotonic() >= until_s
         if is_over:
             said(f"the cluster is not {wanted} after {timeout_s:g} s: {text}")
-            return min(code, 1) if in_sync else code
+            return code if healthy else min(code, 1)
         if text != told:
             said(f"waiting: {text}")
             told = text
         time.sleep(min(_ASKED_EVERY_S, max(until_s - time.monotonic(), 0)))
+
+
+def _not_drained(found: Health, broker: int) -> tuple[int, str]:
+    """Return the exit code, and a line about the replicas that a broker has."""
+    there = [key for key, info in found.partitions.items() if broker in info.replicas]
+    if not there:
+        return HEALTHY, f"{len(found.partitions)} partitions are on others"
+    return UNDER_REPLICATED, f"broker {broker} has replicas of {len(there)} of {len(found.partitions)} partitions"
 
 
 def _out_of_sync(found: Health) -> tuple[int, str]:
